@@ -30,7 +30,7 @@ from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.history import History
+from laggard.detectors.statistics.history import History
 
 __all__ = ["main"]
 

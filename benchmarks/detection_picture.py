@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.history import History
+from laggard.detectors.statistics.history import History
 
 __all__ = ["draw"]
 

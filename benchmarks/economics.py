@@ -1,7 +1,7 @@
 """Restarts for slow devices, and what they cost: days of generated incidents under several rules.
 
 ``python -m benchmarks detection --only economics`` prints the tables; the rule of laggard is the real one
-(:class:`laggard.detectors.incidents.Incidents`), asked at the moments at which it may change its mind.
+(:class:`laggard.detectors.economics.incidents.Incidents`), asked at the moments at which it may change its mind.
 
 A day has two faults, whose lengths follow what was published on fail-slow devices, and a phase of the program on one
 rank every 10 to 30 minutes. A restart ends a fault, since the device is left out; it does not end a phase, which goes
@@ -19,10 +19,10 @@ from itertools import product
 import numpy as np
 
 from benchmarks.tables import table
-from laggard.detectors.episodes import Episode
-from laggard.detectors.incidents import Incidents
-from laggard.detectors.restart_cost import RestartCost, cost_in_use, share_lost
-from laggard.detectors.restart_decision import Stakes
+from laggard.detectors.economics.episode import Episode
+from laggard.detectors.economics.incidents import Incidents
+from laggard.detectors.economics.restart_cost import RestartCost, cost_in_use, share_lost
+from laggard.detectors.economics.restart_decision import Stakes
 
 __all__ = ["days", "intermittent"]
 

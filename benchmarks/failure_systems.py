@@ -206,13 +206,13 @@ def _named_by_laggard(folder: Path) -> frozenset[str]:
     named = set()
     for journal in folder.glob("reports/*/job.jsonl"):
         for entry in map(json.loads, journal.read_text().splitlines()):
-            match entry["event"]:
-                case "failure":
-                    named.add(entry["host"])
-                case "hang":
-                    named.add(entry["suspect"])
-                case "launch-end" if entry["cause"] == "node lost":
-                    named.update(re.findall(r"(node\d) is lost", entry["why"]))
+            match entry["is"]:
+                case "FailureFound":
+                    named.add(entry["failure"]["host"])
+                case "HangFound":
+                    named.add(entry["hang"]["suspect"])
+                case "LaunchEnded":
+                    named.update(fact["host"] for fact in entry["why"] if fact["is"] == "NodeLost")
     return frozenset(filter(None, named))
 
 

@@ -38,7 +38,7 @@ from laggard.collectors.probes import GEMM_PROBE, Probe, probes_of
 from laggard.collectors.probing import Probing, symptom_reader
 from laggard.collectors.supervised_check import check_devices_here
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.judging.diagnosis import diagnose
 from laggard.detectors.verdict import Verdict
 
 __all__ = ["Bench"]
@@ -269,7 +269,7 @@ def doctor(bench: Bench, seconds: float) -> None:
     }
     diagnoses = diagnose(checks, {})
     rows = [
-        [gpu, diagnosis.condition, "; ".join(diagnosis.reasons) or "-", checks["here", gpu].cause]
+        [gpu, diagnosis.condition, "; ".join(diagnosis.reasons) or "-", str(checks["here", gpu].cause)]
         for (_, gpu), diagnosis in diagnoses.items()
     ]
     print("\n".join(table(["device", "condition", "reasons", "cause"], rows)))
@@ -303,7 +303,7 @@ def chain(bench: Bench, seconds: float) -> None:
             verdicts = analysis.update(_named([*first, *others[-len(before[0]) + 1 :]]))
             if verdicts:
                 break
-    found = "; ".join(verdict.evidence for verdict in verdicts) or "no verdict"
+    found = "; ".join(str(verdict.evidence) for verdict in verdicts) or "no verdict"
     print(f"After {rounds} rounds with a neighbour that computes on the first: {found}.")
     bench.check("a busy neighbour leads to a verdict", {verdict.host for verdict in verdicts} == {"node0"}, found)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.links.schedule import Pair, rounds_of
-from laggard.detectors.link_flows import Flows
+from laggard.detectors.links.flows import Flows
 
 __all__ = ["FAULTLESS", "Fault", "LinkJob", "Traffic", "leaves_of", "names_of"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.link_model import LinkJob
-from laggard.detectors.link_flows import ranked
-from laggard.detectors.statistics import Floats
+from laggard.detectors.links.flows import ranked
+from laggard.detectors.statistics.estimates import Floats
 
 __all__ = ["dlrover", "two_way_fit"]
 

@@ -129,7 +129,7 @@ def play(fault: WireFault) -> Outcome:
         wait_for(lambda: wires.n_rounds >= since + AFTER or named() is not None, "the last round", DEADLINE_S)
         said, first = wires.history(), named()
     wrong = [
-        body["evidence"]
+        body["words"]["evidence"]
         for number, (_, kind, body) in enumerate(said)
         if kind == "verdicts"
         and body["severity"] != "well again"
@@ -141,9 +141,9 @@ def play(fault: WireFault) -> Outcome:
     if first is None:
         return Outcome(None, "", "", len(wrong), len(notices))
     rounds, verdict = first
-    if not re.search(fault.right, verdict["evidence"]):
-        tqdm.write(f"not the side: {verdict['evidence']}", sys.stderr)
-    return Outcome(rounds - since, verdict["evidence"], verdict["cause"], len(wrong), len(notices))
+    if not re.search(fault.right, verdict["words"]["evidence"]):
+        tqdm.write(f"not the side: {verdict['words']['evidence']}", sys.stderr)
+    return Outcome(rounds - since, verdict["words"]["evidence"], verdict["words"]["cause"], len(wrong), len(notices))
 
 
 @contextmanager

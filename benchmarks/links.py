@@ -20,8 +20,8 @@ from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
 from benchmarks.tables import table
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.link_verdict import LinkVerdict
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.evidence import SlowLink
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 
 __all__ = ["Outcome", "play"]
 
@@ -77,27 +77,25 @@ def play(count: int, fault: Fault, traffic: Traffic, seed: int, rounds: int) -> 
     delay, wrong = None, []
     for number, flows in enumerate(job.rounds(rounds)):
         for verdict in analysis.add_flows(flows):
-            if number >= fault.since and _names(verdict, fault, job):
+            if number >= fault.since and _names(link_of(verdict), fault, job):
                 delay = delay or number - fault.since + 1
             else:
                 wrong.append(verdict)
-    restarts = sum(verdict.restart for verdict in wrong)
+    restarts = sum(verdict.action == "restart" for verdict in wrong)
     return Outcome(delay, restarts, len(wrong) - restarts)
 
 
-def _names(verdict: LinkVerdict, fault: Fault, job: LinkJob) -> bool:
+def _names(link: SlowLink, fault: Fault, job: LinkJob) -> bool:
     """Return whether a verdict names the fault and its direction."""
     if fault.slowdown == 1:
         return False
-    if verdict.kind == "link":
-        return verdict.names[0] == job.nodes[0 if fault.sends else 1]
+    if link.kind == "link":
+        return link.names[0] == job.nodes[0 if fault.sends else 1]
     sides = {(True, False): "sends", (False, True): "receives", (True, True): "both"}
     if fault.kind == "pair":
-        return verdict.kind == "pair" and set(verdict.names) == {job.nodes[0], job.nodes[job.partner]}
+        return link.kind == "pair" and set(link.names) == {job.nodes[0], job.nodes[job.partner]}
     named = job.nodes[0] if fault.kind == "node" else "leaf0"
-    return (
-        verdict.kind == fault.kind and verdict.names == (named,) and verdict.side == sides[fault.sends, fault.receives]
-    )
+    return link.kind == fault.kind and link.names == (named,) and link.side == sides[fault.sends, fault.receives]
 
 
 def play_all(count: int, fault: Fault, traffic: Traffic, jobs: int, rounds: int) -> list[Outcome]:

@@ -32,7 +32,7 @@ from benchmarks.timings import device_names
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, GpuDevice, gpu_names, local_devices
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 
 __all__ = [
     "REPEATS",

@@ -19,9 +19,10 @@ from benchmarks.tables import table
 from laggard.collectors.causes import TEMPERATURE, UTILISATION
 from laggard.collectors.device import DeviceId
 from laggard.detectors import RestartCost, SlowGPUAnalysis, Verdict
-from laggard.detectors.device_states import DeviceState, DeviceStates
-from laggard.detectors.restart_judge import Grounds, RestartJudge
-from laggard.detectors.slow_gpu_judge import Peers, more_to_do
+from laggard.detectors.economics.restarts import Grounds, Restarts
+from laggard.detectors.evidence import Reason
+from laggard.detectors.judging.device_readings import Peers, more_to_do
+from laggard.detectors.statistics.device_states import DeviceState, DeviceStates
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 
 __all__ = ["KINDS", "Conditions", "Outcome", "play", "references"]
@@ -141,7 +142,7 @@ class _Player:
         self._analysis = SlowGPUAnalysis(groups=groups)
         self._analysis.false_alarm_budget = _BUDGET * jobs
         self._states = [DeviceStates() for _ in range(jobs)]
-        self._restarts = [RestartJudge(RestartCost(COST_S)) for _ in range(jobs)]
+        self._restarts = [Restarts(RestartCost(COST_S)) for _ in range(jobs)]
         for job, restarts in enumerate(self._restarts):
             gpus = tuple(map(str, range(PER_NODE)))
             nodes = tuple(NodeRecord(f"{job}-{node}", "", gpus) for node in range(SIZE // PER_NODE + 1))
@@ -161,9 +162,9 @@ class _Player:
     def _weigh(self, job: int, new: Sequence[Verdict], present: NDArray[np.bool_], now_s: float) -> list[Verdict]:
         devices, states = self._by_job[job], self._states[job]
 
-        def why_not(verdict: Verdict) -> str:
+        def why_not(verdict: Verdict) -> Reason | None:
             accused = [each for each in devices if each[0] == verdict.host and verdict.gpu in {None, each[1]}]
-            return "" if verdict.own_past else more_to_do(accused, self._analysis, states, Peers())
+            return None if verdict.evidence.own_past else more_to_do(accused, self._analysis, states, Peers())
 
         judged = {device for device, is_present in zip(devices, present, strict=True) if is_present}
         grounds = Grounds(self._analysis.episode, {}, self._analysis.thresholds.min_slowdown, why_not, holds_up=False)

@@ -30,9 +30,10 @@ PROGRAM = """
 import time
 print("first line", time.time(), flush=True)
 
-import dataclasses, sys
+import sys
 import ray
 from laggard.detectors import Verdict
+from laggard.detectors.evidence import Evidence, WrongResults
 from laggard.kvstore.control import Control
 from laggard.kvstore.client.connection import current_session
 from laggard.resilience import Job
@@ -52,9 +53,11 @@ ray.get([worker.ready.remote() for worker in workers])
 job.progress(job.launch)  # launches in a row without progress would end the job
 session = current_session()
 control = Control(session.client, session.endpoint, session.environment.launch)
-verdict = Verdict(job.nodes[-1].hostname, "0", 2.0, "very slow", "the benchmark accuses it", action="restart")
+host = job.nodes[-1].hostname
+evidence = Evidence(host, "0", WrongResults("the benchmark accuses it"))
+verdict = Verdict(host, "0", 2.0, "very slow", evidence, action="restart")
 print("verdict", time.time(), flush=True)
-control.ask("verdicts", [dataclasses.asdict(verdict)])
+control.ask("verdicts", [verdict.to_fields()])
 time.sleep(600)
 """
 DEADLINE_S = 600

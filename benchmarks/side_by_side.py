@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.job_kinds import LogSeconds
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.history import RESTART
+from laggard.detectors.statistics.history import RESTART
 
 __all__ = ["BUDGETS", "ROUND_S", "Outcome", "play"]
 

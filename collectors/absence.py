@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Absence", "absence", "gpus_on_bus"]
-
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"  # the class of graphics and 3D controllers
 _NEWER_DRIVER_NEEDED = 35  # CUDA's code
@@ -16,30 +14,14 @@ _NEWER_DRIVER_NEEDED = 35  # CUDA's code
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Why there is no GPU.
+    """Why there is no GPU."""
 
-    Attributes
-    ----------
-    reason
-        In words.
-    is_fault
-        Whether something is wrong with the machine, rather than with what is installed or allowed.
-    """
-
-    reason: str
-    is_fault: bool
+    reason: str  # in words
+    is_fault: bool  # whether something is wrong with the machine, rather than with what is installed or allowed
 
 
 def absence(environ: Mapping[str, str], root: Path = Path("/")) -> Absence | None:
-    """Return why CuPy finds none of this machine's NVIDIA GPUs; None if there are none, or none are wanted.
-
-    Parameters
-    ----------
-    environ
-        The environment: an empty ``CUDA_VISIBLE_DEVICES`` asks for no GPU.
-    root
-        Where ``/sys``, ``/proc`` and ``/dev`` are.
-    """
+    """Return why CuPy finds none of this machine's NVIDIA GPUs; None if there are none, or none are wanted."""
     count = len(gpus_on_bus(root))
     if not count or "CUDA_VISIBLE_DEVICES" in environ:
         return None

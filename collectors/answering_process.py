@@ -18,23 +18,11 @@ from typing import IO, Self, cast
 
 from laggard.system.child_process import dies_with_parent
 
-__all__ = ["AnsweringProcess"]
-
 KILL_DEADLINE_S = 1.0
 
 
 class AnsweringProcess:
-    """A child process that runs a module of ours, and the lines that it prints.
-
-    Parameters
-    ----------
-    module
-        Name of the module.
-    arguments
-        Its arguments.
-    environ
-        Its environment.
-    """
+    """A child process that runs a module of ours, and the lines that it prints."""
 
     def __init__(self, module: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
@@ -65,15 +53,7 @@ class AnsweringProcess:
         self._errors.close()
 
     def line(self, wait_s: float) -> bytes:
-        """Return the next line.
-
-        Raises
-        ------
-        TimeoutError
-            If there is none in time.
-        EOFError
-            If the process has ended.
-        """
+        """Return the next line."""
         until_s = time.monotonic() + wait_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)

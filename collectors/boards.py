@@ -24,32 +24,17 @@ from laggard.collectors.faults import faults_of
 from laggard.collectors.metrics.nvml import nvml_handle
 from laggard.collectors.symptoms import SymptomReader, link_states
 
-__all__ = ["Board", "Boards"]
-
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A whole GPU.
+    """A whole GPU."""
 
-    Attributes
-    ----------
-    name
-        Its model and its place on the bus; its number, if the driver says no more.
-    uuid
-        Empty if the driver cannot say, or it is not ours to use.
-    n_links
-        How many of its NVLinks are active; None if it has none, is cut into MIG slices, or is not ours to use.
-    faults
-        What is wrong with it, whatever the probes measure.
-    is_hidden
-        Whether this process may not open it.
-    """
-
-    name: str
-    uuid: str = ""
+    name: str  # its model and its place on the bus; its number, if the driver says no more
+    uuid: str = ""  # empty if the driver cannot say, or it is not ours to use
+    # How many of its NVLinks are active; None if it has none, is cut into MIG slices, or is not ours to use
     n_links: int | None = None
-    faults: tuple[str, ...] = ()
-    is_hidden: bool = False
+    faults: tuple[str, ...] = ()  # what is wrong with it, whatever the probes measure
+    is_hidden: bool = False  # whether this process may not open it
 
     def to_json(self) -> str:
         """Return it as a line of JSON."""
@@ -64,21 +49,12 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Boards:
-    """A machine's GPUs.
+    """A machine's GPUs."""
 
-    Attributes
-    ----------
-    found
-        In the driver's order.
-    is_all
-        Whether a GPU that is not among them is not in the machine, rather than hidden from this process.
-    failure
-        Why they could not be read, which says nothing about them; empty if they were.
-    """
-
-    found: tuple[Board, ...] = ()
+    found: tuple[Board, ...] = ()  # in the driver's order
+    # Whether a GPU that is not among them is not in the machine, rather than hidden from this process
     is_all: bool = False
-    failure: str = ""
+    failure: str = ""  # why they could not be read, which says nothing about them; empty if they were
 
     def to_json(self) -> str:
         """Return it as a line of JSON, which begins with ``{"found"``."""
@@ -93,15 +69,7 @@ class Boards:
 
 
 def read_board(number: int, names: Sequence[str] | None) -> Board:
-    """Read a board by the driver's number of it.
-
-    Parameters
-    ----------
-    number
-        The driver's number.
-    names
-        What ``CUDA_VISIBLE_DEVICES`` lists; None: all. The faults of other boards are not ours to report.
-    """
+    """Read a board by the driver's number of it."""
     unnamed = f"gpu {number} of the driver"
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(number)

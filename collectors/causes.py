@@ -6,18 +6,46 @@ the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from laggard.collectors import wording
 from laggard.collectors.faults import links_fault, narrow_link, repair_fault
 
 if TYPE_CHECKING:
     from laggard.collectors.symptoms import Symptoms
 
-__all__ = ["RULES", "TEMPERATURE", "UNKNOWN", "UTILISATION", "WARMED", "Rule", "cause_of"]
 
-UNKNOWN = "unknown"
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The likely cause of a slowness."""
+
+    kind: str
+    detail: str = ""  # the cause with its numbers
+    n_alike: int = 0  # of a whole node: how many of how many devices have a cause of this kind
+    n_devices: int = 0
+
+    def __str__(self) -> str:
+        return wording.cause(self)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a rule holds."""
+        return self.kind != UNKNOWN.kind
+
+    def to_tag(self) -> str:
+        """Return the value of the tag ``cause`` of a sample."""
+        return json.dumps([self.kind, self.detail])
+
+    @classmethod
+    def of_tags(cls, tags: Mapping[str, str]) -> Cause:
+        """Return the cause that a sample's tags give."""
+        return cls(*json.loads(tags["cause"])) if "cause" in tags else UNKNOWN
+
+
+UNKNOWN = Cause("unknown")
 UTILISATION, TEMPERATURE, WARMED = "utilisation", "temperature", "warmed"
 """Tags of a probe's samples: how busy the device was before it, in percent; how hot, in °C; whether it had to be warmed
 up."""
@@ -36,26 +64,16 @@ _XIDS = "NVIDIA, XID Errors: "
 
 @dataclass(frozen=True)
 class Rule:
-    """One cause.
+    """One cause."""
 
-    Attributes
-    ----------
-    name
-        The cause in a word or two.
-    source
-        The document that gives the symptoms this meaning.
-    sentence
-        Returns the cause with its numbers, or None if the rule does not hold.
-    """
-
-    name: str
-    source: str
-    sentence: Callable[[Symptoms], str | None]
+    name: str  # the cause in a word or two
+    source: str  # the document that gives the symptoms this meaning
+    sentence: Callable[[Symptoms], str | None]  # returns the cause with its numbers, or None if the rule does not hold
 
 
-def cause_of(symptoms: Symptoms) -> str:
-    """Return the likely cause of a device's slowness in a sentence; ``unknown`` if no rule holds."""
-    return next((sentence for rule in RULES if (sentence := rule.sentence(symptoms))), UNKNOWN)
+def cause_of(symptoms: Symptoms) -> Cause:
+    """Return the likely cause of a device's slowness."""
+    return next((Cause(rule.name, found) for rule in RULES if (found := rule.sentence(symptoms))), UNKNOWN)
 
 
 def _memory(symptoms: Symptoms) -> str | None:

@@ -6,8 +6,6 @@ a mistake in the code.
 
 from __future__ import annotations
 
-__all__ = ["is_of_the_device", "is_out_of_memory"]
-
 # By the type's name, since CuPy need not be there. The codes are those of CUDA's driver_types.h and of cublas_api.h.
 _CUDA = {
     46,  # busy or unavailable

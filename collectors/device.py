@@ -22,26 +22,8 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from laggard.collectors.errors import CupyMissingError, DeviceError, NoDeviceError
+from laggard.collectors.errors import CupyMissingError, NoDeviceError
 from laggard.kvstore.client.environment import NODE
-
-__all__ = [
-    "VIRTUAL_DEVICES",
-    "VIRTUAL_DEVICE_DIR",
-    "Device",
-    "DeviceError",
-    "DeviceId",
-    "GpuDevice",
-    "Timing",
-    "VirtualDevice",
-    "device_makers",
-    "gpu_names",
-    "listed_devices",
-    "local_device",
-    "local_devices",
-    "uuid_text",
-    "visible_names",
-]
 
 T = TypeVar("T")
 DeviceId = tuple[str, str]
@@ -64,17 +46,10 @@ class Timing:
     A GPU that several processes share gives each of them the whole device for a slice of time. The first of the two
     events that time a kernel may be reached only when the kernel's process gets its slice; the wait for that is then
     missing between the events.
-
-    Attributes
-    ----------
-    device_s
-        Seconds on the device's clock: on a GPU, between two events around the kernel.
-    wall_s
-        Seconds on the host's clock, from submission until the host knows of the completion.
     """
 
-    device_s: float
-    wall_s: float
+    device_s: float  # seconds on the device's clock: on a GPU, between two events around the kernel
+    wall_s: float  # seconds on the host's clock, from submission until the host knows of the completion
 
     @property
     def waited(self) -> bool:
@@ -129,21 +104,12 @@ class VirtualDevice:
     the queue. The device's clock is the processor time that its kernels have used. It stands still while the device is
     idle and while the machine's cores are busy elsewhere, so a reading shows the load on this device, not the load on
     the machine.
-
-    Parameters
-    ----------
-    gpu
-        The device's name on its node.
-    directory
-        Folder shared by all processes of the node; it holds the device's queue and clock.
-    host
-        Name of the node.
     """
 
     model = "virtual"
 
     def __init__(self, gpu: str, directory: Path, host: str = "localhost") -> None:
-        self.gpu = gpu
+        self.gpu = gpu  # the device's name on its node
         self.uuid = f"virtual-{host}-{gpu}"
         self._entrance_path = directory / f"device-{gpu}.entrance"
         self._clock_path = directory / f"device-{gpu}.clock"
@@ -214,28 +180,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 class GpuDevice:
-    """A GPU, used through CuPy.
-
-    Parameters
-    ----------
-    gpu
-        The device's name on its node.
-    ordinal
-        Its index among the GPUs that this process can see.
-
-    Raises
-    ------
-    CupyMissingError
-        If CuPy cannot be imported.
-
-    Attributes
-    ----------
-    model
-        The board's name (a MIG slice's includes its profile), its memory and, if the driver reports it, the factory
-        power limit.
-    bus_address
-        The PCI address by which NVML knows it; for a MIG slice, that of the whole GPU.
-    """
+    """A GPU, used through CuPy."""
 
     def __init__(self, gpu: str, ordinal: int) -> None:
         try:
@@ -246,18 +191,21 @@ class GpuDevice:
         from laggard.collectors.symptoms import board_power_limit_w, board_uuid  # loads NVML's library
 
         self._cupy: Any = cupy
-        self.gpu = gpu
-        self.ordinal = ordinal
+        self.gpu = gpu  # the device's name on its node
+        self.ordinal = ordinal  # its index among the GPUs that this process can see
         self.array_module: ModuleType = cupy
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         name = properties["name"].decode()
         # NVML and CUDA may number the devices differently; the bus address is unambiguous.
+        # The PCI address by which NVML knows it; for a MIG slice, that of the whole GPU
         self.bus_address = str(cupy.cuda.runtime.deviceGetPCIBusId(ordinal))
         # Only CuPy knows the UUID of a MIG slice; CuPy cuts UUIDs at their first zero byte, so NVML is preferred.
         whole = "" if " MIG " in name else board_uuid(self.bus_address)
         self.uuid = whole or uuid_text(properties.get("uuid", b""))
         limit_w = board_power_limit_w(self.bus_address)
         power = "" if limit_w is None else f", {limit_w:.0f} W"
+        # The board's name (a MIG slice's includes its profile), its memory and, if the driver reports it, the factory
+        # power limit
         self.model = f"{name}, {properties['totalGlobalMem'] / 2**30:.0f} GiB{power}"
         with cupy.cuda.Device(ordinal):
             # 0 is the lowest stream priority: work that the program gives a higher one runs before the probes.
@@ -292,13 +240,7 @@ class GpuDevice:
         return Timing(float(elapsed_ms) / 1000, wall_s)
 
     def captured(self, kernel: Callable[[], object]) -> Callable[[], object]:
-        """Return a kernel that submits at once, as one CUDA graph, all that another one submits piece by piece.
-
-        Raises
-        ------
-        RuntimeError
-            If something in it cannot be captured, or on an AMD GPU.
-        """
+        """Return a kernel that submits at once, as one CUDA graph, all that another one submits piece by piece."""
         with self._cupy.cuda.Device(self.ordinal), self._stream as stream:
             stream.begin_capture()
             try:
@@ -327,17 +269,10 @@ def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:
 
 
 def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable[[], Device]]:
-    """Return a factory for each device of this node that this process may use, by device name.
-
-    These are virtual devices if the launcher created some, else the GPUs that CuPy sees (``CUDA_VISIBLE_DEVICES`` is
-    respected). A GPU is not touched before its factory is called, so one that is lost or stuck does not block the
-    others.
-
-    Raises
-    ------
-    NoDeviceError
-        If there are neither.
-    """
+    """Return a factory for each device of this node that this process may use, by device name."""
+    # These are virtual devices if the launcher created some, else the GPUs that CuPy sees (`CUDA_VISIBLE_DEVICES` is
+    # respected). A GPU is not touched before its factory is called, so one that is lost or stuck does not block the
+    # others.
     virtual = int(environ.get(VIRTUAL_DEVICES, "0"))
     if virtual:
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
@@ -360,11 +295,9 @@ def local_device(environ: Mapping[str, str] = os.environ) -> Device:
 
 
 def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names of the GPUs that this process may use, as in ``CUDA_VISIBLE_DEVICES``.
-
-    They are those that CuPy sees. Without CuPy they are those of NVIDIA's driver: they cannot be probed, but they are
-    the program's. So are all MIG slices that are listed, although CUDA shows a process only the first.
-    """
+    """Return the names of the GPUs that this process may use, as in ``CUDA_VISIBLE_DEVICES``."""
+    # They are those that CuPy sees. Without CuPy they are those of NVIDIA's driver: they cannot be probed, but they are
+    # the program's. So are all MIG slices that are listed, although CUDA shows a process only the first.
     names, count = listed_devices(environ), _count()
     if names is None:
         return [str(ordinal) for ordinal in range(count)]

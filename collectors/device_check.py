@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Self
 
 from laggard.collectors.absence import Absence, absence
-from laggard.collectors.causes import UNKNOWN, cause_of
+from laggard.collectors.causes import UNKNOWN, Cause, cause_of
 from laggard.collectors.cuda_errors import is_of_the_device
 from laggard.collectors.device import Device, GpuDevice, device_makers
 from laggard.collectors.errors import NoDeviceError, ProbeUnavailableError
@@ -23,8 +23,6 @@ from laggard.collectors.probes import probes_of
 from laggard.collectors.probing import WarmUp, is_of_this_job, symptom_reader
 from laggard.collectors.symptoms import Snapshot, Symptoms, board_uuid
 
-__all__ = ["ALL_DEVICES", "DeviceCheck", "check_device"]
-
 REPEATS = 5
 ALL_DEVICES = "all"
 """Stands for a device's name where a problem concerns all devices of the machine."""
@@ -32,44 +30,23 @@ ALL_DEVICES = "all"
 
 @dataclass(frozen=True, slots=True)
 class DeviceCheck:
-    """The result of one device's check.
+    """The result of one device's check."""
 
-    Attributes
-    ----------
-    gpu, model, uuid
-        Which device.
-    seconds
-        Readings by probe.
-    figures
-        The fastest reading of each probe, in the unit that people expect, and that unit.
-    wrong
-        Number of wrong results by probe; probes without any are left out.
-    warmed
-        Whether the device was idle, so that it had to be warmed up first.
-    cause
-        What the driver reported that would explain a slow device.
-    board
-        UUID of the whole GPU that it is, or is a slice of; empty if no driver says.
-    faults
-        What is wrong with it, however fast it is.
-    trouble
-        What is wrong with the device, if that is why there are no readings; else empty.
-    failure
-        Why it could not be checked, which says nothing about the device: an error of ours, a missing library, too
-        little memory. Empty if it was checked.
-    """
-
-    gpu: str
+    gpu: str  # which device
     model: str = ""
     uuid: str = ""
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # readings by probe
+    # The fastest reading of each probe, in the unit that people expect, and that unit
     figures: dict[str, tuple[float, str]] = field(default_factory=dict)
+    # Number of wrong results by probe; probes without any are left out
     wrong: dict[str, int] = field(default_factory=dict)
-    warmed: bool = False
-    cause: str = UNKNOWN
-    board: str = ""
-    faults: tuple[str, ...] = ()
-    trouble: str = ""
+    warmed: bool = False  # whether the device was idle, so that it had to be warmed up first
+    cause: Cause = UNKNOWN  # what the driver reported that would explain a slow device
+    board: str = ""  # UUID of the whole GPU that it is, or is a slice of; empty if no driver says
+    faults: tuple[str, ...] = ()  # what is wrong with it, however fast it is
+    trouble: str = ""  # what is wrong with the device, if that is why there are no readings; else empty
+    # Why it could not be checked, which says nothing about the device: an error of ours, a missing library, too little
+    # memory. Empty if it was checked.
     failure: str = ""
 
     def to_json(self) -> str:
@@ -81,7 +58,8 @@ class DeviceCheck:
         """Parse the text that :meth:`to_json` returned."""
         fields = json.loads(text)
         figures = {probe: (value, unit) for probe, (value, unit) in fields["figures"].items()}
-        return cls(**{**fields, "figures": figures, "faults": tuple(fields["faults"])})
+        cause = Cause(**fields["cause"])
+        return cls(**{**fields, "figures": figures, "cause": cause, "faults": tuple(fields["faults"])})
 
 
 def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
@@ -123,10 +101,8 @@ def _board_of(device: Device) -> str:
 
 
 def main(names: Sequence[str]) -> int:
-    """Print the names of this machine's devices, check the named ones (or all), and print a line for each.
-
-    After an error it stops: the driver may be of no more use to this process, so another one checks the rest.
-    """
+    """Print the names of this machine's devices, check the named ones (or all), and print a line for each."""
+    # After an error it stops: the driver may be of no more use to this process, so another one checks the rest.
     try:
         devices = device_makers()
     except NoDeviceError:

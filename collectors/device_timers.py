@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from typing import Any, Protocol
 
-__all__ = ["CupyTimer", "DeviceTimer", "TorchTimer", "find_device_timer"]
-
 
 class DeviceTimer(Protocol):
     """Marks moments in the current stream of the calling thread, and tells the time between two of them."""

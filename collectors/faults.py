@@ -7,19 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["faults_of", "links_fault", "narrow_link", "repair_fault"]
-
 
 def faults_of(values: Mapping[str, float], links_down: Sequence[int]) -> tuple[str, ...]:
-    """Return a sentence for each fault.
-
-    A narrow bus is not among them, since only a bus that was just in use has its full width: see :func:`narrow_link`.
-
-    Parameters
-    ----------
-    values, links_down
-        As in a :class:`~laggard.collectors.symptoms.Snapshot`.
-    """
+    """Return a sentence for each fault."""
+    # A narrow bus is not among them, since only a bus that was just in use has its full width: see narrow_link.
     found = repair_fault(values), _uncorrectable(values), links_fault(links_down)
     return tuple(sentence for sentence in found if sentence)
 

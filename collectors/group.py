@@ -23,17 +23,6 @@ from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.telemetry.sending.sender import Telemetry
 
-__all__ = [
-    "ERROR",
-    "STRIDE",
-    "CollectorGroup",
-    "DeviceCollector",
-    "NodeCollector",
-    "SampleWriter",
-    "Startable",
-    "in_a_line",
-]
-
 _log = logging.getLogger("laggard.collectors")
 
 STRIDE = "stride"  # the tag of a device that skips rounds: how many intervals apart its samples are
@@ -198,22 +187,12 @@ class NodeCollector:
 
 
 class DeviceCollector:
-    """Runs a group's test on one device, whenever a round is due.
-
-    Parameters
-    ----------
-    group
-        The group whose test to run.
-    device
-        The device to test; ``None`` for a test of the whole node.
-    clock
-        The clock that all devices of the job share.
-    """
+    """Runs a group's test on one device, whenever a round is due."""
 
     def __init__(self, group: CollectorGroup, device: Device | None, clock: Callable[[], float]) -> None:
-        self._group = group
-        self._device = device
-        self._clock = clock
+        self._group = group  # the group whose test to run
+        self._device = device  # the device to test; `None` for a test of the whole node
+        self._clock = clock  # the clock that all devices of the job share
         environment = current_session().environment
         self.host = environment.node
         self._tags = {"host": self.host} | (_tags_of(device) if device else {})

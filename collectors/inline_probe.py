@@ -9,10 +9,8 @@ from laggard.collectors.device import Device, local_device
 from laggard.collectors.group import CollectorGroup, DeviceCollector, SampleWriter
 from laggard.kvstore.client.common_clock import CommonClock
 from laggard.kvstore.client.connection import current_session
-from laggard.kvstore.client.environment import NotInJobError
+from laggard.kvstore.errors import NotInJobError
 from laggard.kvstore.series.streams import Sample
-
-__all__ = ["InlineProbe"]
 
 # Samples queue while the state server does not answer; the program must not wait for it.
 MAX_QUEUED = 100

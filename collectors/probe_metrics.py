@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PROBE_SEPARATOR", "PROBE_TIME", "RESERVE_PROBE_TIME", "metric_of_probe"]
-
 PROBE_TIME = "gpu-probe-time"
 """The main test's times on devices in use."""
 RESERVE_PROBE_TIME = "reserve-probe-time"

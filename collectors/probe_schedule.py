@@ -6,8 +6,6 @@ import math
 import random
 from collections.abc import Sequence
 
-__all__ = ["JITTER", "OVERHEAD", "Intrusion", "ProbeSchedule", "moment_s"]
-
 # What the program loses, over what the probes take: its caches are cold afterwards, and switching takes time. Measured
 # on virtual devices: docs/benchmarks/intrusion.md.
 OVERHEAD = 1.25
@@ -19,15 +17,10 @@ class Intrusion:
 
     A probe costs the time that it takes when nothing else runs, its fastest reading, times its repeats. A slower
     reading includes waiting for the program's own kernels, which costs the program nothing.
-
-    Parameters
-    ----------
-    max_share
-        The largest share of the device's time that probes may take.
     """
 
     def __init__(self, max_share: float) -> None:
-        self._max_share = max_share
+        self._max_share = max_share  # the largest share of the device's time that probes may take
         self._cost_s: dict[str, float] = {}
 
     def note(self, probe: str, seconds: Sequence[float], prepare_s: float = 0.0) -> None:
@@ -52,21 +45,12 @@ class ProbeSchedule:
     Round n is due n intervals after the clock's zero, early or late by a random part of the interval that follows from
     the round's number, so all devices run it at one moment without talking to each other. A device that was delayed
     skips the rounds it missed. The first round is due at once: a program has just started then.
-
-    Parameters
-    ----------
-    interval_s
-        Seconds from one round to the next.
-    now_s
-        The time on that clock.
-    seed
-        What the random parts are drawn from besides the number: the same on all devices.
     """
 
     def __init__(self, interval_s: float, now_s: float, seed: str = "") -> None:
         self.number = math.floor(now_s / interval_s)
-        self._interval_s = interval_s
-        self._seed = seed
+        self._interval_s = interval_s  # seconds from one round to the next
+        self._seed = seed  # what the random parts are drawn from besides the number: the same on all devices
         self._at_s = now_s
 
     def wait_s(self, now_s: float) -> float:

@@ -19,8 +19,6 @@ from laggard.collectors.probes import GEMM_PROBE, WRONG, Probe, probes_of
 from laggard.collectors.symptoms import SymptomReader, SymptomTracker
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 
-__all__ = ["Probing", "WarmUp", "bus_turn", "is_of_this_job", "symptom_reader"]
-
 WARM_UP_LIMIT_S = 0.2
 _MPS = "nvidia-cuda-mps"
 _MAIN = "main"
@@ -34,23 +32,15 @@ TURN_DEADLINE_S = 1.0
 
 
 class WarmUp:
-    """Raises the clock of an idle device.
-
-    Parameters
-    ----------
-    is_idle
-        Tells whether the device's clock is as low as that of an idle device.
-    """
+    """Raises the clock of an idle device."""
 
     def __init__(self, is_idle: Callable[[], bool]) -> None:
-        self._is_idle = is_idle
+        self._is_idle = is_idle  # tells whether the device's clock is as low as that of an idle device
         self._helps = True
 
     def __call__(self, probe: Probe) -> bool:
-        """Run a probe until the clock has risen, for 0.2 s at most; return whether the clock was low.
-
-        If the clock did not rise, something else keeps it low, and warming up is not tried again.
-        """
+        """Run a probe until the clock has risen, for 0.2 s at most; return whether the clock was low."""
+        # If the clock did not rise, something else keeps it low, and warming up is not tried again.
         if not self._helps or not self._is_idle():
             return False
         until_s = time.monotonic() + WARM_UP_LIMIT_S
@@ -98,21 +88,12 @@ def bus_turn(probe: str) -> Iterator[None]:
 
 
 class Probing:
-    """The probes of one device, and what its driver reports from round to round.
-
-    Parameters
-    ----------
-    device
-        The device to run on.
-    in_turn
-        Names of the other probes. Those that the device cannot run at full size are left out, because readings of
-        another size cannot be compared with the peers'.
-    max_intrusion
-        The largest share of the device's time that the probes may take.
-    """
+    """The probes of one device, and what its driver reports from round to round."""
 
     def __init__(self, device: Device, in_turn: Collection[str], max_intrusion: float) -> None:
-        self._device = device
+        self._device = device  # the device to run on
+        # Names of the other probes. Those that the device cannot run at full size are left out, because readings of
+        # another size cannot be compared with the peers'.
         self._in_turn = in_turn
         self._intrusion = Intrusion(max_intrusion)
         self._reader = reader = symptom_reader(device)
@@ -133,13 +114,7 @@ class Probing:
 
     @cached_property
     def main(self) -> Probe:
-        """The matrix product.
-
-        Raises
-        ------
-        ProbeUnavailableError
-            If the device has too little memory for it.
-        """
+        """The matrix product."""
         if GEMM_PROBE not in self._probes:
             raise ProbeUnavailableError(self._device.gpu, f"has too little free memory to run {GEMM_PROBE}")
         self._probes[GEMM_PROBE].prepare()  # a probe created after it may share its memory
@@ -185,18 +160,16 @@ class Probing:
         return self._intrusion.stride(_MAIN, interval_s)
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of this round's readings.
-
-        ``cause``: what may have slowed them; ``warmed``: the device was idle and had to be warmed up; ``waited``: every
-        repeat of the product waited for the device, by the host's clock alone; ``wrong``: the device computes wrong
-        results; ``utilisation``, ``temperature``: how busy the device was before, and how hot.
-        """
+        """Return the tags of this round's readings."""
+        # `cause`: what may have slowed them; `warmed`: the device was idle and had to be warmed up; `waited`: every
+        # repeat of the product waited for the device, by the host's clock alone; `wrong`: the device computes wrong
+        # results; `utilisation`, `temperature`: how busy the device was before, and how hot.
         cause, temperature_c = UNKNOWN, None
         if self._symptoms is not None:
             symptoms = self._symptoms.take(bus_in_use=self._copied)
             cause, temperature_c = cause_of(symptoms), symptoms.now.get("temperature_c")
         tags = {
-            "cause": "" if cause == UNKNOWN else cause,
+            "cause": cause.to_tag() if cause.is_known else "",
             WARMED: "yes" if self._warmed else "",
             "waited": "yes" if self._waited else "",
             WRONG: self._wrong,

@@ -14,23 +14,9 @@ from laggard.kvstore.control import NodeRecord
 
 RESTART_WAIT_S = 5.0
 
-__all__ = [
-    "NodeActors",
-    "connect",
-    "node_strategy",
-    "require_ray",
-    "start_on_every_node",
-]
-
 
 def require_ray(alternative: str = "") -> None:
-    """Check that Ray is installed, without loading it.
-
-    Raises
-    ------
-    RayMissingError
-        If it is not, or is too old; the message offers the alternative.
-    """
+    """Check that Ray is installed, without loading it."""
     try:
         installed = version("ray")
     except PackageNotFoundError:
@@ -40,16 +26,10 @@ def require_ray(alternative: str = "") -> None:
 
 
 class NodeActors:
-    """Helper processes, one per node.
-
-    Parameters
-    ----------
-    actors
-        Ray's handle of each, by host name.
-    """
+    """Helper processes, one per node."""
 
     def __init__(self, actors: Mapping[str, Any]) -> None:
-        self._actors = actors
+        self._actors = actors  # Ray's handle of each, by host name
         self._started = {host: actor.__ray_ready__.remote() for host, actor in actors.items()}
 
     def stop(self) -> None:
@@ -74,15 +54,7 @@ class NodeActors:
 
 
 def connect() -> None:
-    """Join the job's Ray cluster, unless this process has already joined it.
-
-    Raises
-    ------
-    NoClusterError
-        If the job has no Ray cluster.
-    RayMissingError
-        If Ray is not installed here.
-    """
+    """Join the job's Ray cluster, unless this process has already joined it."""
     if not os.environ.get("RAY_ADDRESS"):  # Ray would start a cluster of its own
         raise NoClusterError
     require_ray()
@@ -113,11 +85,9 @@ def node_strategy(node: NodeRecord) -> Any:
 
 
 def _on_its_node(actor_class: type) -> type:
-    """Return the same class, with its node's devices as a first argument.
-
-    Ray may hide the devices from an actor that reserves none. When Ray starts it again, it waits first: one that dies
-    at once must keep nobody busy.
-    """
+    """Return the same class, with its node's devices as a first argument."""
+    # Ray may hide the devices from an actor that reserves none. When Ray starts it again, it waits first: one that dies
+    # at once must keep nobody busy.
 
     def begin(self: Any, devices: Sequence[str], *arguments: object) -> None:
         import ray

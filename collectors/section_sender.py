@@ -23,8 +23,6 @@ from laggard.kvstore.control import Control
 from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.series.streams import Sample
 
-__all__ = ["GROUP", "SECTION_TIME", "SectionReadings", "section_of", "send_sections", "worker_tags"]
-
 _log = logging.getLogger("laggard.collectors")
 
 SECTION_TIME = "section-time."
@@ -43,17 +41,7 @@ def section_of(metric: str) -> str | None:
 
 
 def worker_tags(environ: Mapping[str, str], ordinal: int | None, pid: int) -> dict[str, str]:
-    """Return the tags by which a process is told from its peers: its rank and its device, else its process id.
-
-    Parameters
-    ----------
-    environ
-        Its environment.
-    ordinal
-        Index of the device that it uses, among those that it sees; None: not known.
-    pid
-        Its process id.
-    """
+    """Return the tags by which a process is told from its peers: its rank and its device, else its process id."""
     local_rank = _number(environ, LOCAL_RANK_VARIABLES)
     names = visible_names(environ)
     gpu = "" if ordinal is None else str(ordinal)
@@ -81,10 +69,8 @@ class SectionReadings:
     def take(
         self, sections: Iterable[Section], tags: Mapping[str, str], now_s: float
     ) -> tuple[list[Sample], list[Sample]]:
-        """Return the samples of an interval to be judged, and those of sections that wait or are short.
-
-        A section that is used less than once per interval says how many intervals apart its samples are.
-        """
+        """Return the samples of an interval to be judged, and those of sections that wait or are short."""
+        # A section that is used less than once per interval says how many intervals apart its samples are.
         self._number += 1
         judged: list[Sample] = []
         others: list[Sample] = []
@@ -118,17 +104,7 @@ def _taken(buffer: deque[float]) -> list[float]:
 def send_sections(
     sections: Mapping[object, Section], look_for_device: Callable[[], None], ordinal: Callable[[], int | None]
 ) -> None:
-    """Send the times of sections from now on, in a thread of its own.
-
-    Parameters
-    ----------
-    sections
-        Those of this process; new ones may come.
-    look_for_device
-        Called once per interval.
-    ordinal
-        Returns the index of the device that the process uses; None: not known.
-    """
+    """Send the times of sections from now on, in a thread of its own."""
     threading.Thread(target=_send, args=(sections, look_for_device, ordinal), name="sections", daemon=True).start()
 
 

@@ -24,8 +24,6 @@ from typing import Any
 from laggard.collectors.device_timers import DeviceTimer, find_device_timer
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 
-__all__ = ["Section", "section"]
-
 _log = logging.getLogger("laggard.collectors")
 
 MAX_SECTIONS = 64
@@ -77,24 +75,14 @@ class _Thread(threading.local):
 
 
 class _Device:
-    """The GPU that the program uses, as far as it is known.
-
-    Attributes
-    ----------
-    timer
-        Times work on it; None: there is none, or it is not known yet.
-    ordinal
-        Its index among those that the process sees.
-    is_out_of_question
-        Whether there is neither a timer nor a reason to look for one.
-    """
+    """The GPU that the program uses, as far as it is known."""
 
     __slots__ = ("is_out_of_question", "ordinal", "timer")
 
     def __init__(self) -> None:
-        self.timer: DeviceTimer | None = None
-        self.ordinal: int | None = None
-        self.is_out_of_question = True
+        self.timer: DeviceTimer | None = None  # times work on it; None: there is none, or it is not known yet
+        self.ordinal: int | None = None  # its index among those that the process sees
+        self.is_out_of_question = True  # whether there is neither a timer nor a reason to look for one
 
     def look(self) -> None:
         """Look for a timer; from a thread of the program, since another one has no context."""
@@ -119,15 +107,7 @@ class _Device:
 
 
 class Section:
-    """One section of this process, for all of its threads. Nothing here takes a lock.
-
-    Attributes
-    ----------
-    name, group, waits
-        As for :func:`section`.
-    seconds
-        Of the uses since they were last sent; whoever sends them takes them from the left.
-    """
+    """One section of this process, for all of its threads. Nothing here takes a lock."""
 
     __slots__ = ("_add", "_due_s", "_pending", "group", "name", "seconds", "waits")
 
@@ -136,6 +116,7 @@ class Section:
             raise TypeError(f"the name of a section is {name!r}: it must be text")
         self.name, self.waits = name, waits
         self.group = None if group is None else str(group)
+        # Of the uses since they were last sent; whoever sends them takes them from the left
         self.seconds: deque[float] = deque(maxlen=MAX_BUFFERED)
         self._pending: deque[tuple[Any, Any, list[_Span]]] = deque(maxlen=MAX_BUFFERED)
         self._add = self.seconds.append
@@ -203,10 +184,8 @@ class Section:
             self._resolve()
 
     def _resolve(self) -> None:
-        """Turn the oldest uses that the device has finished into seconds.
-
-        Not left to the background thread: while one thread captures a graph, others must not ask for events.
-        """
+        """Turn the oldest uses that the device has finished into seconds."""
+        # Not left to the background thread: while one thread captures a graph, others must not ask for events.
         timer = _device.timer
         try:
             for _ in range(_MAX_RESOLVED):

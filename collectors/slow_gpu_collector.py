@@ -10,38 +10,16 @@ from laggard.collectors.probe_metrics import PROBE_TIME, metric_of_probe
 from laggard.collectors.probes import GEMM_PROBE, PROBE_NAMES
 from laggard.collectors.probing import Probing
 
-__all__ = ["SlowGPUCollector", "known_probes"]
-
 
 def known_probes(names: Collection[str]) -> tuple[str, ...]:
-    """Return the probes with these names, in the order in which they take turns.
-
-    Raises
-    ------
-    ValueError
-        If there is no such probe.
-    """
+    """Return the probes with these names, in the order in which they take turns."""
     if unknown := set(names) - set(PROBE_NAMES):
         raise ValueError(f"unknown probe {min(unknown)!r}: use one of {', '.join(PROBE_NAMES)}")
     return tuple(probe for probe in PROBE_NAMES if probe in names and probe != GEMM_PROBE)
 
 
 class SlowGPUCollector(CollectorGroup):
-    """Runs the main test on each device in every round, and one of the other probes in turn.
-
-    Parameters
-    ----------
-    collection_rate
-        Seconds from one round to the next.
-    probes_in_turn
-        Names of the other probes.
-    max_intrusion
-        The largest share of a device's time that the probes may take.
-    metric_name, repeats
-        As for :class:`CollectorGroup`.
-    own_test
-        Replaces the matrix product as the main test.
-    """
+    """Runs the main test on each device in every round, and one of the other probes in turn."""
 
     def __init__(
         self,
@@ -54,11 +32,11 @@ class SlowGPUCollector(CollectorGroup):
         own_test: Callable[[Any], float] | None = None,
     ) -> None:
         super().__init__(collection_rate)
-        self.probes_in_turn = known_probes(probes_in_turn)
-        self.max_intrusion = max_intrusion
+        self.probes_in_turn = known_probes(probes_in_turn)  # names of the other probes
+        self.max_intrusion = max_intrusion  # the largest share of a device's time that the probes may take
         self.metric_name = metric_name
         self.repeats = repeats
-        self.own_test = own_test
+        self.own_test = own_test  # replaces the matrix product as the main test
         self.probing: dict[str, Probing] = {}  # by device; filled by the process that runs the tests
 
     def collector_test(self, args: Any) -> float:

@@ -19,8 +19,6 @@ from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
 
-__all__ = ["boards_here", "check_devices_here", "device_environment", "peers_here"]
-
 _CHECKS = "laggard.collectors.device_check"
 _BOARDS = "laggard.collectors.boards"
 _PEERS = "laggard.collectors.links.peer_check"
@@ -34,18 +32,9 @@ def check_devices_here(
     first_answer_s: float = FIRST_ANSWER_DEADLINE_S,
     next_answer_s: float = NEXT_ANSWER_DEADLINE_S,
 ) -> Iterator[DeviceCheck]:
-    """Yield the check of each of this machine's devices, one after the other.
-
-    A device that does not answer in time, or whose check fails, gets a check that says so, and the others are checked
-    in a new process.
-
-    Parameters
-    ----------
-    environ
-        Environment of the child process; says which devices there are.
-    first_answer_s, next_answer_s
-        How long to wait for the first device of a process, and for each later one.
-    """
+    """Yield the check of each of this machine's devices, one after the other."""
+    # A device that does not answer in time, or whose check fails, gets a check that says so, and the others are checked
+    # in a new process.
     left: list[str] | None = None
     while left is None or left:
         with AnsweringProcess(_CHECKS, left or (), environ) as process:
@@ -82,15 +71,7 @@ def boards_here(
     first_answer_s: float = FIRST_ANSWER_DEADLINE_S,
     next_answer_s: float = NEXT_ANSWER_DEADLINE_S,
 ) -> Boards:
-    """Return this machine's GPUs as NVIDIA's driver lists them, up to the first that does not answer in time.
-
-    Parameters
-    ----------
-    environ
-        Environment of the child process.
-    first_answer_s, next_answer_s
-        How long to wait for the driver's list, and for each of its GPUs.
-    """
+    """Return this machine's GPUs as NVIDIA's driver lists them, up to the first that does not answer in time."""
     found: list[Board] = []
     with AnsweringProcess(_BOARDS, (), environ) as process:
         try:
@@ -108,17 +89,7 @@ def boards_here(
 def peers_here(
     environ: Mapping[str, str], checks: Iterable[DeviceCheck], answer_s: float = FIRST_ANSWER_DEADLINE_S
 ) -> PeerCheck:
-    """Return what copies between this machine's GPUs take, but for those whose checks have failed.
-
-    Parameters
-    ----------
-    environ
-        Environment of the child process.
-    checks
-        Those of the GPUs.
-    answer_s
-        How long to wait.
-    """
+    """Return what copies between this machine's GPUs take, but for those whose checks have failed."""
     names = [check.gpu for check in checks if check.seconds]
     if len(names) < 2:
         return PeerCheck()
@@ -130,15 +101,7 @@ def peers_here(
 
 
 def device_environment(virtual_gpus: int, directory: str) -> dict[str, str]:
-    """Return the environment in which a process finds that many virtual devices, or with 0 the machine's GPUs.
-
-    Parameters
-    ----------
-    virtual_gpus
-        Number of virtual devices.
-    directory
-        Where virtual devices keep their queues and clocks.
-    """
+    """Return the environment in which a process finds that many virtual devices, or with 0 the machine's GPUs."""
     if virtual_gpus == 0:
         return dict(os.environ)
     one_core_each = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

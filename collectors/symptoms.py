@@ -17,17 +17,6 @@ import pynvml as nvml
 from laggard.collectors.errors import DriverUnavailableError
 from laggard.collectors.metrics.nvml import field_values, nvml_handle
 
-__all__ = [
-    "Snapshot",
-    "SymptomReader",
-    "SymptomTracker",
-    "Symptoms",
-    "board_power_limit_w",
-    "board_uuid",
-    "link_states",
-    "missing_links",
-]
-
 _log = logging.getLogger("laggard.collectors")
 
 _SOLDERED = "SXM"  # in the model's name: its links lead to the baseboard
@@ -80,55 +69,25 @@ _BUS_VALUES: Mapping[str, Value] = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What NVML reports about a device at one moment.
+    """What NVML reports about a device at one moment."""
 
-    Attributes
-    ----------
-    time_s
-        On the monotonic clock.
-    values
-        By name, with the unit in it.
-    processes
-        PIDs of the processes that compute on the device.
-    links_down
-        The device's NVLinks that are not active.
-    xids
-        XID errors that the driver has reported since the previous snapshot.
-    """
-
-    time_s: float
-    values: Mapping[str, float] = field(default_factory=dict)
-    processes: frozenset[int] = frozenset()
-    links_down: tuple[int, ...] = ()
-    xids: tuple[int, ...] = ()
+    time_s: float  # on the monotonic clock
+    values: Mapping[str, float] = field(default_factory=dict)  # by name, with the unit in it
+    processes: frozenset[int] = frozenset()  # PIDs of the processes that compute on the device
+    links_down: tuple[int, ...] = ()  # the device's NVLinks that are not active
+    xids: tuple[int, ...] = ()  # XID errors that the driver has reported since the previous snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """What happened to a device between two snapshots.
+    """What happened to a device between two snapshots."""
 
-    Attributes
-    ----------
-    seconds
-        Time between the two.
-    now
-        Values after the round, by name.
-    risen
-        By how much each counter rose during the round.
-    foreign_pids
-        PIDs of processes of other jobs that compute on the device.
-    links_down
-        NVLinks that are not active.
-    xids
-        XID errors that the driver has reported since the snapshot before the round.
-    """
-
-    seconds: float
-    now: Mapping[str, float] = field(default_factory=dict)
-    risen: Mapping[str, float] = field(default_factory=dict)
-    foreign_pids: tuple[int, ...] = ()
-    links_down: tuple[int, ...] = ()
-    xids: tuple[int, ...] = ()
+    seconds: float  # time between the two
+    now: Mapping[str, float] = field(default_factory=dict)  # values after the round, by name
+    risen: Mapping[str, float] = field(default_factory=dict)  # by how much each counter rose during the round
+    foreign_pids: tuple[int, ...] = ()  # PIDs of processes of other jobs that compute on the device
+    links_down: tuple[int, ...] = ()  # NVLinks that are not active
+    xids: tuple[int, ...] = ()  # XID errors that the driver has reported since the snapshot before the round
 
     @classmethod
     def between(cls, before: Snapshot, after: Snapshot, is_ours: Callable[[int], bool]) -> Symptoms:
@@ -154,18 +113,7 @@ class Symptoms:
 
 
 class SymptomReader:
-    """Reads one NVIDIA device's snapshots.
-
-    Parameters
-    ----------
-    name
-        The device's PCI address, or its CUDA name: an index or a UUID.
-
-    Raises
-    ------
-    DriverUnavailableError
-        If NVML does not know it, or there is no driver.
-    """
+    """Reads one NVIDIA device's snapshots."""
 
     def __init__(self, name: str) -> None:
         self._events: Any = None
@@ -218,15 +166,7 @@ class SymptomReader:
 
 
 class SymptomTracker:
-    """Symptoms from one round to the next.
-
-    Parameters
-    ----------
-    reader
-        Reads the device.
-    is_ours
-        Tells whether a process belongs to this job.
-    """
+    """Symptoms from one round to the next."""
 
     def __init__(self, reader: SymptomReader, is_ours: Callable[[int], bool]) -> None:
         self._reader, self._is_ours = reader, is_ours
@@ -247,11 +187,9 @@ def link_states(handle: Any) -> list[bool]:
 
 
 def missing_links(active: Sequence[bool], model: str) -> tuple[int, ...]:
-    """Return which links should be active and are not.
-
-    Without any, the board has no bridge, or its links are switched off, as MIG does. Boards in slots are linked by
-    bridges of four links each: whole bridges that are not there are no fault.
-    """
+    """Return which links should be active and are not."""
+    # Without any, the board has no bridge, or its links are switched off, as MIG does. Boards in slots are linked by
+    # bridges of four links each: whole bridges that are not there are no fault.
     down = tuple(link for link, is_active in enumerate(active) if not is_active)
     has_bridges = _SOLDERED not in model and len(active) % LINKS_PER_BRIDGE == 0
     return () if not any(active) or (has_bridges and len(down) % LINKS_PER_BRIDGE == 0) else down
@@ -268,10 +206,8 @@ def board_uuid(name: str) -> str:
 
 
 def board_power_limit_w(name: str) -> float | None:
-    """Return the board's factory power limit; None if the driver does not report it.
-
-    The limit in force may have been lowered: that is a cause of slowness, not another kind of device.
-    """
+    """Return the board's factory power limit; None if the driver does not report it."""
+    # The limit in force may have been lowered: that is a cause of slowness, not another kind of device.
     try:
         nvml.nvmlInit()
         return float(nvml.nvmlDeviceGetPowerManagementDefaultLimit(nvml_handle(name))) / 1000

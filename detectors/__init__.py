@@ -13,14 +13,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from laggard.detectors.analysis import SlowGPUAnalysis
     from laggard.detectors.detector import CollectorDetectorGroup, Detector
-    from laggard.detectors.device_states import DeviceState
+    from laggard.detectors.economics.restart_cost import RestartCost
     from laggard.detectors.errors import DetectorError, DeviceNameError, GroupsError, StateVersionError
-    from laggard.detectors.restart_cost import RestartCost
     from laggard.detectors.sections import SectionDetector
     from laggard.detectors.slow_gpu import SlowGPUDetector
     from laggard.detectors.slow_link import SlowLinkDetector
+    from laggard.detectors.statistics.device_states import DeviceState
+    from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
     from laggard.detectors.verdict import Verdict
 
 __all__ = [
@@ -44,11 +44,11 @@ _HOMES = {
     "Detector": "detector",
     "DetectorError": "errors",
     "DeviceNameError": "errors",
-    "DeviceState": "device_states",
+    "DeviceState": "statistics.device_states",
     "GroupsError": "errors",
-    "RestartCost": "restart_cost",
+    "RestartCost": "economics.restart_cost",
     "SectionDetector": "sections",
-    "SlowGPUAnalysis": "analysis",
+    "SlowGPUAnalysis": "statistics.slow_gpu_analysis",
     "SlowGPUDetector": "slow_gpu",
     "SlowLinkDetector": "slow_link",
     "StateVersionError": "errors",

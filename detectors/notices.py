@@ -2,45 +2,135 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import dataclass
 
+from laggard.collectors.causes import Cause
 from laggard.collectors.device import DeviceId
-from laggard.detectors.common_mode import Shift
-
-__all__ = ["of_lasting_noise", "of_noise", "of_shift"]
-
-
-def of_shift(shift: Shift, devices: Sequence[DeviceId], n_all: int) -> str:
-    """Say that a whole group became slower or faster."""
-    how = f"{100 * abs(shift.ratio - 1):.0f} % {'slower' if shift.ratio > 1 else 'faster'} than before"
-    since = ""
-    if math.isfinite(shift.since_s):
-        since = f" since {datetime.fromtimestamp(shift.since_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"{_group(devices, n_all)} are {how}{since}: no single device is at fault"
+from laggard.detectors import wording
+from laggard.detectors.evidence import SlowLink
 
 
-def of_lasting_noise(runs: int, mean_rounds: float, devices: Sequence[DeviceId], n_all: int) -> str:
-    """Say that healthy devices are slow for several rounds on end, so that verdicts take longer."""
-    return (
-        f"{_group(devices, n_all)}: disturbances last ({runs} of them ended by themselves, "
-        f"after {mean_rounds:.1f} rounds on average), so a verdict takes more rounds than usual"
-    )
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices or ranks that are compared: one of them, how many they are, and how many there are in all."""
+
+    first: DeviceId
+    size: int
+    n_all: int
+    are_ranks: bool = False
 
 
-def of_noise(noise: float, allowed: float, devices: Sequence[DeviceId], n_all: int, *, lasts: bool) -> str:
-    """Say that small slowdowns cannot be told from noise, or only late if it does not last."""
-    how, when = ("wander", "over many rounds") if lasts else ("scatter", "from round to round")
-    least = f"{100 * math.expm1(allowed):.0f} %"
-    limit = f"only a slowdown by more than {least} can be told from noise"
-    if not lasts:
-        limit = f"a slowdown by less than {least} is found late, or not at all"
-    return f"{_group(devices, n_all)}: readings {how} by {100 * noise:.1f} % {when}, so {limit}"
+@dataclass(frozen=True, slots=True)
+class PaceChanged:
+    """A whole group became slower or faster, by a ratio of times."""
+
+    group: Group
+    ratio: float
+    since_s: float | None
+
+    def __str__(self) -> str:
+        return wording.pace_changed(self)
 
 
-def _group(devices: Sequence[DeviceId], n_all: int) -> str:
-    if len(devices) == n_all:
-        return f"all {n_all} devices"
-    host, gpu = devices[0]
-    return f"the {len(devices)} devices like {host} gpu {gpu}"
+@dataclass(frozen=True, slots=True)
+class DisturbancesLast:
+    """Healthy devices are slow for several rounds on end: so many runs of such rounds have ended by themselves."""
+
+    group: Group
+    runs: int
+    mean_rounds: float
+
+    def __str__(self) -> str:
+        return wording.disturbances_last(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Noisy:
+    """Readings vary so much that a slowdown by a smaller ratio than ``allowed`` cannot be told, or only late."""
+
+    group: Group
+    noise: float
+    allowed: float
+    lasts: bool
+
+    def __str__(self) -> str:
+        return wording.noisy(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNotice:
+    """A leaf switch, a pair or the only link is slow; the causes that its ends suggest."""
+
+    link: SlowLink
+    causes: tuple[Cause, ...] = ()
+
+    def __str__(self) -> str:
+        return wording.link_notice(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkBusy:
+    """Others fill a node's links, so these are not judged."""
+
+    host: str
+    rounds: int
+
+    def __str__(self) -> str:
+        return wording.link_busy(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PairUnreachable:
+    """Two nodes no longer reach each other, though both reach others."""
+
+    pair: tuple[str, str]
+    why: str
+
+    def __str__(self) -> str:
+        return wording.pair_unreachable(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Devices give no good reading."""
+
+    devices: tuple[DeviceId, ...]
+    why: str = ""
+
+    def __str__(self) -> str:
+        return wording.silent(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Devices that were silent give readings again."""
+
+    devices: tuple[DeviceId, ...]
+
+    def __str__(self) -> str:
+        return wording.answering(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """Nobody gives readings."""
+
+    why: str = ""
+
+    def __str__(self) -> str:
+        return wording.blind(self)
+
+
+@dataclass(frozen=True, slots=True)
+class NotJudged:
+    """An analysis failed."""
+
+    error: str
+    why: str
+
+    def __str__(self) -> str:
+        return wording.not_judged(self)
+
+
+GroupNotice = PaceChanged | DisturbancesLast | Noisy
+Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | NotJudged

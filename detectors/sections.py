@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Mapping
 from typing import Self
 
@@ -12,23 +11,21 @@ import redis
 
 from laggard.collectors.group import Startable
 from laggard.collectors.section_sender import section_of
-from laggard.detectors.analysis import SlowGPUAnalysis
-from laggard.detectors.detector import Watcher
-from laggard.detectors.groups import Groups
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.section_judge import Probes, SectionJudge, worker_of
-from laggard.detectors.section_memory import SectionMemory
-from laggard.detectors.sources import StreamSource
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.judge import Judge
+from laggard.detectors.judging.keeping import Keeper, SectionKeeper
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.section_readings import Probes, SectionReadings, worker_of
+from laggard.detectors.judging.sources import StreamSource
+from laggard.detectors.judging.watcher import Watcher
+from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series.streams import Series
 from laggard.kvstore.state.mapping import State
-
-__all__ = ["SECTION_MIN_SLOWDOWN", "SectionDetector", "budget_share"]
 
 _log = logging.getLogger("laggard.detectors")
 
@@ -41,13 +38,7 @@ _FIRST = "-"  # the id before that of a stream's first sample
 
 
 def budget_share(launch: int, section: int) -> float:
-    """Return the share of the false-alarm budget that a section gets; those of all sections and launches sum to 1.
-
-    Parameters
-    ----------
-    launch, section
-        Their numbers, from 0: the section's is its place among those of the launch.
-    """
+    """Return the share of the false-alarm budget that a section gets; those of all sections and launches sum to 1."""
     return 1 / ((launch + 1) * (launch + 2) * (section + 1) * (section + 2))
 
 
@@ -93,14 +84,14 @@ class SectionDetector(Startable):
         probes: Probes | None = None,
         keeper: Keeper | None = None,
     ) -> None:
-        self._memory = SectionMemory(keeper or Keeper(state))
+        self._kept = SectionKeeper(keeper or Keeper(state))
         self._groups: Groups = groups or {}
         self._min_slowdown = min_slowdown
         self._false_alarm_budget = false_alarm_budget
         self._restart_cost = RestartCost.of(restart_cost)
         self._probes = probes or Probes()
         self._watchers: dict[str, Watcher] = {}
-        self._restarts: list[RestartJudge] = []  # of each section
+        self._judges: list[Judge] = []
         self._signs: Signs | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -118,7 +109,7 @@ class SectionDetector(Startable):
         series = Series(session.client, session.endpoint, launch.launch)
         # What an earlier launch has timed; of a section that comes later, every sample is of this one.
         past = {metric: series.last_id(metric) for metric in series.metrics() if section_of(metric)}
-        self._memory.begin(run=str(session.environment.endpoint_file))
+        self._kept.begin()
         self._ended.clear()
         arguments = (series, past, launch, LaunchSigns(session))
         self._thread = threading.Thread(target=self._look, args=arguments, name="section-detector", daemon=True)
@@ -138,8 +129,8 @@ class SectionDetector(Startable):
     def set_restart_cost(self, restart_cost: RestartCost) -> None:
         """Change what a restart costs, while the job runs."""
         self._restart_cost = restart_cost
-        for judge in self._restarts:
-            judge.given = restart_cost
+        for judge in self._judges:
+            judge.set_thresholds(restart_cost=restart_cost)
 
     def _look(self, series: Series, past: Mapping[str, str], launch: LaunchRecord, signs: LaunchSigns) -> None:
         """Watch each section that appears."""
@@ -163,10 +154,10 @@ class SectionDetector(Startable):
             min_slowdown=self._min_slowdown,
             false_alarm_budget=self._false_alarm_budget * budget_share(launch.launch, len(self._watchers)),
         )
-        restarts = RestartJudge(self._restart_cost)
-        self._restarts.append(restarts)
         section = section_of(metric) or metric
-        judge = SectionJudge(section, analysis, self._groups, self._probes, restarts, self._memory)
-        judge.begin(launch, lambda: self._signs, time.time())
+        readings = SectionReadings(section, analysis, self._groups, self._probes, self._kept.asked)
+        judge = Judge(readings, Restarts(self._restart_cost), self._kept, section)
+        judge.begin(launch, str(session.environment.endpoint_file), lambda: self._signs)
+        self._judges.append(judge)
         source = StreamSource(session, metric, after=after, place=worker_of)
         return Watcher(metric, interval_s, judge, reports_silence=False, source=source, expected=())

@@ -1,14 +1,14 @@
 """SlowGPUDetector: a collector that times test kernels on every device, and a judge that finds the slow devices.
 
-The collector (``collectors/slow_gpu_collector.py``) is sent to the nodes. The judge (``detectors/slow_gpu_judge.py``)
-stays with the :class:`~laggard.detectors.detector.Watcher`, which reads the collectors' samples from the state server,
-puts them together into rounds, and hands the judge's verdicts to the controller.
+The collector (``collectors/slow_gpu_collector.py``) is sent to the nodes. The judge (``detectors/judging/``) stays with
+the watcher, which reads the samples from the state server, makes rounds of them, and sends verdicts to the controller.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 from laggard.collectors.device import VIRTUAL_DEVICES, DeviceId
@@ -16,21 +16,23 @@ from laggard.collectors.group import NodeCollector
 from laggard.collectors.probe_metrics import PROBE_TIME, metric_of_probe
 from laggard.collectors.ray_actors import NodeActors
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector, known_probes
-from laggard.detectors.detector import CollectorDetectorGroup, Watcher, Window
-from laggard.detectors.groups import Groups
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.rounds import Round
+from laggard.detectors.detector import CollectorDetectorGroup, Window
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.device_readings import HISTORY_KEY, DeviceReadings
+from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.judge import Judge
+from laggard.detectors.judging.keeping import Keeper
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.rounds import Round
+from laggard.detectors.judging.watcher import Watcher
+from laggard.detectors.notices import Notice
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
-from laggard.detectors.slow_gpu_judge import ReportingJudge, SlowGPUJudge
-from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.state.mapping import State
-
-__all__ = ["SlowGPUDetector"]
 
 GPU_MAX_INTRUSION = 0.005
 # Virtual devices are for trying things out, and a slow one is only found if the probe is as large as its kernels.
@@ -116,29 +118,19 @@ class SlowGPUDetector(CollectorDetectorGroup):
             own_test=self.collector_test if _overrides(self, "collector_test") else None,
         )
         keeper = Keeper(state)
-        self._slow_gpu_judge = SlowGPUJudge(
-            min_slowdown=min_slowdown,
-            false_alarm_budget=false_alarm_budget,
-            restart_cost=RestartCost.of(restart_cost),
-            groups=groups,
-            keeper=keeper,
+        readings = partial(
+            DeviceReadings, min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=groups
         )
-        self._reporting_judges = {
-            probe: ReportingJudge(
-                probe,
-                min_slowdown=min_slowdown,
-                false_alarm_budget=false_alarm_budget,
-                groups=groups,
-            )
-            for probe in self.collector.probes_in_turn
-        }
-        self._reporting_watchers: list[Watcher] = []
+        self._readings = readings()
+        self._judge = Judge(self._readings, Restarts(RestartCost.of(restart_cost)), keeper, HISTORY_KEY)
+        self._judges_in_turn = {probe: Judge(readings(probe=probe)) for probe in self.collector.probes_in_turn}
+        self._watchers_in_turn: list[Watcher] = []
         self._sections = SectionDetector(
             groups=groups,
             min_slowdown=max(SECTION_MIN_SLOWDOWN, given_slowdown),
             false_alarm_budget=false_alarm_budget,
             restart_cost=restart_cost,
-            probes=self._slow_gpu_judge.probes,
+            probes=self._readings.probes,
             keeper=keeper,
         )
 
@@ -149,13 +141,12 @@ class SlowGPUDetector(CollectorDetectorGroup):
         # The endpoint file is made for one command. Launch numbers would not do: with an old state directory they
         # continue.
         signs = LaunchSigns(session)
-        self._slow_gpu_judge.begin(launch, run=str(session.environment.endpoint_file), read_signs=signs.read)
-        for judge in self._reporting_judges.values():
-            judge.begin(signs.read)
-        interval_s = self.collection_rate * len(self._reporting_judges)
-        self._reporting_watchers = [
+        for judge in (self._judge, *self._judges_in_turn.values()):
+            judge.begin(launch, str(session.environment.endpoint_file), signs.read)
+        interval_s = self.collection_rate * len(self._judges_in_turn)
+        self._watchers_in_turn = [
             Watcher(metric_of_probe(self.metric_name, probe), interval_s, judge, reports_silence=False)
-            for probe, judge in self._reporting_judges.items()
+            for probe, judge in self._judges_in_turn.items()
         ]
         super().start()
         if not _overrides(self, "analyze_data"):
@@ -166,10 +157,10 @@ class SlowGPUDetector(CollectorDetectorGroup):
         """Stop the watchers and the collectors, and keep the devices' history."""
         super().stop()
         self._sections.stop()
-        for watcher in self._reporting_watchers:
+        for watcher in self._watchers_in_turn:
             watcher.stop()
-        self._reporting_watchers = []
-        self._slow_gpu_judge.keep_history()
+        self._watchers_in_turn = []
+        self._judge.keep()
 
     def set_thresholds(
         self,
@@ -186,11 +177,10 @@ class SlowGPUDetector(CollectorDetectorGroup):
             If a slowdown is not above 1, or the cost negative.
         """
         cost = RestartCost.of(restart_cost)
-        self._slow_gpu_judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow, restart_cost=cost)
         if cost is not None:
             self._sections.set_restart_cost(cost)
-        for judge in self._reporting_judges.values():
-            judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
+        for judge in (self._judge, *self._judges_in_turn.values()):
+            judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow, restart_cost=cost)
 
     # -- the collector, on the nodes -----------------------------------------------------------------------------------
 
@@ -211,22 +201,22 @@ class SlowGPUDetector(CollectorDetectorGroup):
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record a device's UUID, its likely cause of a slowdown, and its model if it has no label."""
-        self._slow_gpu_judge.note_device(device, tags)
+        self._judge.note_device(device, tags)
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
         if _overrides(self, "analyze_data"):
             return super().judge(readings, now_s)
-        return self._slow_gpu_judge.judge(readings, now_s)
+        return self._judge.judge(readings, now_s)
 
-    def take_notices(self) -> list[str]:
+    def take_notices(self) -> Sequence[Notice]:
         """Return what the rounds show of all devices together: see :meth:`SlowGPUAnalysis.take_notices`."""
-        return self._slow_gpu_judge.take_notices()
+        return self._judge.take_notices()
 
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
         """Judge one cross-section without history, as :meth:`SlowGPUAnalysis.check` does."""
         del analysis_args
-        accused = [verdict for verdict in self._slow_gpu_judge.check(data) if verdict.action == "restart"]
+        accused = [verdict for verdict in self._readings.check(data) if verdict.action == "restart"]
         return bool(accused), sorted({verdict.host for verdict in accused})
 
 

@@ -13,20 +13,19 @@ from laggard.collectors.group import Startable
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.collector import LAUNCH, LINK_TIME, LinkCollector, stride_of, tell_failure
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
-from laggard.detectors.detector import Watcher
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.slow_link_judge import SlowLinkJudge
-from laggard.detectors.sources import StreamSource
-from laggard.detectors.thresholds import VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.judge import Judge
+from laggard.detectors.judging.keeping import Keeper
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.link_readings import KEPT, LinkReadings
+from laggard.detectors.judging.sources import StreamSource
+from laggard.detectors.judging.watcher import Watcher
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
+from laggard.detectors.statistics.thresholds import VIRTUAL_MIN_SLOWDOWN
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.state.mapping import State
-
-__all__ = ["SlowLinkDetector"]
 
 LINK_MIN_SLOWDOWN = 1.05
 MAX_INTRUSION = 0.005
@@ -92,7 +91,7 @@ class SlowLinkDetector(Startable):
         self._budget = false_alarm_budget
         self._leaves = leaves
         self._interface = interface
-        self._restarts = RestartJudge(RestartCost.of(restart_cost))
+        self._restarts = Restarts(RestartCost.of(restart_cost))
         self._keeper = Keeper(state)
         self._watcher: Watcher | None = None
         self._collectors: NodeActors | LinkCollector | None = None
@@ -112,9 +111,9 @@ class SlowLinkDetector(Startable):
             return self
         leaves = self._leaves or launch.leaves
         analysis = SlowLinkAnalysis(hosts, leaves, self._budget * _share(launch.launch), self._min_slowdown)
-        tell_bytes = LinkBoard(session).tell_bytes
-        judge = SlowLinkJudge(analysis, self._restarts, self._keeper, self._min_slowdown, tell_bytes)
-        judge.begin(launch, str(session.environment.endpoint_file), time.time(), LaunchSigns(session).read)
+        readings = LinkReadings(analysis, self._min_slowdown, LinkBoard(session).tell_bytes, time.time())
+        judge = Judge(readings, self._restarts, self._keeper, KEPT)
+        judge.begin(launch, str(session.environment.endpoint_file), LaunchSigns(session).read)
         interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)
         expected = [(host, "") for host in hosts]
         # From the beginning, since a node that cannot probe says so only once, perhaps before this.

@@ -29,11 +29,11 @@ with ended_by_interrupts():  # Ctrl-C prints no traceback here either
 
     from laggard.kvstore.series.timeseries import TimeSeries
     from laggard.telemetry.dumps.writing import write_dump
-    from laggard.telemetry.errors import DumpError, TelemetryServerError
+    from laggard.telemetry.errors import DumpError, SettingsError, TelemetryServerError
     from laggard.telemetry.events import Event, series_of_events
     from laggard.telemetry.grafana.provisioning import write_grafana
     from laggard.telemetry.server.runtime import serve_dump
-    from laggard.telemetry.settings import TELEMETRY_CONFIG, SettingsError, TelemetrySettings, load_settings
+    from laggard.telemetry.settings import TELEMETRY_CONFIG, TelemetrySettings, load_settings
 
 DEMO_S = 600
 INTERVAL_S = 0.5

@@ -22,17 +22,6 @@ from laggard.kvstore.client.fence import FencedWriter
 from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 
-__all__ = [
-    "DETECT_INTERVAL_S",
-    "Control",
-    "ExclusionRecord",
-    "LaunchRecord",
-    "NodeRecord",
-    "PhaseRecord",
-    "Request",
-    "Signs",
-]
-
 RequestKind = Literal["verdicts", "notices", "reboot", "shards"]
 
 _REQUESTS = "requests"
@@ -58,37 +47,21 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """The nodes of one launch.
-
-    Attributes
-    ----------
-    relaunch_s
-        Time from the decision to relaunch until these nodes were ready.
-    detect_interval_s
-        Time from one round of readings to the next.
-    began_s
-        Unix time from which on its program was started.
-    ends_s
-        Unix time at which the job ends at the latest, or is expected to; ``None``: not known.
-    commits, step
-        Number of commits to State before it, and the highest step that a launch before it has reported.
-    book_keeper
-        The primary, if its devices are not in use; ``None``: it is the first of the nodes.
-    leaves
-        The leaf switch of each node, by host name, as far as it is known.
-    """
+    """The nodes of one launch."""
 
     launch: int
     nodes: tuple[NodeRecord, ...]
     reserve: tuple[NodeRecord, ...]
     excluded: tuple[str, ...] = ()
-    relaunch_s: float | None = None
-    detect_interval_s: float = DETECT_INTERVAL_S
-    began_s: float | None = None
-    ends_s: float | None = None
-    commits: int = 0
+    relaunch_s: float | None = None  # time from the decision to relaunch until these nodes were ready
+    detect_interval_s: float = DETECT_INTERVAL_S  # time from one round of readings to the next
+    began_s: float | None = None  # Unix time from which on its program was started
+    ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
+    commits: int = 0  # number of commits to State before it, and the highest step that a launch before it has reported
     step: float | None = None
+    # The primary, if its devices are not in use; `None`: it is the first of the nodes
     book_keeper: NodeRecord | None = None
+    # The leaf switch of each node, by host name, as far as it is known
     leaves: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -113,46 +86,23 @@ class LaunchRecord:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRecord:
-    """The phases that a process has declared.
+    """The phases that a process has declared."""
 
-    Attributes
-    ----------
-    host
-        The process's node.
-    name
-        What the newest one is called.
-    count
-        How many there were, that one included.
-    running
-        Whether it goes on.
-    """
-
-    host: str
-    name: str
-    count: int
-    running: bool
+    host: str  # the process's node
+    name: str  # what the newest one is called
+    count: int  # how many there were, that one included
+    running: bool  # whether it goes on
 
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What has been seen of a launch by now.
+    """What has been seen of a launch by now."""
 
-    Attributes
-    ----------
-    commits
-        Number of commits to State, by all launches.
-    step
-        The newest step that this launch has reported.
-    phases
-        The phases that its processes have declared, by process.
-    n_reserve
-        Number of nodes in reserve, if it has changed since the launch began.
-    """
-
-    commits: int
-    step: float | None = None
+    commits: int  # number of commits to State, by all launches
+    step: float | None = None  # the newest step that this launch has reported
+    # The phases that its processes have declared, by process
     phases: Mapping[str, PhaseRecord] = field(default_factory=dict)
-    n_reserve: int | None = None
+    n_reserve: int | None = None  # number of nodes in reserve, if it has changed since the launch began
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,22 +121,13 @@ class ExclusionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A message from a process of the job to the controller.
+    """A message from a process of the job to the controller."""
 
-    Attributes
-    ----------
-    kind
-        ``verdicts``: a detector's verdicts of one round; ``notices``: other things the user should know; ``reboot``:
-        the program asks for a relaunch; ``shards``: it has checkpoints for which the nodes need shard servers.
-    launch
-        The launch it is about.
-    body
-        Verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude.
-    """
-
+    # `verdicts`: a detector's verdicts of one round; `notices`: other things the user should know; `reboot`: the
+    # program asks for a relaunch; `shards`: it has checkpoints for which the nodes need shard servers
     kind: RequestKind
-    launch: int
-    body: list[Any]
+    launch: int  # the launch it is about
+    body: list[Any]  # verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude
 
 
 class Control:
@@ -207,13 +148,7 @@ class Control:
         self._execute("SET", self._launch_key(record.launch), record.to_json())
 
     def read_launch(self) -> LaunchRecord:
-        """Return the record of this process's launch.
-
-        Raises
-        ------
-        NoLaunchRecordError
-            If the controller has not written it.
-        """
+        """Return the record of this process's launch."""
         get = self._client.get
         text = cast("bytes | None", self._retry.call(lambda: get(self._launch_key(self._launch))))
         if text is None:
@@ -221,13 +156,7 @@ class Control:
         return LaunchRecord.from_json(text)
 
     def tell_progress(self, step: float) -> None:
-        """Store the newest step of this process's launch.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Store the newest step of this process's launch."""
         self._execute("SET", self._endpoint.key(_PROGRESS, str(self._launch)), repr(float(step)))
 
     def read_progress(self) -> str | None:
@@ -236,13 +165,7 @@ class Control:
         return None if text is None else text.decode()
 
     def tell_phase(self, process: str, phase: PhaseRecord) -> None:
-        """Store the newest phase of a process of this launch.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Store the newest phase of a process of this launch."""
         self._execute("HSET", self._endpoint.key(_PHASES, str(self._launch)), process, json.dumps(asdict(phase)))
 
     def read_phases(self) -> dict[str, PhaseRecord]:
@@ -251,13 +174,7 @@ class Control:
         return {process.decode(): PhaseRecord(**json.loads(text)) for process, text in found.items()}
 
     def tell_reserve(self, n_nodes: int) -> None:
-        """Store how many nodes are in reserve since the launch's record was written.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Store how many nodes are in reserve since the launch's record was written."""
         self._execute("SET", self._endpoint.key(_RESERVE, str(self._launch)), str(n_nodes))
 
     def read_reserve(self) -> int | None:
@@ -266,13 +183,7 @@ class Control:
         return None if text is None else int(text)
 
     def tell_ranks(self, host: str, ranks: Mapping[str, Any]) -> None:
-        """Store how the ranks of this process's launch on a node look from outside, as plain JSON values.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Store how the ranks of this process's launch on a node look from outside, as plain JSON values."""
         self._execute("HSET", self._endpoint.key(_RANKS, str(self._launch)), host, json.dumps(ranks))
 
     def read_ranks(self) -> dict[str, dict[str, Any]]:
@@ -304,26 +215,14 @@ class Control:
         return {} if text is None else dict(json.loads(text))
 
     def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:
-        """Send a request to the controller.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Send a request to the controller."""
         text = json.dumps({"launch": self._launch, "body": list(body)})
         key = self._endpoint.key(_REQUESTS)
         # A retry after a lost reply may store it twice; the second then concerns a launch that is over.
         self._execute("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)
 
     def requests(self, after: str, wait_s: float) -> Iterator[tuple[str, Request]]:
-        """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first.
-
-        Raises
-        ------
-        UnknownRequestError
-            If an entry is not a request.
-        """
+        """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first."""
         key = self._endpoint.key(_REQUESTS)
         answer = cast("Any", self._client.xread({key: after}, block=max(1, int(wait_s * 1000))))
         streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]

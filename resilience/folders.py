@@ -19,16 +19,6 @@ from typing import IO
 
 from laggard.resilience.errors import UsageError
 
-__all__ = [
-    "PREFIX",
-    "RUNTIME_ROOT_VARIABLE",
-    "Folders",
-    "job_folders",
-    "lock_folder",
-    "remove_stale_folders",
-    "runtime_root",
-]
-
 # Ray creates sockets below this folder, and the path of a socket has at most 107 characters. So $TMPDIR, which may be
 # long, is not used.
 RUNTIME_ROOT_VARIABLE = "LAGGARD_RUNTIME_ROOT"
@@ -40,21 +30,11 @@ LOCK = "owner"
 
 @dataclass
 class Folders:
-    """The folders of a job.
+    """The folders of a job."""
 
-    Attributes
-    ----------
-    runtime
-        Private folder of the job's processes.
-    state
-        Folder of State.
-    keep_state
-        Whether the folder of State is kept at the end although it is in the private folder.
-    """
-
-    runtime: Path
-    state: Path
-    keep_state: bool = False
+    runtime: Path  # private folder of the job's processes
+    state: Path  # folder of State
+    keep_state: bool = False  # whether the folder of State is kept at the end although it is in the private folder
 
     @property
     def id(self) -> str:
@@ -69,20 +49,8 @@ def runtime_root() -> Path:
 
 @contextlib.contextmanager
 def job_folders(state_dir: Path | None) -> Iterator[Folders]:
-    """Create a job's folders and remove them at the end; remove those that killed jobs of this user have left.
-
-    The State of a killed job is kept: it may be all that is left of days of work.
-
-    Parameters
-    ----------
-    state_dir
-        Where the user wants State; ``None``: in the private folder.
-
-    Raises
-    ------
-    UsageError
-        If no private folder can be created.
-    """
+    """Create a job's folders and remove them at the end; remove those that killed jobs of this user have left."""
+    # The State of a killed job is kept: it may be all that is left of days of work.
     root = runtime_root()
     remove_stale_folders(root)
     try:

@@ -17,8 +17,6 @@ from laggard.kvstore.control import Control, NodeRecord, PhaseRecord
 from laggard.kvstore.errors import FencedError
 from laggard.kvstore.state.local_state import is_outside_jobs, local_session
 
-__all__ = ["Job"]
-
 PROGRESS_INTERVAL_S = 0.25
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from laggard.node_names import folded
 
-__all__ = ["abbreviated", "clock", "counted", "duration", "printable", "wrapped"]
-
 
 def clock(seconds: float) -> str:
     """Return a time since the beginning: ``0:34``, ``1:02:05``."""
@@ -36,15 +34,7 @@ def counted(number: int, one: str, several: str) -> str:
 
 
 def abbreviated(names: Sequence[str], at_most: int = 6, width: int = 60) -> str:
-    """Return names separated by commas; a long list is folded, and if it is still long, only its beginning is shown.
-
-    Parameters
-    ----------
-    names
-        The names, each once.
-    at_most, width
-        More names than this, or more columns, are long.
-    """
+    """Return names separated by commas; a long list is folded, and if it is still long, only its beginning is shown."""
     for parts in (names, folded(names)):
         if len(parts) <= at_most and len(text := ", ".join(parts)) <= width:
             return text

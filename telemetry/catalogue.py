@@ -10,35 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CATALOGUE", "EVENTS", "SERVED", "Metric"]
-
 EVENTS = "laggard.events"
 """Name of the metric under which events (XIDs, verdicts, launches) can be queried; its answers have annotations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
+    """One metric."""
 
-    Attributes
-    ----------
-    name, level, unit, meaning
-        ``unit`` is empty for plain numbers.
-    exported
-        Its name for Prometheus.
-    kind
-        A counter only rises.
-    scale
-        Factor from ``unit`` to the unit of the exported metric.
-    """
-
-    name: str
+    name: str  # `unit` is empty for plain numbers
     level: int
     unit: str
     meaning: str
     exported: str
-    kind: Literal["gauge", "counter"] = "gauge"
-    scale: float = 1.0
+    kind: Literal["gauge", "counter"] = "gauge"  # a counter only rises
+    scale: float = 1.0  # factor from `unit` to the unit of the exported metric
 
 
 _LINKS = (

@@ -22,8 +22,6 @@ from laggard.telemetry.nodes.mailbox import SERVER_NAME
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.settings import job_settings
 
-__all__ = ["AnalysisClient", "DataSeries", "Dumps", "request_dump"]
-
 _log = logging.getLogger("laggard.telemetry")
 
 CONNECT_TIMEOUT_S = 5.0

@@ -15,9 +15,10 @@ import redis
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.node_names import joined, parted
+from laggard.records import plain, record_of
 from laggard.telemetry.catalogue import EVENTS
-
-__all__ = ["Event", "EventLog", "EventSource", "LaunchSpan", "events_of_series", "keys_of_events", "series_of_events"]
+from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
 
 STREAM = "telemetry-events"
 REQUESTS = "requests"
@@ -26,105 +27,75 @@ JOURNAL = "journal"
 """The stream of the controller's record of the job, some of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
+_TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action", "probe")
+_LISTS = ("nodes", "excluded")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at one time, for example a verdict.
+    """Something that happened at one time, for example a verdict; its words are made last."""
 
-    Attributes
-    ----------
-    time_us
-        Unix time in microseconds.
-    kind
-        ``launch``, ``launch-end``, ``verdict``, ``failure``, ``xid``, ``notice`` or ``request``.
-    text
-        One sentence.
-    host, gpu
-        The node and device it is about; empty if it is about none in particular.
-    """
-
-    time_us: int
-    kind: str
-    text: str
-    host: str = ""
+    time_us: int  # Unix time in microseconds
+    kind: str  # `launch`, `launch-end`, `verdict`, `failure`, `xid`, `notice` or `request`
+    # What happened, of a verdict the evidence, of the end of a launch the reason; empty if other fields say it all
+    text: str = ""
+    host: str = ""  # the node and device it is about; empty if it is about none in particular
     gpu: str = ""
+    launch: int | None = None  # of a launch and its end: its number
+    nodes: tuple[str, ...] = ()  # of a launch: its nodes, and those that it does without
+    excluded: tuple[str, ...] = ()
+    # Of a verdict; without a cause that is known, or a probe other than the main test, these are empty
+    severity: str = ""
+    cause: str = ""
+    action: str = ""
+    probe: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpan:
-    """What one launch ran on, and when.
+    """What one launch ran on, and when."""
 
-    Attributes
-    ----------
-    number
-        The launch's number.
-    nodes, reserve
-        Host names; the primary comes first.
-    began_us, ended_us
-        Unix times in microseconds; ``ended_us`` is None if it runs, or if nobody saw its end.
-    """
-
-    number: int
+    number: int  # the launch's number
     nodes: tuple[str, ...]
     reserve: tuple[str, ...]
-    began_us: int
+    began_us: int  # Unix times in microseconds; `ended_us` is None if it runs, or if nobody saw its end
     ended_us: int | None = None
 
 
 class EventSource(Protocol):
-    """Provides events.
+    """Provides events."""
 
-    Attributes
-    ----------
-    launches
-        The launches so far, as far as they are known.
-    """
-
-    launches: list[LaunchSpan]
+    launches: list[LaunchSpan]  # the launches so far, as far as they are known
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
 
 
 class EventLog:
-    """A job's events: those of the log, of the job's record, and the requests of detectors and programs.
-
-    Parameters
-    ----------
-    client, endpoint
-        The job's state server.
-
-    Attributes
-    ----------
-    job
-        Name of the job; empty until events have been read, or if nobody records the job.
-    launches
-        The launches so far; none until events have been read, or if nobody records the job.
-    progress_s
-        Unix time of the last progress; None until there was some, and until events have been read.
-    """
+    """A job's events: those of the log, of the job's record, and the requests of detectors and programs."""
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
-        self._client = client
+        self._client = client  # the job's state server
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
         self._last_ids = {STREAM: "-", REQUESTS: "-", JOURNAL: "-"}
         self.job = ""
+        # The launches so far; none until events have been read, or if nobody records the job
         self.launches: list[LaunchSpan] = []
+        # Unix time of the last progress; None until there was some, and until events have been read
         self.progress_s: float | None = None
 
     def add(self, event: Event) -> None:
         """Write one event."""
-        text = json.dumps([event.time_us, event.kind, event.text[:MAX_TEXT], event.host, event.gpu])
+        text = json.dumps(plain(replace(event, text=event.text[:MAX_TEXT])))
         self._client.xadd(self._endpoint.key(STREAM), {"event": text}, maxlen=MAX_EVENTS, approximate=True)
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
         with self._lock:
             logged, requests, entries = self._read_new()
-            self._known.extend(Event(*json.loads(fields[b"event"])) for _, fields in logged)
+            self._known.extend(record_of(Event, json.loads(fields[b"event"])) for _, fields in logged)
             # Not read with Control, which would wait a tenth of a second if there is nothing new.
             for entry_id, fields in requests:
                 time_us = int(entry_id.partition(b"-")[0]) * 1000
@@ -136,19 +107,25 @@ class EventLog:
         return sorted(found, key=lambda event: event.time_us)
 
     def _take_entry(self, entry: Mapping[str, Any]) -> None:
-        time_us = round(entry["time_s"] * 1_000_000)
-        match entry["event"]:
-            case "job":
-                self.job, self.launches, self.progress_s = str(entry["name"]), [], None
-            case "progress" if entry["commits"] or entry["step"] is not None:
-                self.progress_s = entry["seen_s"]
-            case "launch" if all(launch.number != entry["launch"] for launch in self.launches):
-                nodes, reserve = tuple(entry["nodes"]), tuple(entry["reserve"])
-                self.launches.append(LaunchSpan(entry["launch"], nodes, reserve, time_us))
-            case "launch-end" if self.launches and self.launches[-1].number == entry["launch"]:
-                self.launches[-1] = replace(self.launches[-1], ended_us=time_us)
-        event = _event_of_entry(entry)
-        if event is not None and event not in self._known:  # an entry whose acknowledgement was lost is stored twice
+        """Take an entry of the job's record: what it says of the course, and the event that it is shown as."""
+        match entry["is"]:
+            case "JobBegan":
+                self.job, self.launches, self.progress_s = record_of(JobBegan, entry).name, [], None
+            case "LaunchProgressed":
+                progress = record_of(LaunchProgressed, entry).progress
+                if progress.commits or progress.step is not None:
+                    self.progress_s = progress.time_s
+            case "LaunchBegan":
+                began = record_of(LaunchBegan, entry)
+                if all(launch.number != began.launch for launch in self.launches):
+                    time_us = round(entry["time_s"] * 1_000_000)
+                    self.launches.append(LaunchSpan(began.launch, began.nodes, began.reserve, time_us))
+        if (shown := entry.get("shown")) is None:
+            return
+        event = record_of(Event, shown)
+        if event.kind == "launch-end" and self.launches and self.launches[-1].number == event.launch:
+            self.launches[-1] = replace(self.launches[-1], ended_us=event.time_us)
+        if event not in self._known:  # an entry whose acknowledgement was lost is stored twice
             self._known.append(event)
 
     def _read_new(self) -> list[list[Any]]:
@@ -164,36 +141,29 @@ class EventLog:
         return new
 
 
-def _event_of_entry(entry: Mapping[str, Any]) -> Event | None:
-    time_us = round(entry["time_s"] * 1_000_000)
-    match entry["event"]:
-        case "failure":
-            return Event(time_us, "failure", str(entry["sentence"])[:MAX_TEXT], entry.get("host") or "")
-        case "hang":
-            return Event(time_us, "failure", str(entry["sentence"])[:MAX_TEXT], entry.get("suspect") or "")
-        case "launch-end":
-            return Event(time_us, "launch-end", f"{entry['launch']} ended: {entry['why']}"[:MAX_TEXT])
-        case _:
-            return None
-
-
 def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable[Event]:
     match kind:
         case "verdicts":
-            for verdict in body:
-                yield Event(time_us, "verdict", _words(verdict), verdict.get("host", ""), verdict.get("gpu") or "")
+            yield from (_event_of_verdict(time_us, verdict) for verdict in body)
         case "reboot":
-            hosts = ", ".join(map(str, body))
-            yield Event(time_us, "request", f"the program asks for a relaunch{' without ' if hosts else ''}{hosts}")
+            yield Event(time_us, "request", excluded=tuple(map(str, body)))
         case "notices":
             for notice in body:
                 yield Event(time_us, "notice", str(notice))
 
 
-def _words(verdict: Mapping[str, Any]) -> str:
-    cause = verdict.get("cause") or "unknown"
-    likely = "" if cause == "unknown" else f"; likely cause: {cause}"
-    return f"{verdict.get('evidence', '')}{likely} ({verdict.get('severity', '')}, {verdict.get('action', '')})"
+def _event_of_verdict(time_us: int, verdict: Mapping[str, Any]) -> Event:
+    return Event(
+        time_us,
+        "verdict",
+        verdict["words"]["evidence"],
+        verdict["host"],
+        verdict["gpu"] or "",
+        severity=verdict["severity"],
+        cause=verdict["words"]["cause"],
+        action=verdict["action"],
+        probe=verdict["evidence"]["probe"],
+    )
 
 
 def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
@@ -203,20 +173,25 @@ def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
 
 
 def keys_of_events(events: Iterable[Event]) -> set[SeriesKey]:
-    """Return the keys of these events as series, without their texts, which are no use in a filter."""
-    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name != "text"}) for event in events}
+    """Return the keys of these events as series, by what is of use in a filter."""
+    kept = "kind", "host", "gpu"
+    return {key_of(EVENTS, {name: value for name, value in _tags(event).items() if name in kept}) for event in events}
 
 
 def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:
     """Return the events that :func:`series_of_events` turned into series."""
-    events = [
-        Event(time_us, *(each.tags.get(name, "") for name in ("kind", "text", "host", "gpu")))
-        for each in series
-        for time_us in each.times_us.tolist()
-    ]
+    events = [_event(time_us, each.tags) for each in series for time_us in each.times_us.tolist()]
     return sorted(events, key=lambda event: event.time_us)
 
 
 def _tags(event: Event) -> Mapping[str, str]:
-    tags = {"kind": event.kind, "text": event.text, "host": event.host, "gpu": event.gpu}
+    tags = {name: getattr(event, name) for name in _TEXTS} | {name: joined(getattr(event, name)) for name in _LISTS}
+    tags["launch"] = "" if event.launch is None else str(event.launch)
     return {key: value for key, value in tags.items() if value}
+
+
+def _event(time_us: int, tags: Mapping[str, str]) -> Event:
+    texts: dict[str, Any] = {name: tags.get(name, "") for name in _TEXTS}
+    lists: dict[str, Any] = {name: tuple(parted(tags[name])) for name in _LISTS if name in tags}
+    launch = tags.get("launch", "")
+    return Event(time_us, launch=int(launch) if launch.isdecimal() else None, **texts, **lists)

@@ -14,21 +14,6 @@ import numpy as np
 
 from laggard.kvstore.series.timeseries import Floats
 
-__all__ = [
-    "BURST_BYTES",
-    "LATENCY",
-    "LEAF",
-    "LEAF_SEND_TIME",
-    "LINK_METRICS",
-    "MAX_NAMES",
-    "SEND_TIME",
-    "Link",
-    "LinkMatrix",
-    "matrix_of",
-    "natural",
-    "newest_of_one_size",
-]
-
 SEND_TIME, LATENCY = "link.send_s", "link.latency_s"
 """Metrics with the tags ``host``, the sender, and ``peer``: the time of a burst, and of a round trip."""
 BURST_BYTES, LEAF = "link.burst_bytes", "link.leaf"
@@ -45,33 +30,15 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkMatrix:
-    """Times of bursts, senders in rows and receivers in columns.
+    """Times of bursts, senders in rows and receivers in columns."""
 
-    Attributes
-    ----------
-    kind
-        What the rows and columns are.
-    names
-        Their names, in order.
-    seconds
-        One time for each pair; of leaves the median of the links between them; NaN if they never met.
-    median_s
-        The median of all links, also of those that are left out.
-    n_links
-        How many links were measured.
-    left_out
-        How many nodes or leaves are left out for lack of room.
-    leaf_of
-        The leaf of each node, as far as it is known.
-    """
-
-    kind: Literal["nodes", "leaves"]
-    names: tuple[str, ...]
-    seconds: Floats
-    median_s: float
-    n_links: int
-    left_out: int
-    leaf_of: Mapping[str, str]
+    kind: Literal["nodes", "leaves"]  # what the rows and columns are
+    names: tuple[str, ...]  # their names, in order
+    seconds: Floats  # one time for each pair; of leaves the median of the links between them; NaN if they never met
+    median_s: float  # the median of all links, also of those that are left out
+    n_links: int  # how many links were measured
+    left_out: int  # how many nodes or leaves are left out for lack of room
+    leaf_of: Mapping[str, str]  # the leaf of each node, as far as it is known
 
     def ratio(self, row: int, column: int) -> float:
         """Return a time over the median of all links; NaN if there is none."""
@@ -87,13 +54,7 @@ class LinkMatrix:
         return found
 
     def to_json(self, accused: Iterable[str] = ()) -> dict[str, Any]:
-        """Return it as the page reads it: times row by row, in seconds, None for pairs that never met.
-
-        Parameters
-        ----------
-        accused
-            The nodes that were found slow.
-        """
+        """Return it as the page reads it: times row by row, in seconds, None for pairs that never met."""
         times = [float(f"{each:.4g}") if math.isfinite(each) else None for each in self.seconds.ravel().tolist()]
         return {
             "kind": self.kind,
@@ -109,25 +70,9 @@ class LinkMatrix:
 def matrix_of(
     seconds: Mapping[Link, float], leaves: Mapping[str, str] | None = None, most: int = MAX_NAMES
 ) -> LinkMatrix | None:
-    """Return the matrix of nodes, or of leaves if the nodes are too many and their leaves are known.
-
-    If these are too many as well, the slowest come first, each followed by those that it has met: a row without its
-    columns would say nothing.
-
-    Parameters
-    ----------
-    seconds
-        The newest time of each link.
-    leaves
-        The leaf switch of each node, as far as they are known.
-    most
-        How many rows and columns there may be.
-
-    Returns
-    -------
-    LinkMatrix
-        None if no link was measured.
-    """
+    """Return the matrix of nodes, or of leaves if the nodes are too many and their leaves are known."""
+    # If these are too many as well, the slowest come first, each followed by those that it has met: a row without its
+    # columns would say nothing.
     links = {link: value for link, value in seconds.items() if math.isfinite(value) and value >= 0}
     if not links or most < 1:
         return None
@@ -150,15 +95,7 @@ def matrix_of(
 def newest_of_one_size(
     samples: Iterable[tuple[Link, int, float]], sizes: Iterable[tuple[int, float]]
 ) -> dict[Link, float]:
-    """Return the newest time of each link, as far as the bursts had as many bytes as they have now.
-
-    Parameters
-    ----------
-    samples
-        Link, time of the reading and its value, in any order.
-    sizes
-        When bursts had how many bytes, in any order.
-    """
+    """Return the newest time of each link, as far as the bursts had as many bytes as they have now."""
     known = sorted(sizes)
     since = max((at for at, size in known if size != known[-1][1]), default=-math.inf)
     newest: dict[Link, tuple[int, float]] = {}

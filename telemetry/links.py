@@ -10,8 +10,6 @@ from laggard.telemetry.query.engine import Answer, Span
 from laggard.telemetry.query.parsing import sub_query_from_json
 from laggard.telemetry.query.times import SECOND_US
 
-__all__ = ["links_between"]
-
 # With 16 nodes, and a round every five minutes, a pair meets within 25 minutes.
 WITHIN_S = 1_800
 _BUCKET_S = 10
@@ -19,17 +17,7 @@ _BUCKET_US = _BUCKET_S * SECOND_US
 
 
 def links_between(source: Source, span: Span, nodes: Collection[str] = ()) -> LinkMatrix | None:
-    """Return the matrix at the end of a time range; None if no link was measured in it, or in its last half hour.
-
-    Parameters
-    ----------
-    source
-        Where the samples are.
-    span
-        The time range, for example a launch.
-    nodes
-        The nodes that were in use in it; empty if they are not known.
-    """
+    """Return the matrix at the end of a time range; None if no link was measured in it, or in its last half hour."""
     # What falls into a bucket has the time of its start.
     start_us = span.start_us - span.start_us % _BUCKET_US
     span = Span(max(start_us, span.end_us - WITHIN_S * SECOND_US), span.end_us)

@@ -14,7 +14,7 @@ import redis
 
 from laggard.kvstore.client.connection import Session
 from laggard.kvstore.series.sample_store import SampleStore
-from laggard.kvstore.values.codec import Value
+from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.dumps.writing import Part, parts_of_nodes, write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
@@ -28,8 +28,6 @@ from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import INTERVAL_US, ROLLUPS, Publisher, Run
 from laggard.telemetry.store.tiers import Tiers
 
-__all__ = ["NodeTelemetry"]
-
 _log = logging.getLogger("laggard.telemetry")
 
 # How long samples wait until they are added to the tiers; a query adds up those that wait.
@@ -38,32 +36,16 @@ STOP_DEADLINE_S = 3.0
 
 
 class NodeTelemetry:
-    """Runs a node's telemetry during the ``with`` block.
-
-    Parameters
-    ----------
-    session
-        The node's environment and its connection to the state server.
-    settings
-        The job's settings.
-    clock
-        Returns Unix time in seconds.
-
-    Attributes
-    ----------
-    store
-        The node's samples; collectors in this process add to it directly.
-    history
-        The same samples, and the summaries of all that there were.
-    """
+    """Runs a node's telemetry during the ``with`` block."""
 
     def __init__(self, session: Session, settings: TelemetrySettings, clock: Callable[[], float] = time.time) -> None:
-        self._session = session
-        self._settings = settings
-        self._clock = clock
+        self._session = session  # the node's environment and its connection to the state server
+        self._settings = settings  # the job's settings
+        self._clock = clock  # returns Unix time in seconds
         self._host = session.environment.node
         self._events = EventLog(session.client, session.endpoint)
         tiers = Tiers(settings.tier_windows_s, max_bytes=settings.tiers_megabytes << 20, clock=clock)
+        # The node's samples; collectors in this process add to it directly
         self.store = SampleStore(
             settings.default_tmdb_window, clock=clock, max_bytes=settings.store_megabytes << 20, observe=tiers.add
         )

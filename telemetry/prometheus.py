@@ -11,8 +11,6 @@ import yaml
 
 from laggard.kvstore.client.connection import write_private
 
-__all__ = ["alert_rules", "scrape_config", "write_prometheus"]
-
 JOB = "laggard"
 TOKEN_FILE = "token"  # noqa: S105 - a file's name
 RULES_FILE = "rules.yml"
@@ -67,22 +65,7 @@ def alert_rules() -> dict[str, Any]:
 
 
 def write_prometheus(directory: Path, url: str, token: str = "") -> Sequence[Path]:
-    """Write the configuration and the rules, and the token if there is one, which only the owner can read.
-
-    Parameters
-    ----------
-    directory
-        Created if it does not exist; files that laggard wrote there before are replaced.
-    url
-        Address at which Prometheus reaches the telemetry server.
-    token
-        The server's token.
-
-    Returns
-    -------
-    sequence of Path
-        The files that were written.
-    """
+    """Write the configuration and the rules, and the token if there is one, which only the owner can read."""
     directory = directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     contents: Mapping[str, Any] = {

@@ -15,8 +15,6 @@ import yaml
 from laggard.kvstore.client.environment import JobEnvironment
 from laggard.telemetry.errors import SettingsError
 
-__all__ = ["SETTINGS_FILE", "TELEMETRY_CONFIG", "SettingsError", "TelemetrySettings", "job_settings", "load_settings"]
-
 TELEMETRY_CONFIG = "LAGGARD_TELEMETRY_CONFIG"
 SETTINGS_FILE = "telemetry.yaml"
 """Name of the file beside a node's endpoint file in which the launcher passes on the settings."""
@@ -27,64 +25,35 @@ _IGNORED = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_dire
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySettings:
-    """The telemetry settings.
+    """The telemetry settings."""
 
-    Attributes
-    ----------
-    aggregator_port
-        Port of the HTTP server on the primary node, at its loopback address.
-    collector_rate
-        Seconds between two readings of a node's metrics and its devices'.
-    default_tmdb_window
-        Seconds for which each node keeps samples.
-    second_window, ten_second_window, minute_window
-        Seconds for which each node keeps summaries (count, sum, extremes, last value) of every second, of ten seconds
-        and of every minute; the primary keeps the last two of all nodes as long.
-    store_megabytes
-        Limit on a node's samples; beyond it the oldest samples are dropped early.
-    tiers_megabytes
-        Limit on a node's summaries; beyond it the oldest of every second, then of ten seconds, are dropped early.
-    primary_megabytes
-        Limit on the summaries of all nodes, on the primary.
-    remote_port_forward
-        Login node to name in the ssh command that is printed.
-    dump_dir
-        Folder for dumps; if it is set, a dump is written when the job ends. By default dumps go to the folder in which
-        the job was started.
-    dump_node
-        The only node that writes a dump, of all nodes; by default each writes its own.
-    dump_interval
-        Seconds between two dumps; 0: only on request and when the job ends.
-    unknown_metric_is_error
-        Answer a query for an unknown metric with an error, as OpenTSDB does, rather than with no series.
-    query_deadline
-        Seconds that nodes have to answer a query; the answer comes without those that have not.
-    max_answer_series
-        Maximum number of series in the answer to a query.
-    reading_needs_token
-        Require the token for everything but ``/health``, so that other users of the primary node cannot read.
-    server_names
-        Further names, separated by commas, by which browsers and Grafana may reach the server, for example through a
-        proxy. Requests to other names are refused, whoever made them resolve to the server's address.
-    """
-
-    aggregator_port: int = 4242
-    collector_rate: float = 0.5
-    default_tmdb_window: float = 300.0
+    aggregator_port: int = 4242  # port of the HTTP server on the primary node, at its loopback address
+    collector_rate: float = 0.5  # seconds between two readings of a node's metrics and its devices'
+    default_tmdb_window: float = 300.0  # seconds for which each node keeps samples
+    # Seconds for which each node keeps summaries (count, sum, extremes, last value) of every second, of ten seconds and
+    # of every minute; the primary keeps the last two of all nodes as long
     second_window: float = 3600.0
     ten_second_window: float = 86_400.0
     minute_window: float = 2_592_000.0
-    store_megabytes: int = 64
+    store_megabytes: int = 64  # limit on a node's samples; beyond it the oldest samples are dropped early
+    # Limit on a node's summaries; beyond it the oldest of every second, then of ten seconds, are dropped early
     tiers_megabytes: int = 48
-    primary_megabytes: int = 512
-    remote_port_forward: str = ""
+    primary_megabytes: int = 512  # limit on the summaries of all nodes, on the primary
+    remote_port_forward: str = ""  # login node to name in the ssh command that is printed
+    # Folder for dumps; if it is set, a dump is written when the job ends. By default dumps go to the folder in which
+    # the job was started.
     dump_dir: str = ""
-    dump_node: str = ""
-    dump_interval: float = 0.0
+    dump_node: str = ""  # the only node that writes a dump, of all nodes; by default each writes its own
+    dump_interval: float = 0.0  # seconds between two dumps; 0: only on request and when the job ends
+    # Answer a query for an unknown metric with an error, as OpenTSDB does, rather than with no series
     unknown_metric_is_error: bool = False
+    # Seconds that nodes have to answer a query; the answer comes without those that have not
     query_deadline: float = 1.5
-    max_answer_series: int = 2000
+    max_answer_series: int = 2000  # maximum number of series in the answer to a query
+    # Require the token for everything but `/health`, so that other users of the primary node cannot read
     reading_needs_token: bool = False
+    # Further names, separated by commas, by which browsers and Grafana may reach the server, for example through a
+    # proxy. Requests to other names are refused, whoever made them resolve to the server's address.
     server_names: str = ""
 
     @property
@@ -119,13 +88,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 
 
 def load_settings(path: Path) -> TelemetrySettings:
-    """Read settings from a YAML file.
-
-    Raises
-    ------
-    SettingsError
-        If the file cannot be read, a key is unknown, or a value has the wrong type or is out of bounds.
-    """
+    """Read settings from a YAML file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

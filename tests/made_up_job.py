@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from laggard.collectors.causes import Cause
+from laggard.detectors.evidence import Evidence, Slow
+from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.kvstore.server.process import StateServer
+from laggard.resilience.decision.events import ProgramEnded
+from laggard.resilience.decision.reasons import Change
 from laggard.resilience.folders import PREFIX
-from laggard.resilience.record.journal import JOURNAL_FILE, Journal
+from laggard.resilience.record.entries import JobEnded, LaunchEnded, Told
+from laggard.resilience.record.journal import JOURNAL_FILE, Entry, Journal
+from laggard.telemetry.course import Gap, JobBegan, LaunchBegan
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.nodes.bus import NodeAnswerer
 from laggard.telemetry.nodes.sources import answer_question
@@ -37,34 +44,30 @@ AHEAD_S = 200
 def write_record(folder: Path, n_nodes: int = 3, n_gpus: int = 2, *, samples: bool = True, ended: bool = True) -> Path:
     """Write the record of a job whose node2 turns slow and is excluded; the last node replaces it."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(entry) + "\n" for entry in entries(n_nodes, n_gpus, ended=ended))
+    text = "".join(f"{entry.to_json()}\n" for entry in entries(n_nodes, n_gpus, ended=ended))
     (folder / JOURNAL_FILE).write_text(text)
     if samples:
         write_dump(str(folder), "samples", T0 + LENGTH_S, series(n_nodes, n_gpus))
     return folder
 
 
-def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bool = True) -> Iterator[dict[str, Any]]:
+def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bool = True) -> Iterator[Entry]:
     """Yield the entries of its journal."""
-    hosts = [f"node{number + 1}" for number in range(n_nodes)]
-    gpus = [str(gpu) for gpu in range(n_gpus)]
-    nodes = [{"hostname": host, "address": "127.9.9.1", "devices": gpus} for host in hosts]
-    command = ["python3", "train.py", "--name", "<b>bold & brave</b>"]
-    job = {"name": name, "id": "abc_1234", "command": command, "pid": 1, "machine": "login1", "level": 3}
-    yield {"time_s": T0, "event": "job", "format": 1, **job, "port": 4242, "folder": None, "nodes": nodes}
-    first = {"launch": 0, "nodes": hosts[:-1], "reserve": hosts[-1:], "gap": None}
-    yield {"time_s": T0 + 5, "event": "launch", **first}
-    evidence = "node2 gpu 0: 35 % slower than its peers"
-    verdict = {"host": "node2", "gpu": "0", "slowdown": 1.5, "severity": "slow", "evidence": evidence}
-    yield {"time_s": T0 + 299, "event": "verdict", **verdict, "cause": "thermal throttling", "action": "restart"}
-    yield {"time_s": T0 + 299, "event": "told", "what": "verdict", "text": f"{evidence} (slow)"}
-    yield {"time_s": T0 + RELAUNCHED_S, "event": "launch-end", "launch": 0, "why": "without node2"}
-    gap = {"stop_s": 5.0, "fence_s": 1.0, "nodes_s": 4.0}
-    second = {"launch": 1, "nodes": [host for host in hosts if host != "node2"], "reserve": [], "gap": gap}
-    yield {"time_s": T0 + RELAUNCHED_S + 10, "event": "launch", **second}
+    hosts = tuple(f"node{number + 1}" for number in range(n_nodes))
+    gpus = tuple(str(gpu) for gpu in range(n_gpus))
+    nodes = tuple(NodeRecord(host, "127.9.9.1", gpus) for host in hosts)
+    command = ("python3", "train.py", "--name", "<b>bold & brave</b>")
+    yield Entry(T0, JobBegan(name, "abc_1234", command, nodes, 3, 4242, 1, "login1"))
+    yield Entry(T0 + 5, LaunchBegan(0, hosts[:-1], hosts[-1:], "node1"))
+    evidence = Evidence("node2", "0", Slow(1.35, "peers", 3))
+    yield Entry(T0 + 299, Verdict("node2", "0", 1.5, "slow", evidence, Cause("thermal throttling"), "restart"))
+    yield Entry(T0 + 299, Told("verdict", f"{evidence} (slow)"))
+    yield Entry(T0 + RELAUNCHED_S, LaunchEnded(0, (Change(without=("node2",)),), "exclusion"))
+    rest = tuple(host for host in hosts if host != "node2")
+    yield Entry(T0 + RELAUNCHED_S + 10, LaunchBegan(1, rest, (), "node1", Gap(5.0, 1.0, 4.0)))
     if ended:
-        yield {"time_s": T0 + LENGTH_S, "event": "launch-end", "launch": 1, "why": "it ended with exit code 0"}
-        yield {"time_s": T0 + LENGTH_S, "event": "end", "exit_code": 0, "excluded": ["node2"]}
+        yield Entry(T0 + LENGTH_S, LaunchEnded(1, (ProgramEnded(),), "end"))
+        yield Entry(T0 + LENGTH_S, JobEnded(0, ("node2",)))
 
 
 def series(n_nodes: int = 3, n_gpus: int = 2) -> Iterator[TimeSeries]:
@@ -96,9 +99,9 @@ def running_job(
     with StateServer.start(folder / "state", job=name) as server, server.endpoint.connect() as client:
         server.endpoint.save(node / "endpoint.json")
         journal = Journal(None)
-        for fields in entries(n_nodes, n_gpus, name=name, ended=False):
-            time_s, event = fields.pop("time_s"), fields.pop("event")
-            journal.write(event, **(fields | {"id": job_id} if time_s == T0 else fields))
+        for entry in entries(n_nodes, n_gpus, name=name, ended=False):
+            begun = entry.record
+            journal.write(replace(begun, id=job_id) if isinstance(begun, JobBegan) else begun)
         journal.publish(client, server.endpoint)
         begin_launch(client, server.endpoint, 1)
         # Its newest samples lie in the future, so that they never go out of date.

@@ -138,7 +138,7 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
         cluster.start(Roster(tuple(hosts)))
         watch.cluster = cluster
         nodes = cluster.nodes.values()
-        started_s = _until(lambda: all(node.has_started for node in nodes), began_s)
+        started_s = _until(lambda: all(node.agent.has_started for node in nodes), began_s)
         start_busy_s = _busy_s(me) - busy_s
         agents_busy_s = sum(_busy_s(psutil.Process(step.process.pid)) for step in allocation._steps)
         busy_s, since_s = _busy_s(me), time.monotonic()
@@ -149,7 +149,7 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
         pinged_s = time.monotonic() - began_s
         megabytes = (me.memory_info().rss - before_bytes) / 1e6
         began_s, busy_s = time.monotonic(), _busy_s(me)
-        channels = [channel for node in nodes if isinstance(channel := node._agent.stdout, Channel)]
+        channels = [channel for node in nodes if isinstance(channel := node.agent._process.stdout, Channel)]
         dropped = [(channel, channel._connection) for channel in channels]
         for _, connection in dropped:
             with contextlib.suppress(OSError):

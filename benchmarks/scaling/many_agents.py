@@ -8,7 +8,6 @@ the agents' own code for channels, TLS and dialling.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -20,11 +19,14 @@ from pathlib import Path
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.resilience.agent import ALIVE
 from laggard.resilience.agent.dialling import Dialler, Invitation, read_invitation
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.second_path import COUNTS, INTERVAL_S
 from laggard.resilience.decision.pace import Pace
+from laggard.resilience.wire import ALIVE, KEEP_ALIVE, decode, encode
+from laggard.resilience.wire.handshake import Handshake
+from laggard.resilience.wire.node import Ping, Pong, SetUp
+from laggard.resilience.wire.tasks import EndLeftovers, LeftoversEnded
 
 __all__ = ["main"]
 
@@ -53,23 +55,20 @@ class _Agent:
         if not self._has_ended:
             self._loop.after(self._pace.interval_s, self._beat)
             with contextlib.suppress(BrokenPipeError):  # it is about to hear of its end
-                self._channel.write(ALIVE.encode())
+                self._channel.write(ALIVE)
 
     def _take(self, data: bytes) -> None:
         self.heard_s = time.monotonic()
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            command = json.loads(line)
-            match command["do"]:
-                case "set-up":
-                    self.endpoint = command["files"]["endpoint.json"]
-                case "ping":
-                    self._send("pong", time_s=time.time())
-                case "end-leftovers":
-                    self._send("leftovers-ended", ended=0, stuck="")
-
-    def _send(self, event: str, **fields: object) -> None:
-        self._channel.write(json.dumps({"event": event, **fields}).encode() + b"\n")
+            if line != KEEP_ALIVE.rstrip():
+                match decode(line, SetUp, Ping, EndLeftovers):
+                    case SetUp(files=files):
+                        self.endpoint = files["endpoint.json"]
+                    case Ping():
+                        self._channel.write(encode(Pong(time.time())))
+                    case EndLeftovers():
+                        self._channel.write(encode(LeftoversEnded(0)))
 
     def _end(self) -> None:
         self._has_ended = True
@@ -81,7 +80,8 @@ def main(hosts: list[str]) -> None:
     """Be the agents of these hosts until all have ended."""
     together = read_invitation(sys.stdin.fileno())
     for host in hosts:
-        print(json.dumps({"event": "handshake", "cpus": 1, "gpus": [], "node": host}), flush=True)
+        sys.stdout.buffer.write(encode(Handshake(1, (), node=host)))
+        sys.stdout.buffer.flush()
     loop, ended = Loop("agents"), threading.Semaphore(0)
     agents = {host: _Agent(loop, together.of_node(host), ended) for host in hosts}
     threading.Thread(target=_raise_counts, args=(agents,), daemon=True).start()

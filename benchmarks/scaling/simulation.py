@@ -24,8 +24,9 @@ import psutil
 
 from benchmarks.scaling.crowd import METRIC, CrowdPlan, host_name
 from laggard.collectors.device import DeviceId
-from laggard.detectors.detector import Watcher
-from laggard.detectors.rounds import Round
+from laggard.detectors.judging.rounds import Round
+from laggard.detectors.judging.watcher import Watcher
+from laggard.detectors.notices import Notice
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import current_session
@@ -125,7 +126,7 @@ class _Judge:
         self._seen.judged.append((time.time(), len(readings), time.perf_counter() - begun_s))
         return verdicts
 
-    def take_notices(self) -> list[str]:
+    def take_notices(self) -> Sequence[Notice]:
         return self._detector.take_notices()
 
 
@@ -222,7 +223,7 @@ def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence
             request = reader.waiting.popleft()
             if request.kind != "verdicts":
                 continue
-            verdicts = [Verdict(**fields) for fields in request.body]
+            verdicts = [Verdict.of_fields(fields) for fields in request.body]
             accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
             if not accused:
                 continue

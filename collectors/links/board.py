@@ -16,8 +16,6 @@ from laggard.kvstore.client.connection import Session
 from laggard.kvstore.client.fence import FencedWriter
 from laggard.kvstore.client.retry import RetryPolicy
 
-__all__ = ["LinkBoard"]
-
 RETRY_FOR_S = 30.0
 _NODE = "node "
 _FIRST = "first"
@@ -25,13 +23,7 @@ _BYTES = "bytes"
 
 
 class LinkBoard:
-    """The board of this process's launch. Its requests wait for a server that is being restarted.
-
-    Parameters
-    ----------
-    session
-        The job.
-    """
+    """The board of this process's launch. Its requests wait for a server that is being restarted."""
 
     def __init__(self, session: Session) -> None:
         endpoint, launch = session.endpoint, session.environment.launch
@@ -41,34 +33,16 @@ class LinkBoard:
         self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
 
     def tell_address(self, host: str, address: Address) -> None:
-        """Store where a node listens, in place of an earlier address of it.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Store where a node listens, in place of an earlier address of it."""
         self._write("HSET", _NODE + host, json.dumps(address))
 
     def first_round(self, number: int) -> int:
-        """Return the number of the launch's first round: that of whoever asked first.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Return the number of the launch's first round: that of whoever asked first."""
         self._write("HSETNX", _FIRST, str(number))
         return int(self._read()[_FIRST])
 
     def tell_bytes(self, n_bytes: int) -> None:
-        """Store how many bytes a transfer has from the next round on.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Store how many bytes a transfer has from the next round on."""
         self._write("HSET", _BYTES, str(n_bytes))
 
     def terms(self) -> tuple[dict[str, Address], int]:

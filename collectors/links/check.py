@@ -17,8 +17,6 @@ from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.links.interfaces import address_on
 from laggard.collectors.links.prober import LinkProber
 
-__all__ = ["main"]
-
 
 def main(commands: TextIO, answers: TextIO) -> None:
     """Carry out commands until there are no more."""

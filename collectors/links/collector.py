@@ -14,9 +14,10 @@ from itertools import islice
 from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.group import ERROR
 from laggard.collectors.links.board import LinkBoard
+from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
 from laggard.collectors.links.interfaces import address_on
-from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound, key_of
+from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of
 from laggard.collectors.links.symptoms import LinkSymptoms
@@ -28,8 +29,6 @@ from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, LEAF_SEND_TIME, SEND_TIME
 from laggard.telemetry.sending.sender import Telemetry
-
-__all__ = ["LAUNCH", "LINK_TIME", "PARTNERS", "LinkCollector", "LinkReport", "stride_of", "tell_failure"]
 
 _log = logging.getLogger("laggard.collectors.links")
 
@@ -44,26 +43,14 @@ _AROUND_BURSTS_S = 0.02
 
 
 class LinkReport:
-    """What a node says after a round, as the tags of its sample.
-
-    Parameters
-    ----------
-    found
-        What it has measured.
-    symptoms
-        What its interface counted since its last report.
-    launch
-        Number of the launch, whose rounds are numbered from 0.
-    leaf
-        The switch that it is connected to; empty if that is not known.
-    """
+    """What a node says after a round, as the tags of its sample."""
 
     def __init__(self, found: LinkRound, symptoms: LinkSymptoms, launch: int = 0, leaf: str = "") -> None:
         self.readings: Sequence[LinkReading] = found.readings
         self.failures = found.failures
-        self.symptoms = symptoms
-        self.launch = launch
-        self.leaf = leaf
+        self.symptoms = symptoms  # what its interface counted since its last report
+        self.launch = launch  # number of the launch, whose rounds are numbered from 0
+        self.leaf = leaf  # the switch that it is connected to; empty if that is not known
 
     def tags(self, host: str) -> dict[str, str]:
         """Return the tags of the sample."""
@@ -79,19 +66,15 @@ class LinkReport:
 
 
 def stride_of(interval_s: float, max_intrusion: float) -> int:
-    """Return how many intervals apart rounds must be so that they take no more than a share of the time.
-
-    A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
-    """
+    """Return how many intervals apart rounds must be so that they take no more than a share of the time."""
+    # A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
     meeting_s = REPEATS * BURST_S + _AROUND_BURSTS_S
     return max(1, math.ceil(OVERHEAD * PARTNERS * meeting_s / (max_intrusion * interval_s)))
 
 
 def newest_due(after: int, now_s: float, interval_s: float, seed: str) -> int:
-    """Return the number of the newest round that is due, or of the next one, if it comes after a given one.
-
-    A node that was held up so does not leave out the round that the others have just begun.
-    """
+    """Return the number of the newest round that is due, or of the next one, if it comes after a given one."""
+    # A node that was held up so does not leave out the round that the others have just begun.
     number = max(after + 1, math.floor(now_s / interval_s) - 1)
     while moment_s(number + 1, interval_s, seed) <= now_s:
         number += 1
@@ -99,25 +82,7 @@ def newest_due(after: int, now_s: float, interval_s: float, seed: str) -> int:
 
 
 class LinkCollector:
-    """Probes the links of this node in a thread.
-
-    Parameters
-    ----------
-    interval_s
-        Seconds from one round to the next, if probes cost nothing.
-    max_intrusion
-        The largest share of the time that probes may take; if a round costs more, rounds are skipped.
-    leaves
-        The leaf switch of each node, by host; ``None``: as the launch's record says.
-    interface
-        Which network is probed, see :func:`~laggard.collectors.links.interfaces.chosen_interface`; empty: that of the
-        node's address in the job.
-
-    Raises
-    ------
-    NoInterfaceError
-        If this node has no such interface.
-    """
+    """Probes the links of this node in a thread."""
 
     def __init__(
         self,
@@ -142,6 +107,7 @@ class LinkCollector:
         self._leaf = leaves.get(environment.node, "")
         self._telemetry_of_leaf = Telemetry(tags={"leaf": self._leaf})
         self._clock = CommonClock(session.client)
+        # Seconds from one round to the next, if probes cost nothing
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]

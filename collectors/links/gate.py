@@ -6,8 +6,6 @@ import threading
 import time
 from typing import NamedTuple
 
-__all__ = ["BURSTS", "DONE", "PINGS", "Gate", "Step", "has_passed"]
-
 PINGS, BURSTS, DONE = range(3)
 """The parts of a meeting of two nodes."""
 
@@ -53,10 +51,8 @@ class Gate:
             return is_there and not has_passed(self._now, step)
 
     def wait_for_call(self, after: int, timeout_s: float) -> int | None:
-        """Wait until a partner is in a later round than this one; return that round, or None if the time is over.
-
-        A node that was held up so joins the others at once, and does not stay a round behind them.
-        """
+        """Wait until a partner is in a later round than this one; return that round, or None if the time is over."""
+        # A node that was held up so joins the others at once, and does not stay a round behind them.
         with self._changed:
             self._changed.wait_for(lambda: self._called > after or self._closed, timeout_s)
             return self._called if self._called > after else None

@@ -14,14 +14,15 @@ import time
 
 from laggard.errors import LaggardError
 
-__all__ = ["UnauthenticatedError", "answer", "call", "key_of", "receive_exactly", "receive_into"]
-
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 
 
 class UnauthenticatedError(LaggardError, ConnectionError):
     """The other end does not know the job's secret."""
+
+    reason: str
+    template = "{reason}"
 
 
 def key_of(secret: str, job: str, launch: int) -> bytes:
@@ -30,20 +31,7 @@ def key_of(secret: str, job: str, launch: int) -> bytes:
 
 
 def answer(connection: socket.socket, key: bytes, deadline_s: float) -> None:
-    """Let a caller prove that it belongs to the job, then prove the same.
-
-    Parameters
-    ----------
-    deadline_s
-        How long the caller may take, in seconds, however many pieces it sends.
-
-    Raises
-    ------
-    UnauthenticatedError
-        If it does not belong to the job.
-    OSError
-        If the connection ends, or it takes too long.
-    """
+    """Let a caller prove that it belongs to the job, then prove the same."""
     until_s = time.monotonic() + deadline_s
     own = secrets.token_bytes(NONCE_BYTES)
     connection.sendall(own)
@@ -70,13 +58,7 @@ def _proof(key: bytes, who: bytes, of_listener: bytes, of_caller: bytes) -> byte
 
 
 def receive_exactly(connection: socket.socket, n_bytes: int, until_s: float) -> bytes:
-    """Return that many bytes, received before ``until_s`` on the monotonic clock.
-
-    Raises
-    ------
-    OSError
-        If the connection ends, or it takes too long.
-    """
+    """Return that many bytes, received before ``until_s`` on the monotonic clock."""
     data = bytearray(n_bytes)
     view, at = memoryview(data), 0
     while at < n_bytes:

@@ -13,8 +13,6 @@ import psutil
 
 from laggard.collectors.links.symptoms import LinkSymptoms
 
-__all__ = ["CountersOfRound", "carried_bytes", "interface_of", "read_counters", "retransmissions_of"]
-
 CLASSES = Path("/sys/class")
 # Unlike ``/sys/class/net``, which a container may have from its host, this shows the interfaces of the process itself.
 INTERFACES = Path("/proc/self/net/dev")
@@ -84,19 +82,11 @@ def read_counters(interface: str, classes: Path = CLASSES) -> dict[str, int]:
 
 
 class CountersOfRound:
-    """Reads the counters of an interface from round to round.
-
-    Parameters
-    ----------
-    interface
-        Its name; empty: there is nothing to count.
-    classes
-        Where the kernel shows them.
-    """
+    """Reads the counters of an interface from round to round."""
 
     def __init__(self, interface: str, classes: Path = CLASSES) -> None:
         self._interface = interface
-        self._classes = classes
+        self._classes = classes  # where the kernel shows them
         self._before = read_counters(interface, classes)
 
     def symptoms(self, retransmissions: int) -> LinkSymptoms:

@@ -9,19 +9,11 @@ import psutil
 
 from laggard.collectors.errors import NoInterfaceError
 
-__all__ = ["address_on", "chosen_interface"]
-
 _EXCEPT, _EXACTLY = "^", "="
 
 
 def address_on(wanted: str) -> str:
-    """Return the IPv4 address of the first interface of this machine that is wanted.
-
-    Raises
-    ------
-    NoInterfaceError
-        If there is none.
-    """
+    """Return the IPv4 address of the first interface of this machine that is wanted."""
     found = {
         name: address.address
         for name, addresses in psutil.net_if_addrs().items()
@@ -32,21 +24,7 @@ def address_on(wanted: str) -> str:
 
 
 def chosen_interface(wanted: str, there: Mapping[str, str]) -> str:
-    """Return the first interface that a list of prefixes asks for.
-
-    Parameters
-    ----------
-    wanted
-        ``ib,eth1``: what begins with one of these, the first prefix first; ``=ib0``: exactly this name; ``^docker,lo``:
-        none of these.
-    there
-        The interfaces that have an address, and the address.
-
-    Raises
-    ------
-    NoInterfaceError
-        If there is none.
-    """
+    """Return the first interface that a list of prefixes asks for."""
     is_except = wanted.startswith(_EXCEPT)
     rest = wanted.removeprefix(_EXCEPT)
     is_exact = rest.startswith(_EXACTLY)

@@ -13,8 +13,6 @@ import pynvml as nvml
 
 from laggard.collectors.metrics.nvml import field_values, nvml_handle
 
-__all__ = ["NvLinks", "foreign_share", "path_between"]
-
 _ALL_LINKS = 0xFFFFFFFF
 _KIB = 1024
 _HEADERS = 1.08  # a link counts more than the bytes of a copy
@@ -32,17 +30,11 @@ NVLINK = "NVLink"
 
 
 class NvLinks:
-    """The NVLinks of one GPU.
-
-    Parameters
-    ----------
-    bus_address
-        The PCI address of the GPU.
-    """
+    """The NVLinks of one GPU."""
 
     def __init__(self, bus_address: str) -> None:
         self.handle: Any = None
-        self.bus_address = bus_address
+        self.bus_address = bus_address  # the PCI address of the GPU
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlInit()
             self.handle = nvml_handle(bus_address)

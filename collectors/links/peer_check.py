@@ -15,23 +15,14 @@ from typing import Self
 from laggard.collectors.links.peer_copies import PeerCopies, gpus_here
 from laggard.collectors.links.reading import LinkReading
 
-__all__ = ["PeerCheck"]
-
 
 @dataclass(frozen=True, slots=True)
 class PeerCheck:
-    """What was measured between a machine's GPUs.
+    """What was measured between a machine's GPUs."""
 
-    Attributes
-    ----------
-    peers
-        One reading for each way of each pair; none with fewer than two GPUs, or without CuPy.
-    failure
-        Why there are none; empty if there is no reason.
-    """
-
+    # One reading for each way of each pair; none with fewer than two GPUs, or without CuPy
     peers: Sequence[LinkReading] = ()
-    failure: str = ""
+    failure: str = ""  # why there are none; empty if there is no reason
 
     def to_json(self) -> str:
         """Return it as a line of JSON, which begins with ``{"peers"``."""

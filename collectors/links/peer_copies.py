@@ -15,8 +15,6 @@ from laggard.collectors.links.nvlinks import NvLinks, foreign_share, path_betwee
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair
 
-__all__ = ["REPEATS", "PeerCopies", "gpus_here"]
-
 _log = logging.getLogger("laggard.collectors.links")
 
 REPEATS = 3
@@ -31,15 +29,10 @@ class PeerCopies:
 
     A burst is one copy of 32 MiB, or as many as take about a millisecond, eight at most: 256 MiB over NVLink 4, one
     copy over a bus.
-
-    Parameters
-    ----------
-    devices
-        The GPUs, two or more.
     """
 
     def __init__(self, devices: Sequence[GpuDevice]) -> None:
-        self._devices = {device.gpu: device for device in devices}
+        self._devices = {device.gpu: device for device in devices}  # the GPUs, two or more
         self._links = {device.gpu: NvLinks(device.bus_address) for device in devices}
         self._buffers: dict[str, Any] = {device.gpu: device.run(_buffer_of(device)) for device in devices}
 

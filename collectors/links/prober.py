@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laggard.collectors.links.gate import BURSTS, DONE, PINGS, Gate, Step
-from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.transfer import LinkCall, LinkListener, Transfer
-
-__all__ = ["REPEATS", "Address", "LinkProber", "LinkRound", "bytes_for", "key_of"]
 
 REPEATS = 3
 BURST_S = 0.03
@@ -24,38 +21,20 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class LinkRound:
-    """What one node measured in a round.
+    """What one node measured in a round."""
 
-    Attributes
-    ----------
-    readings
-        Of the links on which it sends.
-    failures
-        Why there is no reading, by partner.
-    retransmissions
-        How many segments TCP had to send again.
-    """
-
-    readings: list[LinkReading] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    retransmissions: int = 0
+    readings: list[LinkReading] = field(default_factory=list)  # of the links on which it sends
+    failures: dict[str, str] = field(default_factory=dict)  # why there is no reading, by partner
+    retransmissions: int = 0  # how many segments TCP had to send again
 
 
 class LinkProber:
-    """Probes the links of one node.
-
-    Parameters
-    ----------
-    host, address
-        The node, and its address in the job.
-    key
-        The secret of the launch.
-    """
+    """Probes the links of one node."""
 
     def __init__(self, host: str, address: str, key: bytes) -> None:
-        self.host = host
+        self.host = host  # the node, and its address in the job
         self._address = address
-        self._key = key
+        self._key = key  # the secret of the launch
         self._gate = Gate()
         self._listener = LinkListener(address, key, self._gate)
 
@@ -76,19 +55,7 @@ class LinkProber:
     def run(
         self, number: int, partners: Sequence[str | None], addresses: Mapping[str, Address], n_bytes: int
     ) -> LinkRound:
-        """Meet the partners in order, and return what was measured.
-
-        Parameters
-        ----------
-        number
-            The round; partners that are at another one are not waited for.
-        partners
-            Of each sub-round; None: the node is idle in it.
-        addresses
-            Where the partners listen.
-        n_bytes
-            How much to send.
-        """
+        """Meet the partners in order, and return what was measured."""
         found = LinkRound()
         for meeting, partner in enumerate(partners):
             if partner is None or partner not in addresses:  # none at all, or one that is not ready yet

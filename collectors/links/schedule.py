@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain, count, repeat
 
-__all__ = ["Pair", "circle", "rounds_of"]
-
 Pair = tuple[str, str]
 """Two nodes that probe the link between them."""
 
@@ -35,29 +33,11 @@ def circle(order: Sequence[str], most: int | None = None) -> list[list[Pair]]:
 def rounds_of(
     nodes: Sequence[str], seed: str, leaves: Mapping[str, str] | None = None, partners: int = 3
 ) -> Iterator[list[list[Pair]]]:
-    """Return the rounds of a launch, without end: each a list of sub-rounds, in which a node is in one pair at most.
-
-    Two nodes meet as often in a round as others meet partners, since one transfer alone is too noisy.  Up to 16 nodes
-    everybody meets everybody in turn; with more, each node keeps eight partners for the launch.  If the
-    leaves are known, half of a round's sub-rounds (of three: one) join nodes below the same leaf and the others nodes
-    below different ones, so that a slow uplink is not taken for slow nodes.
-
-    Parameters
-    ----------
-    nodes
-        All nodes, in any order.
-    seed
-        What every node of a launch knows and no other launch shares: the job's name and the launch's number.
-    leaves
-        The leaf switch of each node.
-    partners
-        How many partners a node has in a round, if there are as many others.
-
-    Raises
-    ------
-    ValueError
-        If ``partners`` is less than 1.
-    """
+    """Return the rounds of a launch, without end: each a list of sub-rounds, in which a node is in one pair at most."""
+    # Two nodes meet as often in a round as others meet partners, since one transfer alone is too noisy. Up to 16 nodes
+    # everybody meets everybody in turn; with more, each node keeps eight partners for the launch. If the leaves are
+    # known, half of a round's sub-rounds (of three: one) join nodes below the same leaf and the others nodes below
+    # different ones, so that a slow uplink is not taken for slow nodes.
     if partners < 1:
         raise ValueError(f"partners must be at least 1, got {partners}")
     order = sorted(nodes, key=lambda node: _drawn(seed, node))

@@ -10,31 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laggard.collectors.causes import UNKNOWN
-
-__all__ = ["RULES", "LinkSymptoms", "cause_of_link", "together"]
+from laggard.collectors.causes import UNKNOWN, Cause
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSymptoms:
-    """What the kernel says of a node's interface.
-
-    Attributes
-    ----------
-    interface
-        Its name; empty if it is not a NIC.
-    speed_mbps
-        The speed that both ends have agreed on, in Mb/s; 0: not known.
-    duplex
-        ``full``, ``half``, or empty.
-    risen
-        By how much counters have risen.
-    """
+    """What the kernel says of a node's interface."""
 
     interface: str = ""
-    speed_mbps: int = 0
-    duplex: str = ""
-    risen: Mapping[str, int] = field(default_factory=dict)
+    speed_mbps: int = 0  # the speed that both ends have agreed on, in Mb/s; 0: not known
+    duplex: str = ""  # `full`, `half`, or empty
+    risen: Mapping[str, int] = field(default_factory=dict)  # by how much counters have risen
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +31,12 @@ class Rule:
     sentence: Callable[[LinkSymptoms, float, float], str | None]
 
 
-def cause_of_link(symptoms: LinkSymptoms, peers: Iterable[LinkSymptoms], seconds: float) -> str:
-    """Return the likely cause of a slow link in a sentence; ``unknown`` if no rule holds.
-
-    Parameters
-    ----------
-    symptoms, peers
-        Those of the node, and of the nodes that it was compared with.
-    seconds
-        The time in which the counters have risen.
-    """
+def cause_of_link(symptoms: LinkSymptoms, peers: Iterable[LinkSymptoms], seconds: float) -> Cause:
+    """Return the likely cause of a slow link."""
     speeds = [each.speed_mbps for each in peers if each.speed_mbps]
     usual_mbps = statistics.median(speeds) if speeds else 0.0
-    return next((said for rule in RULES if (said := rule.sentence(symptoms, usual_mbps, seconds))), UNKNOWN)
+    found = ((rule.name, rule.sentence(symptoms, usual_mbps, seconds)) for rule in RULES)
+    return next((Cause(name, sentence) for name, sentence in found if sentence), UNKNOWN)
 
 
 def together(newest_last: Sequence[LinkSymptoms]) -> LinkSymptoms:

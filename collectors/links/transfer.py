@@ -22,8 +22,6 @@ from laggard.collectors.links.handshake import UnauthenticatedError, answer, cal
 from laggard.collectors.links.interface_counters import carried_bytes, interface_of, retransmissions_of
 from laggard.system.unproven import Unproven, accepted, shut_down
 
-__all__ = ["LinkCall", "LinkListener", "Transfer"]
-
 _log = logging.getLogger("laggard.collectors.links")
 
 PING_BYTES = 64
@@ -50,39 +48,19 @@ _BACKLOG = 128
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The fastest of some repeats.
+    """The fastest of some repeats."""
 
-    Attributes
-    ----------
-    duration_s
-        How long it took.
-    foreign_share
-        Bytes that others carried on the NIC of either end meanwhile, over the transfer's own.
-    retransmissions
-        How many segments TCP had to send again, in all repeats.
-    """
-
-    duration_s: float
-    foreign_share: float
-    retransmissions: int
+    duration_s: float  # how long it took
+    foreign_share: float  # Bytes that others carried on the NIC of either end meanwhile, over the transfer's own
+    retransmissions: int  # how many segments TCP had to send again, in all repeats
 
 
 class LinkListener:
-    """Takes what its partners send; whoever does not know the job's secret learns nothing and is not waited for.
-
-    Parameters
-    ----------
-    address
-        This node's address in the job, the only one that it listens at.
-    key
-        The secret of the launch.
-    gate
-        Where this node is in its round.
-    """
+    """Takes what its partners send; whoever does not know the job's secret learns nothing and is not waited for."""
 
     def __init__(self, address: str, key: bytes, gate: Gate) -> None:
-        self._key = key
-        self._gate = gate
+        self._key = key  # the secret of the launch
+        self._gate = gate  # where this node is in its round
         self._interface = interface_of(address)
         self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
         self._unproven = Unproven[socket.socket](shut_down)
@@ -138,22 +116,7 @@ class LinkListener:
 
 
 class LinkCall:
-    """A connection to a partner.
-
-    Parameters
-    ----------
-    own_address
-        The address in the job from which we call, so that its NIC is the one that is measured.
-    partner
-        Address and port of the partner's listener.
-    key
-        The secret of the launch.
-
-    Raises
-    ------
-    OSError
-        If the partner does not answer, or does not know the secret.
-    """
+    """A connection to a partner."""
 
     def __init__(self, own_address: str, partner: tuple[str, int], key: bytes) -> None:
         self._interface = interface_of(own_address)

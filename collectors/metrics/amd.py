@@ -9,8 +9,6 @@ from typing import Any
 from laggard.collectors.errors import DeviceReadError
 from laggard.collectors.metrics.reading_loop import Reading
 
-__all__ = ["AmdReader", "amd_readers"]
-
 _log = logging.getLogger("laggard.collectors")
 
 _METRICS: Mapping[str, tuple[str, float]] = {
@@ -31,29 +29,15 @@ _ABSENT = (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 
 
 class AmdReader:
-    """Reads one AMD device.
-
-    Parameters
-    ----------
-    gpu
-        Its name on the node.
-    handle, library
-        The device's handle, and the library that it belongs to.
-    """
+    """Reads one AMD device."""
 
     def __init__(self, gpu: str, handle: Any, library: Any) -> None:
         self.gpu = gpu
-        self._handle = handle
+        self._handle = handle  # the device's handle, and the library that it belongs to
         self._library = library
 
     def read(self) -> Iterator[Reading]:
-        """Yield the device's readings.
-
-        Raises
-        ------
-        DeviceReadError
-            If the library refuses them.
-        """
+        """Yield the device's readings."""
         try:
             found = self._library.amdsmi_get_gpu_metrics_info(self._handle)
             memory = self._library.amdsmi_get_gpu_vram_usage(self._handle)

@@ -18,8 +18,6 @@ from laggard.collectors.metrics.amd import amd_readers
 from laggard.collectors.metrics.nvml import nvml_readers
 from laggard.collectors.metrics.reading_loop import Reading
 
-__all__ = ["DeviceReader", "VirtualReader", "device_readers"]
-
 _log = logging.getLogger("laggard.collectors")
 
 OPEN_DEADLINE_S = 15.0

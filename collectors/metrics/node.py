@@ -14,22 +14,12 @@ import psutil
 
 from laggard.collectors.metrics.reading_loop import Reading
 
-__all__ = ["NodeReader", "control_group_of"]
-
 
 class NodeReader:
-    """Reads one node.
-
-    Parameters
-    ----------
-    proc
-        Where the proc file system is mounted.
-    control_group
-        Directory of the job's control group (version 2); None if there is none.
-    """
+    """Reads one node."""
 
     def __init__(self, proc: Path = Path("/proc"), control_group: Path | None = None) -> None:
-        self._proc = proc
+        self._proc = proc  # where the proc file system is mounted
         self._group = control_group
         psutil.cpu_percent()  # the first call only starts the measurement
 

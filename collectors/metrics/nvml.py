@@ -18,8 +18,6 @@ import pynvml as nvml
 from laggard.collectors.errors import DeviceLostError
 from laggard.collectors.metrics.reading_loop import Reading
 
-__all__ = ["NvmlReader", "field_values", "nvml_handle", "nvml_readers"]
-
 _log = logging.getLogger("laggard.collectors")
 
 EVENT_WAIT_MS = 1000
@@ -63,19 +61,15 @@ Query = Callable[[], Iterator[Reading]]
 
 
 class NvmlReader:
-    """Reads one NVIDIA device.
+    """Reads one NVIDIA device."""
 
-    Parameters
-    ----------
-    gpu
-        Its name on the node.
-    handle
-        NVML's handle of it.
-    """
-
-    def __init__(self, gpu: str, handle: Any) -> None:
+    def __init__(
+        self, gpu: str, handle: Any, *, driver: Any = nvml, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.gpu = gpu
-        self.handle = handle
+        self._driver = driver  # what answers for NVML, and tells the time
+        self._clock = clock
+        self.handle = handle  # nVML's handle of it
         self.xids = 0
         self._fields = {(field, 0): what for field, what in _FIELDS.items()}
         self._fields |= {(field, _ALL_LINKS): what for field, what in _LINK_FIELDS.items()}
@@ -86,13 +80,7 @@ class NvmlReader:
         self._seen_us = 0
 
     def read(self) -> Iterator[Reading]:
-        """Yield the device's readings.
-
-        Raises
-        ------
-        DeviceLostError
-            If the device is gone.
-        """
+        """Yield the device's readings."""
         for query in list(self._queries):
             try:
                 yield from query()
@@ -116,34 +104,34 @@ class NvmlReader:
             self._queries.remove(query)
 
     def _utilization(self) -> Iterator[Reading]:
-        rates = nvml.nvmlDeviceGetUtilizationRates(self.handle)
+        rates = self._driver.nvmlDeviceGetUtilizationRates(self.handle)
         yield Reading("DeviceUtilization", rates.gpu)
         yield Reading("DeviceMemoryBusy", rates.memory)
 
     def _memory(self) -> Iterator[Reading]:
-        memory = nvml.nvmlDeviceGetMemoryInfo(self.handle)
+        memory = self._driver.nvmlDeviceGetMemoryInfo(self.handle)
         yield Reading("DeviceMemoryUsed", memory.used)
         if memory.total:
             yield Reading("DeviceMemoryUtilization", round(100 * memory.used / memory.total, 2))
 
     def _power(self) -> Iterator[Reading]:
-        yield Reading("DevicePowerUsage", nvml.nvmlDeviceGetPowerUsage(self.handle) / 1000)
+        yield Reading("DevicePowerUsage", self._driver.nvmlDeviceGetPowerUsage(self.handle) / 1000)
 
     def _temperature(self) -> Iterator[Reading]:
-        celsius = nvml.nvmlDeviceGetTemperature(self.handle, nvml.NVML_TEMPERATURE_GPU)
+        celsius = self._driver.nvmlDeviceGetTemperature(self.handle, nvml.NVML_TEMPERATURE_GPU)
         yield Reading("DeviceTemperature", celsius)
 
     def _clocks(self) -> Iterator[Reading]:
-        yield Reading("DeviceSmClock", nvml.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_SM))
-        yield Reading("DeviceMemoryClock", nvml.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_MEM))
+        yield Reading("DeviceSmClock", self._driver.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_SM))
+        yield Reading("DeviceMemoryClock", self._driver.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_MEM))
 
     def _clock_reasons(self) -> Iterator[Reading]:
-        yield Reading("DeviceClockEventReasons", nvml.nvmlDeviceGetCurrentClocksEventReasons(self.handle))
+        yield Reading("DeviceClockEventReasons", self._driver.nvmlDeviceGetCurrentClocksEventReasons(self.handle))
 
     def _field_values(self) -> Iterator[Reading]:
         if not self._fields:
             return
-        for found in nvml.nvmlDeviceGetFieldValues(self.handle, list(self._fields)):
+        for found in self._driver.nvmlDeviceGetFieldValues(self.handle, list(self._fields)):
             key = found.fieldId, found.scopeId
             if found.nvmlReturn == nvml.NVML_SUCCESS:
                 metric, scale = self._fields[key]
@@ -153,22 +141,22 @@ class NvmlReader:
 
     def _gpm(self) -> Iterator[Reading]:
         if self._gpm_samples is None:
-            if not nvml.nvmlGpmQueryDeviceSupport(self.handle).isSupportedDevice:
+            if not self._driver.nvmlGpmQueryDeviceSupport(self.handle).isSupportedDevice:
                 raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-            self._gpm_samples = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+            self._gpm_samples = self._driver.nvmlGpmSampleAlloc(), self._driver.nvmlGpmSampleAlloc()
             self._take_gpm_sample()
             return
-        if time.monotonic() - self._gpm_taken_s < _GPM_MIN_INTERVAL_S:
+        if self._clock() - self._gpm_taken_s < _GPM_MIN_INTERVAL_S:
             return
         self._take_gpm_sample()
         older, newer = self._gpm_samples
-        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked = self._driver.c_nvmlGpmMetricsGet_t()
         asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
         asked.numMetrics = len(_GPM)
         asked.sample1, asked.sample2 = older, newer
         for place, metric_id in enumerate(_GPM):
             asked.metrics[place].metricId = metric_id
-        nvml.nvmlGpmMetricsGet(asked)
+        self._driver.nvmlGpmMetricsGet(asked)
         for found in asked.metrics[: len(_GPM)]:
             if found.nvmlReturn == nvml.NVML_SUCCESS:
                 yield Reading(_GPM[found.metricId], round(found.value, 2))
@@ -176,60 +164,56 @@ class NvmlReader:
     def _take_gpm_sample(self) -> None:
         assert self._gpm_samples is not None  # noqa: S101 - for the type checker
         older, newer = self._gpm_samples
-        nvml.nvmlGpmSampleGet(self.handle, older)
+        self._driver.nvmlGpmSampleGet(self.handle, older)
         self._gpm_samples = newer, older
-        self._gpm_taken_s = time.monotonic()
+        self._gpm_taken_s = self._clock()
 
     def _process_memory(self) -> Iterator[Reading]:
-        for process in nvml.nvmlDeviceGetComputeRunningProcesses(self.handle):
+        for process in self._driver.nvmlDeviceGetComputeRunningProcesses(self.handle):
             if process.usedGpuMemory is not None:
                 yield Reading("ProcessDeviceMemory", process.usedGpuMemory, {"pid": str(process.pid)})
 
     def _process_utilization(self) -> Iterator[Reading]:
-        for process in nvml.nvmlDeviceGetProcessUtilization(self.handle, self._seen_us):
+        for process in self._driver.nvmlDeviceGetProcessUtilization(self.handle, self._seen_us):
             self._seen_us = max(self._seen_us, process.timeStamp)
             yield Reading("ProcessDeviceUtilization", process.smUtil, {"pid": str(process.pid)})
 
 
-def nvml_readers(names: Sequence[str] | None, on_xid: Callable[[str, int], None]) -> list[NvmlReader]:
-    """Return a reader for each NVIDIA device; none without a driver.
-
-    Parameters
-    ----------
-    names
-        Devices by their CUDA names, which are NVML's indices or UUIDs; None: all.
-    on_xid
-        Called in a thread with a device's name and the number of each XID error.
-    """
+def nvml_readers(
+    names: Sequence[str] | None, on_xid: Callable[[str, int], None], driver: Any = nvml
+) -> list[NvmlReader]:
+    """Return a reader for each NVIDIA device; none without a driver."""
     try:
-        nvml.nvmlInit()
-        chosen = [str(number) for number in range(nvml.nvmlDeviceGetCount())] if names is None else names
+        driver.nvmlInit()
+        chosen = [str(number) for number in range(driver.nvmlDeviceGetCount())] if names is None else names
     except nvml.NVMLError as error:
         _log.info("no NVIDIA devices: %s", error)
         return []
     readers = []
     for name in chosen:
         try:
-            readers.append(NvmlReader(name, nvml_handle(name)))
+            readers.append(NvmlReader(name, nvml_handle(name, driver), driver=driver))
         except nvml.NVMLError as error:
             _log.warning("no metrics of gpu %s: %s", name, error)
     if readers:
-        threading.Thread(target=_watch_for_xids, args=(readers, on_xid), name="xids", daemon=True).start()
+        threading.Thread(target=_watch_for_xids, args=(readers, on_xid, driver), name="xids", daemon=True).start()
     return readers
 
 
-def nvml_handle(name: str) -> Any:
+def nvml_handle(name: str, driver: Any = nvml) -> Any:
     """Return NVML's handle of a device, given its PCI address or its CUDA name, or raise an NVMLError."""
     if ":" in name:
-        return nvml.nvmlDeviceGetHandleByPciBusId(name)
+        return driver.nvmlDeviceGetHandleByPciBusId(name)
     if name.startswith(_MIG) or not name.isdigit():
-        return nvml.nvmlDeviceGetHandleByUUID(name)
-    return nvml.nvmlDeviceGetHandleByIndex(int(name))
+        return driver.nvmlDeviceGetHandleByUUID(name)
+    return driver.nvmlDeviceGetHandleByIndex(int(name))
 
 
-def field_values(handle: Any, numbers: Sequence[int | tuple[int, int]]) -> Iterator[tuple[int, float]]:
+def field_values(
+    handle: Any, numbers: Sequence[int | tuple[int, int]], driver: Any = nvml
+) -> Iterator[tuple[int, float]]:
     """Yield the number and value of each field that the device has; a field may have a scope, such as a link."""
-    for found in nvml.nvmlDeviceGetFieldValues(handle, list(numbers)):
+    for found in driver.nvmlDeviceGetFieldValues(handle, list(numbers)):
         if found.nvmlReturn == nvml.NVML_SUCCESS:
             yield found.fieldId, _value_of(found)
 
@@ -247,21 +231,21 @@ def _value_of(found: Any) -> float:
     return float(getattr(found.value, members.get(found.valueType, "ullVal")))
 
 
-def _watch_for_xids(readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None]) -> None:
+def _watch_for_xids(readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None], driver: Any) -> None:
     present = readers
     try:
-        while watched := _registered(present, events := nvml.nvmlEventSetCreate()):
-            present = _pass_on_xids(events, watched, on_xid)
+        while watched := _registered(present, events := driver.nvmlEventSetCreate(), driver):
+            present = _pass_on_xids(events, watched, on_xid, driver)
     except nvml.NVMLError as error:
         _log.warning("XID errors are no longer watched: %s", error)
 
 
-def _registered(readers: Sequence[NvmlReader], events: Any) -> list[NvmlReader]:
+def _registered(readers: Sequence[NvmlReader], events: Any, driver: Any) -> list[NvmlReader]:
     """Have devices report to an event set; return those that do: not a MIG slice, nor a device that is lost."""
     registered = []
     for reader in readers:
         try:
-            nvml.nvmlDeviceRegisterEvents(reader.handle, nvml.nvmlEventTypeXidCriticalError, events)
+            driver.nvmlDeviceRegisterEvents(reader.handle, nvml.nvmlEventTypeXidCriticalError, events)
             registered.append(reader)
         except nvml.NVMLError as error:
             _log.info("XID errors of gpu %s cannot be watched: %s", reader.gpu, error)
@@ -269,17 +253,17 @@ def _registered(readers: Sequence[NvmlReader], events: Any) -> list[NvmlReader]:
 
 
 def _pass_on_xids(
-    events: Any, readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None]
+    events: Any, readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None], driver: Any
 ) -> Sequence[NvmlReader]:
     """Pass on errors until a device is lost, with which no set of events can be waited for; return the others."""
     by_handle = {_address(reader.handle): reader for reader in readers}
     while True:
         try:
-            event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
+            event = driver.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
         except nvml.NVMLError as error:
             if error.value == nvml.NVML_ERROR_TIMEOUT:
                 continue
-            present = [reader for reader in readers if not _is_lost(reader)]
+            present = [reader for reader in readers if not _is_lost(reader, driver)]
             if len(present) == len(readers):
                 raise
             return present
@@ -288,9 +272,9 @@ def _pass_on_xids(
         on_xid(reader.gpu, int(event.eventData))
 
 
-def _is_lost(reader: NvmlReader) -> bool:
+def _is_lost(reader: NvmlReader, driver: Any) -> bool:
     try:
-        nvml.nvmlDeviceGetTemperature(reader.handle, nvml.NVML_TEMPERATURE_GPU)
+        driver.nvmlDeviceGetTemperature(reader.handle, nvml.NVML_TEMPERATURE_GPU)
     except nvml.NVMLError as error:
         return error.value in _GONE
     return False

@@ -27,11 +27,10 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.client.environment import LAUNCH, JobEnvironment
 from laggard.kvstore.errors import KVStoreError
 from laggard.logs import configure_logging
+from laggard.telemetry.errors import SettingsError
 from laggard.telemetry.events import Event, EventLog
 from laggard.telemetry.node import NodeTelemetry
-from laggard.telemetry.settings import SettingsError, TelemetrySettings, job_settings
-
-__all__ = ["Collectors", "main"]
+from laggard.telemetry.settings import TelemetrySettings, job_settings
 
 _log = logging.getLogger("laggard.collectors")
 
@@ -44,21 +43,7 @@ WATCH_INTERVAL_S = 1.0
 
 
 class Collectors:
-    """Everything that reads on one node, for as long as the ``with`` block lasts.
-
-    Parameters
-    ----------
-    telemetry
-        Where the node's samples are stored.
-    environment
-        The node's name and the telemetry level.
-    settings
-        The job's telemetry settings.
-    report_event
-        Called with each event of a device.
-    environ
-        Says which devices the job has.
-    """
+    """Everything that reads on one node, for as long as the ``with`` block lasts."""
 
     def __init__(
         self,
@@ -68,12 +53,12 @@ class Collectors:
         report_event: Callable[[Event], None],
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._telemetry = telemetry
+        self._telemetry = telemetry  # where the node's samples are stored
         self._host = environment.node
         self._level = environment.telemetry_level
         self._interval_s = settings.collector_rate
-        self._report_event = report_event
-        self._environ = environ
+        self._report_event = report_event  # called with each event of a device
+        self._environ = environ  # says which devices the job has
         self._stalled: set[str] = set()
         self.loops: list[ReadingLoop] = []
 

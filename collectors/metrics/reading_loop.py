@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from laggard.kvstore.series.sample_store import SampleStore
 
-__all__ = ["Pace", "Reading", "ReadingLoop", "SupportsRead", "next_tick"]
-
 _log = logging.getLogger("laggard.collectors")
 
 STOP_DEADLINE_S = 1.0
@@ -38,24 +36,12 @@ SupportsRead = Callable[[], Iterable[Reading]]
 
 @dataclass(slots=True)
 class Pace:
-    """How a loop keeps up.
+    """How a loop keeps up."""
 
-    Attributes
-    ----------
-    lag_s
-        How late the last reading started.
-    duration_s
-        How long it took.
-    missed
-        How many readings were skipped.
-    begun_s
-        Start of the reading in progress, on the monotonic clock; None between readings.
-    """
-
-    lag_s: float = 0.0
-    duration_s: float = 0.0
-    missed: int = 0
-    begun_s: float | None = None
+    lag_s: float = 0.0  # how late the last reading started
+    duration_s: float = 0.0  # how long it took
+    missed: int = 0  # how many readings were skipped
+    begun_s: float | None = None  # start of the reading in progress, on the monotonic clock; None between readings
 
 
 def next_tick(now_s: float, interval_s: float) -> float:
@@ -64,21 +50,7 @@ def next_tick(now_s: float, interval_s: float) -> float:
 
 
 class ReadingLoop:
-    """Reads at every tick and stores the readings.
-
-    Parameters
-    ----------
-    name
-        For the thread and the log.
-    read
-        Returns readings; after an OSError or RuntimeError it is retried later.
-    interval_s
-        Seconds from one tick to the next.
-    store, tags
-        Where to store the readings, and with which tags.
-    place
-        Its position among the loops with the same ticks.
-    """
+    """Reads at every tick and stores the readings."""
 
     def __init__(
         self,
@@ -90,12 +62,12 @@ class ReadingLoop:
         *,
         place: int = 0,
     ) -> None:
-        self.name = name
+        self.name = name  # for the thread and the log
         self.tags = tags
         self.pace = Pace()
-        self._read = read
-        self._interval_s = interval_s
-        self._store = store
+        self._read = read  # returns readings; after an OSError or RuntimeError it is retried later
+        self._interval_s = interval_s  # seconds from one tick to the next
+        self._store = store  # where to store the readings, and with which tags
         self._delay_s = min(place * _STAGGER_S, _MAX_STAGGER * interval_s)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"read-{name}", daemon=True)

@@ -24,15 +24,8 @@ WRONG = "wrong"  # the tag of samples that says which results were wrong
 
 
 def probes_of(device: Device, names: Collection[str] = PROBE_NAMES) -> list[Probe]:
-    """Return the probes with these names that a device can run.
-
-    Each has been run once, because the first run includes loading and tuning the kernel.
-
-    Raises
-    ------
-    ProbeUnavailableError
-        If the device has too little memory for any of them.
-    """
+    """Return the probes with these names that a device can run."""
+    # Each has been run once, because the first run includes loading and tuning the kernel.
     probes = []
     for name, make in _makers(device).items():
         if name in names:
@@ -46,13 +39,7 @@ def probes_of(device: Device, names: Collection[str] = PROBE_NAMES) -> list[Prob
 
 
 def gemm_probe(device: Device) -> Probe:
-    """Return the probe that is closest to most programs' work: a matrix product in single precision.
-
-    Raises
-    ------
-    ProbeUnavailableError
-        If the device has too little memory.
-    """
+    """Return the probe that is closest to most programs' work: a matrix product in single precision."""
     return _warm(_makers(device)[GEMM_PROBE]())
 
 

@@ -8,42 +8,25 @@ from typing import Any
 
 from laggard.collectors.device import Device, Timing
 
-__all__ = ["Probe"]
-
 
 class Probe(ABC):
     """One test kernel on one device.
 
     A subclass's docstring says what the probe is for, and gives the operations, bytes moved and floor time of a repeat.
-
-    Attributes
-    ----------
-    name
-        Readings of the same name are compared between devices, so whatever changes the work is part of the name.
-    operations
-        Floating-point operations of one repeat.
-    bytes_moved
-        Bytes that one repeat reads and writes.
-    unit, is_rate, scale
-        How to convert a time to the unit people expect: multiply it by ``scale``, or for a rate divide ``scale`` by it.
-    timing
-        How long the last repeat took, by the device's clock and by the host's.
-
-    Parameters
-    ----------
-    device
-        The device to run on.
     """
 
+    # Readings of the same name are compared between devices, so whatever changes the work is part of the name
     name: str
-    operations: float = 0
-    bytes_moved: float = 0
+    operations: float = 0  # floating-point operations of one repeat
+    bytes_moved: float = 0  # Bytes that one repeat reads and writes
+    # How to convert a time to the unit people expect: multiply it by `scale`, or for a rate divide `scale` by it
     unit: str = "ms"
     is_rate: bool = False
     scale: float = 1e3
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.device = device  # the device to run on
+        # How long the last repeat took, by the device's clock and by the host's
         self.timing = Timing(math.nan, math.nan)
 
     def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare

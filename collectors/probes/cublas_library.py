@@ -7,19 +7,9 @@ from ctypes import c_int, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CapturedCublas", "loaded_cublas"]
-
 
 class CapturedCublas:
-    """A cuBLAS handle of our own, for products that are captured.
-
-    Raises
-    ------
-    OSError
-        If cuBLAS is not loaded: CuPy loads it with its first product.
-    RuntimeError
-        If the library refuses a call.
-    """
+    """A cuBLAS handle of our own, for products that are captured."""
 
     def __init__(self) -> None:
         self._library = loaded_cublas()

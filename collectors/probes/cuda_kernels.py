@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["KERNELS"]
-
 # Only NVIDIA's compiler defines __CUDACC__; AMD GPUs have other clocks and other instructions to bypass a cache.
 KERNELS = r"""
 #ifdef __CUDACC__

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["pattern", "weights", "wrong_rows"]
-
 _MULTIPLIER = np.uint32(2654435761)  # Knuth's for multiplicative hashing: 2^32 divided by the golden ratio
 _SEED_STEP = 40503
 
@@ -34,12 +32,10 @@ def weights(n: int, module: Any = np) -> Any:
 
 
 def wrong_rows(left: Any, right: Any, product: Any, module: Any = np) -> int:
-    """Return in how many rows the product of two patterns is wrong.
-
-    Compares ``product w`` with ``left (right w)`` for fixed weights ``w``, after Freivalds ("Probabilistic machines can
-    use less running time", 1977): n^2 operations, where recomputing the product takes n^3. All numbers are integers of
-    at most 3 n^2, so the comparison is exact in single precision for n up to 2364.
-    """
+    """Return in how many rows the product of two patterns is wrong."""
+    # Compares `product w` with `left (right w)` for fixed weights `w`, after Freivalds ("Probabilistic machines can use
+    # less running time", 1977): n^2 operations, where recomputing the product takes n^3. All numbers are integers of at
+    # most 3 n^2, so the comparison is exact in single precision for n up to 2364.
     w = weights(len(product), module).astype(product.dtype)
     expected = _times(left, _times(right, w))
     return int((~(_times(product, w) == expected)).sum())  # a NaN equals nothing, so it counts as wrong

@@ -17,8 +17,6 @@ from laggard.collectors.probes.base import Probe
 from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
 from laggard.collectors.probes.workspace import MIB, SCRATCH_BYTES, SPARE_BYTES, GpuProbe, Workspace
 
-__all__ = ["GPU_PROBES", "Chase", "Clock", "DeviceToHost", "Gemm", "HostToDevice", "KernelLaunch", "PeerCopy", "Triad"]
-
 COPY_BYTES = 32 * MIB
 LINE_BYTES = 128
 CLOCK_STEPS = 500_000

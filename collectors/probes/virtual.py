@@ -13,8 +13,6 @@ from laggard.collectors.device import Device
 from laggard.collectors.probes.base import Probe
 from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
 
-__all__ = ["VIRTUAL_PROBES", "Chase", "Clock", "Gemm", "KernelLaunch", "Triad"]
-
 MIB = 1 << 20
 GEMM_SIZE = 768
 CLOCK_STEPS = 60_000

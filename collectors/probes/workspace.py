@@ -15,8 +15,6 @@ from laggard.collectors.probes.base import Probe
 from laggard.collectors.probes.cublas_library import CapturedCublas
 from laggard.collectors.probes.cuda_kernels import KERNELS
 
-__all__ = ["MIB", "SCRATCH_BYTES", "SPARE_BYTES", "GpuProbe", "Workspace"]
-
 _log = logging.getLogger("laggard.collectors")
 
 MIB = 1 << 20
@@ -34,11 +32,6 @@ class Workspace:
 
     Together with the two pointer chases that makes 184 MiB, and 40 MiB more while matrices are written and checked. If
     the device's last cache is larger than 50 MiB, the block and the larger chase are 1.6 times as large as that cache.
-
-    Raises
-    ------
-    ProbeUnavailableError
-        If there is not even enough memory for a quarter.
     """
 
     def __init__(self, device: GpuDevice) -> None:
@@ -93,13 +86,7 @@ class Workspace:
         return AMD_LAST_CACHE_BYTES if self.cupy.cuda.runtime.is_hip else self._l2_bytes()
 
     def views(self, count: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
-        """Return adjacent arrays in the scratch memory.
-
-        Raises
-        ------
-        ProbeUnavailableError
-            If they do not fit.
-        """
+        """Return adjacent arrays in the scratch memory."""
         n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if count * n_bytes > self.scratch.nbytes:
             raise ProbeUnavailableError(self.device.gpu, f"cannot spare {count * n_bytes >> 20} MiB")
@@ -109,13 +96,7 @@ class Workspace:
 
 
 class GpuProbe(Probe):
-    """A probe that shares its memory with the other probes of its device.
-
-    Attributes
-    ----------
-    is_graph
-        Whether a repeat is submitted as one CUDA graph: it has several kernels, and each would need a call from Python.
-    """
+    """A probe that shares its memory with the other probes of its device."""
 
     is_graph = False
     _launch: Callable[[], object] | None = None

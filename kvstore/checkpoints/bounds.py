@@ -7,8 +7,6 @@ from pathlib import Path
 
 from laggard.system.memory import memory_available_bytes, memory_limit_bytes
 
-__all__ = ["MEMORY_FOLDER", "default_memory", "memory_to_spare_bytes"]
-
 MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108 - the files in it have no names
 # Of the memory file system's size, and of the machine's: the program and others need some too.
 _SHARE_OF_FOLDER = 0.8
@@ -20,15 +18,7 @@ _SHARE_LEFT = 0.05
 
 
 def default_memory(folder: Path, sharers: int) -> tuple[Path | None, int]:
-    """Return where to have shards, and how much of it to use, if several nodes share this machine.
-
-    Parameters
-    ----------
-    folder
-        Of the file system in memory.
-    sharers
-        How many nodes.
-    """
+    """Return where to have shards, and how much of it to use, if several nodes share this machine."""
     machine_bytes = memory_limit_bytes()
     whole = os.statvfs(folder)
     folder_bytes = whole.f_blocks * whole.f_frsize

@@ -36,9 +36,8 @@ from laggard.kvstore.errors import (
 )
 from laggard.kvstore.state.local_state import is_outside_jobs
 from laggard.kvstore.state.mapping import State, Transaction
-from laggard.kvstore.values.codec import Buffer, Encoded, Value, encode
-
-__all__ = ["Checkpointer"]
+from laggard.kvstore.values.codec import Encoded, encode
+from laggard.kvstore.values.decoding import Buffer, Value
 
 _log = logging.getLogger(__name__)
 

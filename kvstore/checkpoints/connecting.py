@@ -10,8 +10,6 @@ from pathlib import Path
 
 from laggard.kvstore.checkpoints.wire import receive_with_file, send
 
-__all__ = ["ANSWER_DEADLINE_S", "Wanted", "ask_ahead", "connect", "deadline_s"]
-
 # The servers are started when a program first has a checkpointer.
 START_DEADLINE_S = 60.0
 ANSWER_DEADLINE_S = 90.0

@@ -15,9 +15,7 @@ from pathlib import Path
 
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES
 from laggard.kvstore.errors import StateFullError
-from laggard.kvstore.values.codec import Buffer
-
-__all__ = ["map_shard_file", "remove_other_shards", "shard_file", "write_shard_file"]
+from laggard.kvstore.values.decoding import Buffer
 
 _SUFFIX = ".shard"
 _PRIVATE_FOLDER = 0o700
@@ -32,13 +30,7 @@ def shard_file(folder: Path, shard_id: str) -> Path:
 def write_shard_file(
     folder: Path, shard_id: str, size_bytes: int, read: Callable[[int, int], Buffer], sums: bytes
 ) -> None:
-    """Write a shard, whose bytes ``read(start, stop)`` returns, and its checksums.
-
-    Raises
-    ------
-    StateFullError
-        If there is no room left.
-    """
+    """Write a shard, whose bytes ``read(start, stop)`` returns, and its checksums."""
     folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
     draft = folder / f".{shard_id}.{secrets.token_hex(4)}"
     try:
@@ -60,13 +52,7 @@ def write_shard_file(
 
 
 def map_shard_file(folder: Path, shard_id: str, size_bytes: int) -> tuple[mmap.mmap, bytes]:
-    """Return the content of a shard, mapped privately, and its checksums.
-
-    Raises
-    ------
-    OSError, ValueError
-        If it is not there, or shorter than it should be.
-    """
+    """Return the content of a shard, mapped privately, and its checksums."""
     with shard_file(folder, shard_id).open("rb") as file:
         mapped = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
         file.seek(size_bytes)

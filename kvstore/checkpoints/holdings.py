@@ -25,8 +25,6 @@ from laggard.kvstore.checkpoints.peers import Peers, TransferError
 from laggard.kvstore.checkpoints.shard_file import ShardFile
 from laggard.kvstore.errors import FencedError, KVStoreError, StateFullError
 
-__all__ = ["Held", "Holdings"]
-
 _log = logging.getLogger("laggard.kvstore.checkpoints")
 
 LOOK_INTERVAL_S = 1.0
@@ -37,49 +35,25 @@ N_WORKERS = 4
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """A shard in this node's memory.
-
-    Attributes
-    ----------
-    key, id
-        Which.
-    file
-        Its bytes.
-    sums
-        Its checksums, once they are known.
-    is_own
-        Whether a program of this node saved it.
-    """
+    """A shard in this node's memory."""
 
     key: ShardKey
     id: str
-    file: ShardFile
-    sums: bytes | None = None
-    is_own: bool = False
+    file: ShardFile  # its bytes
+    sums: bytes | None = None  # its checksums, once they are known
+    is_own: bool = False  # whether a program of this node saved it
     is_in_work: bool = False
     is_settled: bool = False
 
 
 class Holdings:
-    """The shards of one node.
-
-    Parameters
-    ----------
-    memory
-        Where they are.
-    job
-        What State knows of them, and which servers there are.
-    peers
-        Connections to the others.
-    directory
-        Shared directory for a further copy; None: there is none.
-    """
+    """The shards of one node."""
 
     def __init__(self, memory: ShardMemory, job: JobView, peers: Peers, directory: Path | None) -> None:
-        self._memory = memory
-        self._job = job
-        self._peers = peers
-        self._directory = directory
+        self._memory = memory  # where they are
+        self._job = job  # what State knows of them, and which servers there are
+        self._peers = peers  # connections to the others
+        self._directory = directory  # shared directory for a further copy; None: there is none
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
         self._avoided: dict[str, float] = {}

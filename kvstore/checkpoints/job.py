@@ -16,30 +16,17 @@ from laggard.kvstore.errors import FencedError, KVStoreError, NoLaunchRecordErro
 from laggard.kvstore.state.layout import UPKEEP
 from laggard.kvstore.state.mapping import State, Transaction
 
-__all__ = ["JobView"]
-
-
 TOLD_FOR_S = 3600
 
 
 class JobView:
-    """The job as the shard server of one node sees it. From any thread.
-
-    Parameters
-    ----------
-    client, endpoint
-        Connection to the state server.
-    registry
-        The shard servers.
-    host, server
-        This node, and the id of this server.
-    """
+    """The job as the shard server of one node sees it. From any thread."""
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint, registry: Registry, host: str, server: str) -> None:
-        self._client = client
+        self._client = client  # connection to the state server
         self._endpoint = endpoint
-        self.registry = registry
-        self.host = host
+        self.registry = registry  # the shard servers
+        self.host = host  # this node, and the id of this server
         self.server = server
         self._meta = endpoint.key("state", "meta")
         self._lock = threading.Lock()
@@ -85,13 +72,7 @@ class JobView:
         return record if may_change(key, record, record.id, launch) else None
 
     def change_record(self, key: ShardKey, shard_id: str, change: Callable[[ShardRecord], ShardRecord]) -> ShardRecord:
-        """Change the record of a shard, under the fence of its launch unless it is complete already.
-
-        Raises
-        ------
-        FencedError
-            If its launch is over, or it was deleted or replaced.
-        """
+        """Change the record of a shard, under the fence of its launch unless it is complete already."""
         launch = self.launch()
 
         def apply(transaction: Transaction) -> ShardRecord:

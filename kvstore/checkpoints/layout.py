@@ -16,21 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from laggard.kvstore.values.codec import Buffer
-
-__all__ = [
-    "BLOCK_BYTES",
-    "FOOTER_BYTES",
-    "Index",
-    "Plan",
-    "block_range",
-    "digest",
-    "index_range",
-    "parse_index",
-    "plan",
-    "sums_of",
-    "wrong_block",
-]
+from laggard.kvstore.values.decoding import Buffer
 
 BLOCK_BYTES = 4 << 20
 _ALIGNMENT = 64
@@ -41,33 +27,18 @@ _SUM_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where each part of a shard goes.
+    """Where each part of a shard goes."""
 
-    Attributes
-    ----------
-    parts
-        Offset and content of each part, the index included.
-    size_bytes
-        Of the whole shard.
-    """
-
-    parts: tuple[tuple[int, Buffer], ...]
-    size_bytes: int
+    parts: tuple[tuple[int, Buffer], ...]  # offset and content of each part, the index included
+    size_bytes: int  # of the whole shard
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The pieces of a shard.
+    """The pieces of a shard."""
 
-    Attributes
-    ----------
-    kind
-        ``tree``: the pieces are what the codec made of a value; ``pieces``: they are the program's own.
-    places
-        Offset and size of each piece in bytes, by name, in the order in which they were saved.
-    """
-
-    kind: str
+    kind: str  # `tree`: the pieces are what the codec made of a value; `pieces`: they are the program's own
+    # Offset and size of each piece in bytes, by name, in the order in which they were saved
     places: Mapping[str, tuple[int, int]]
 
 
@@ -87,13 +58,7 @@ def plan(kind: str, pieces: Iterable[tuple[str, Buffer]]) -> Plan:
 
 
 def index_range(footer: Buffer, size_bytes: int) -> tuple[int, int]:
-    """Return where the index begins and ends, from the last bytes of a shard.
-
-    Raises
-    ------
-    ValueError
-        If this is not the end of a shard of that size.
-    """
+    """Return where the index begins and ends, from the last bytes of a shard."""
     start, length = _FOOTER.unpack(footer)
     if start + length + FOOTER_BYTES != size_bytes:
         raise ValueError("its index is not where it should be")
@@ -101,13 +66,7 @@ def index_range(footer: Buffer, size_bytes: int) -> tuple[int, int]:
 
 
 def parse_index(text: Buffer) -> Index:
-    """Read an index.
-
-    Raises
-    ------
-    ValueError
-        If it is none.
-    """
+    """Read an index."""
     found = json.loads(bytes(text))
     return Index(str(found["kind"]), {str(name): (int(at), int(size)) for name, at, size in found["pieces"]})
 
@@ -130,17 +89,7 @@ def block_range(start: int, stop: int, size_bytes: int) -> tuple[int, int]:
 
 
 def wrong_block(sums: bytes, start: int, blocks: Sequence[Buffer] | Iterator[Buffer]) -> int | None:
-    """Return the offset of the first of some blocks that does not match its checksum, or None.
-
-    Parameters
-    ----------
-    sums
-        Of all blocks of the shard.
-    start
-        Offset of the first of these.
-    blocks
-        Their content.
-    """
+    """Return the offset of the first of some blocks that does not match its checksum, or None."""
     for number, block in enumerate(blocks, start // BLOCK_BYTES):
         expected = int.from_bytes(sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES], "little")
         if len(sums) < (number + 1) * _SUM_BYTES or zlib.crc32(block) != expected:

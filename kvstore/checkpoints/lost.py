@@ -7,26 +7,14 @@ from dataclasses import dataclass
 
 from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord, is_record, shards_in, that_count
 
-__all__ = ["LostCheckpoint", "lost_with_job"]
-
 
 @dataclass(frozen=True, slots=True)
 class LostCheckpoint:
-    """The newest checkpoint of an earlier job, if its shards are nowhere any more.
+    """The newest checkpoint of an earlier job, if its shards are nowhere any more."""
 
-    Attributes
-    ----------
-    name
-        Of its checkpointer.
-    step
-        Its step.
-    left
-        Step of the newest one that can still be read; None: there is none.
-    """
-
-    name: str
-    step: int
-    left: int | None
+    name: str  # of its checkpointer
+    step: int  # its step
+    left: int | None  # step of the newest one that can still be read; None: there is none
 
     def __str__(self) -> str:
         left = "none is left" if self.left is None else f"the newest that is left is that of step {self.left}"
@@ -36,17 +24,7 @@ class LostCheckpoint:
 def lost_with_job(
     keys: Iterable[str], read: Callable[[str], ShardRecord | None], *, directory: bool
 ) -> Iterator[LostCheckpoint]:
-    """Yield what is lost of each checkpointer, before the first shard server of a new job runs.
-
-    Parameters
-    ----------
-    keys
-        Of State.
-    read
-        Returns the record of a key.
-    directory
-        Whether there is a shared directory.
-    """
+    """Yield what is lost of each checkpointer, before the first shard server of a new job runs."""
     keys = list(keys)
     records = {ShardKey.of_record(key): record for key in keys if is_record(key) and (record := read(key))}
     for name in sorted({key.name for key in records}):

@@ -14,20 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = [
-    "Checkpoint",
-    "Found",
-    "ShardKey",
-    "ShardRecord",
-    "is_record",
-    "may_change",
-    "next_peers",
-    "no_longer_kept",
-    "shards_in",
-    "that_count",
-    "under_way",
-]
-
 _KEY = r"/(\d+)/(\d+)/(\d+)-(\d+)(/shard)?"
 _SUFFIX = "/shard"
 
@@ -43,18 +29,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class ShardKey:
-    """The part of a checkpoint that one rank saved.
+    """The part of a checkpoint that one rank saved."""
 
-    Attributes
-    ----------
-    name
-        Of the checkpointer.
-    checkpoint, rank
-        Which shard.
-    """
-
-    name: str
-    checkpoint: Checkpoint
+    name: str  # of the checkpointer
+    checkpoint: Checkpoint  # which shard
     rank: int
 
     @property
@@ -75,13 +53,7 @@ class ShardKey:
 
     @classmethod
     def of_record(cls, key: str) -> ShardKey:
-        """Return the shard that a key is the record of.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-        """
+        """Return the shard that a key is the record of."""
         match = re.fullmatch("(?s:(.*))" + _KEY, key)
         if match is None or not match[6]:
             raise ValueError(f"{key!r} is no record of a shard")
@@ -96,33 +68,16 @@ class ShardKey:
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """What State says about a shard that the nodes hold.
+    """What State says about a shard that the nodes hold."""
 
-    Attributes
-    ----------
-    id
-        Tells it from another one that was saved for the same step.
-    size_bytes
-        Its size.
-    asked
-        How many nodes are to have a copy.
-    directory
-        Whether the shared directory is to have one.
-    copies
-        The nodes that have one: for each host, the id of the shard server that holds it in its memory.
-    in_directory
-        Whether the shared directory has one.
-    sums
-        Checksum of its checksums; None until they are known.
-    """
-
-    id: str
-    size_bytes: int
-    asked: int
-    directory: bool = False
+    id: str  # tells it from another one that was saved for the same step
+    size_bytes: int  # its size
+    asked: int  # how many nodes are to have a copy
+    directory: bool = False  # whether the shared directory is to have one
+    # The nodes that have one: for each host, the id of the shard server that holds it in its memory
     copies: Mapping[str, str] = field(default_factory=dict)
-    in_directory: bool = False
-    sums: int | None = None
+    in_directory: bool = False  # whether the shared directory has one
+    sums: int | None = None  # checksum of its checksums; None until they are known
 
     @property
     def is_complete(self) -> bool:
@@ -149,18 +104,10 @@ class ShardRecord:
 
 @dataclass(slots=True)
 class Found:
-    """The shards of one checkpoint in State.
+    """The shards of one checkpoint in State."""
 
-    Attributes
-    ----------
-    values
-        Ranks whose shard State itself holds.
-    records
-        Ranks with a record.
-    """
-
-    values: set[int] = field(default_factory=set)
-    records: set[int] = field(default_factory=set)
+    values: set[int] = field(default_factory=set)  # ranks whose shard State itself holds
+    records: set[int] = field(default_factory=set)  # ranks with a record
 
     @property
     def ranks(self) -> set[int]:
@@ -190,17 +137,7 @@ def is_record(key: str) -> bool:
 
 
 def may_change(key: ShardKey, record: ShardRecord | None, shard_id: str, launch: int) -> bool:
-    """Return whether a shard server may add to the record of a shard that it has.
-
-    Parameters
-    ----------
-    key, record
-        The shard, and its record now; None if it is gone.
-    shard_id
-        Id of what the server has.
-    launch
-        The current launch: what an earlier one has not completed stays incomplete.
-    """
+    """Return whether a shard server may add to the record of a shard that it has."""
     if record is None or record.id != shard_id:
         return False
     return key.checkpoint.launch >= launch or record.is_complete
@@ -213,19 +150,7 @@ def that_count(
     *,
     directory: bool,
 ) -> list[Checkpoint]:
-    """Return the checkpoints that are complete and can be read, the newest first.
-
-    Parameters
-    ----------
-    present
-        All of which there is a shard.
-    records
-        The records of their shards, by checkpoint and rank.
-    servers
-        Ids of the shard servers that run, by host.
-    directory
-        Whether there is a shared directory.
-    """
+    """Return the checkpoints that are complete and can be read, the newest first."""
 
     def counts(each: Checkpoint) -> bool:
         found = [records.get((each, rank)) for rank in present[each].records]
@@ -238,17 +163,7 @@ def that_count(
 
 
 def under_way(keys: Iterable[str], read: Callable[[str], ShardRecord | None], launch: int) -> int:
-    """Return how many shards of checkpoints that every rank of a launch has saved lack copies.
-
-    Parameters
-    ----------
-    keys
-        Of State.
-    read
-        Returns the record of a key.
-    launch
-        The launch.
-    """
+    """Return how many shards of checkpoints that every rank of a launch has saved lack copies."""
     records = [ShardKey.of_record(key) for key in keys if is_record(key)]
     own = [key for key in records if key.checkpoint.launch == launch]
     saved = Counter((key.name, key.checkpoint) for key in own)
@@ -259,19 +174,7 @@ def under_way(keys: Iterable[str], read: Callable[[str], ShardRecord | None], la
 def no_longer_kept(
     found: Iterable[Checkpoint], complete: Sequence[Checkpoint], keep: int, launch: int
 ) -> set[Checkpoint]:
-    """Return which checkpoints to delete.
-
-    Parameters
-    ----------
-    found
-        All of which there is a shard.
-    complete
-        The complete ones that can be read, the newest first.
-    keep
-        How many of those to keep.
-    launch
-        The current launch: earlier ones complete nothing any more.
-    """
+    """Return which checkpoints to delete."""
     kept = complete[:keep]
 
     def goes(each: Checkpoint) -> bool:

@@ -21,8 +21,6 @@ from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, Plan
 from laggard.kvstore.checkpoints.populate import SLICE_BYTES, populate
 from laggard.kvstore.errors import KVStoreError
 
-__all__ = ["Mappings", "write_parts"]
-
 # A save takes this share of the processors, and several ranks of a node save at once.
 _PROCESSORS_PER_THREAD = 4
 # For how many shards of an owner to have memory: that of the second is made before copies of the first take processors.
@@ -33,16 +31,11 @@ _log = logging.getLogger("laggard.kvstore")
 
 
 class Mappings:
-    """What a process has mapped to write to it, by the files' numbers. From any thread.
-
-    Parameters
-    ----------
-    prepare
-        Called in a thread: has a file ready, and returns its number and a descriptor, to be closed; None if there is
-        no memory for it, or none is needed.
-    """
+    """What a process has mapped to write to it, by the files' numbers. From any thread."""
 
     def __init__(self, prepare: Callable[[Wanted], tuple[int, int] | None]) -> None:
+        # Called in a thread: has a file ready, and returns its number and a descriptor, to be closed; None if there is
+        # no memory for it, or none is needed
         self._prepare = prepare
         self._mapped: dict[int, mmap.mmap] = {}
         self._given_up: list[mmap.mmap] = []
@@ -116,15 +109,8 @@ class Mappings:
 
 
 def write_parts(plan: Plan, descriptor: int, mapping: mmap.mmap | None, ready_bytes: int) -> None:
-    """Copy a shard into a file: through its mapping what has memory, the rest by writing.
-
-    Writing fails where there is no memory; to touch a mapping would end the process.
-
-    Raises
-    ------
-    OSError
-        If the file system is full.
-    """
+    """Copy a shard into a file: through its mapping what has memory, the rest by writing."""
+    # Writing fails where there is no memory; to touch a mapping would end the process.
     mapped_bytes = 0 if mapping is None else min(ready_bytes, len(mapping))
     _copy_mapped(plan, np.frombuffer(mapping or b"", np.uint8)[:mapped_bytes])
     for at, part in plan.parts:

@@ -22,53 +22,25 @@ from laggard.kvstore.checkpoints.populate import SLICE_BYTES, allocate
 from laggard.kvstore.checkpoints.shard_file import ShardFile, whole_grains
 from laggard.system.memory import memory_available_bytes
 
-__all__ = ["NoRoom", "ShardMemory", "may_be_new"]
-
 
 class NoRoom(Exception):  # noqa: N818 - says why, to the server, which tells the program
-    """A shard does not fit.
-
-    Attributes
-    ----------
-    bound_bytes, used_bytes
-        How much there may be, and how much of that cannot be freed.
-    reason
-        Whose limit it is: ``bound`` or ``file system``.
-    """
+    """A shard does not fit."""
 
     def __init__(self, bound_bytes: int, used_bytes: int, reason: str) -> None:
         super().__init__(bound_bytes, used_bytes, reason)
-        self.bound_bytes = bound_bytes
+        self.bound_bytes = bound_bytes  # how much there may be, and how much of that cannot be freed
         self.used_bytes = used_bytes
-        self.reason = reason
+        self.reason = reason  # whose limit it is: `bound` or `file system`
 
 
 def may_be_new(n_spare: int, n_in_turn: int, ahead: int, n_files: int) -> bool:
-    """Return whether an owner gets fresh memory for a shard.
-
-    Parameters
-    ----------
-    n_spare, n_in_turn
-        How many spare files it has, and how many that it will write again, the spare ones included.
-    ahead, n_files
-        As for `ShardMemory.prepare`.
-    """
+    """Return whether an owner gets fresh memory for a shard."""
     # If there is none for the next shard, the save would go into fresh memory itself.
     return ahead == n_spare and (ahead == 0 or n_in_turn < n_files)
 
 
 class ShardMemory:
-    """All shards that a node holds. From any thread.
-
-    Parameters
-    ----------
-    folder
-        On a file system in memory; None: there is none of a useful size, and the kernel's own is used.
-    bound_bytes
-        How much of it to use at most, the spare files included.
-    to_spare_bytes
-        Returns how much more memory the node can do without; below 0 it is short of memory.
-    """
+    """All shards that a node holds. From any thread."""
 
     def __init__(
         self,
@@ -76,8 +48,10 @@ class ShardMemory:
         bound_bytes: int,
         to_spare_bytes: Callable[[], int] = memory_to_spare_bytes,
     ) -> None:
+        # On a file system in memory; None: there is none of a useful size, and the kernel's own is used
         self._folder = folder
-        self.bound_bytes = bound_bytes
+        self.bound_bytes = bound_bytes  # how much of it to use at most, the spare files included
+        # Returns how much more memory the node can do without; below 0 it is short of memory
         self._to_spare_bytes = to_spare_bytes
         # A program may have files of a server that was killed mapped, and must not take ours for them.
         self._numbers = itertools.count(secrets.randbits(40) << 20)
@@ -99,13 +73,7 @@ class ShardMemory:
             return sorted(file.number for file in self._files)
 
     def take(self, size_bytes: int, owner: str) -> ShardFile:
-        """Return a file of this size for a new shard.
-
-        Raises
-        ------
-        NoRoom
-            If it does not fit; everything is as before but for spare memory.
-        """
+        """Return a file of this size for a new shard."""
         reserved_bytes = whole_grains(size_bytes)
         with self._lock:
             if self._used_bytes() + reserved_bytes > self.bound_bytes:
@@ -154,31 +122,9 @@ class ShardMemory:
             file.is_lent = True
 
     def prepare(self, size_bytes: int, owner: str, ahead: int, n_files: int) -> tuple[ShardFile, int] | None:
-        """Have a spare file of this size whose memory is there; takes as long as fresh memory takes.
-
-        What needs memory meanwhile goes first: it takes the file, as far as it is, or its memory.  A file of the owner
-        that comes back meanwhile takes its place.
-
-        Parameters
-        ----------
-        size_bytes, owner
-            As for `take`.
-        ahead
-            How many shards of the owner come before the one that it is for.
-        n_files
-            How many files the owner uses in turn: what it has beyond that is closed, except for a last spare one.
-
-        Returns
-        -------
-        tuple of ShardFile and int, or None
-            The file, which may be in use by now, and a descriptor of it, to be closed; None if there is no room, the
-            owner has enough, or one is being prepared already.
-
-        Raises
-        ------
-        OSError
-            If the memory cannot be had, although there should be room.
-        """
+        """Have a spare file of this size whose memory is there; takes as long as fresh memory takes."""
+        # What needs memory meanwhile goes first: it takes the file, as far as it is, or its memory. A file of the owner
+        # that comes back meanwhile takes its place.
         reserved_bytes = whole_grains(size_bytes)
         with self._lock:
             self._n_files[owner] = n_files
@@ -281,11 +227,9 @@ class ShardMemory:
         return min(own, key=lambda each: (each.ready_bytes, each is not latest))
 
     def _spare_for(self, reserved_bytes: int, owner: str) -> ShardFile | None:
-        """Take the spare file that fits best: one of the same owner, of the nearest size.
-
-        What another owner has mapped for its next shards is taken only where there is no room for more, from who has
-        most of that.
-        """
+        """Take the spare file that fits best: one of the same owner, of the nearest size."""
+        # What another owner has mapped for its next shards is taken only where there is no room for more, from who has
+        # most of that.
         own = [each for each in self._idle() if each.owner == owner]
         others = [each for each in self._spare if each.owner != owner]
         if self._total_bytes() + reserved_bytes <= self.bound_bytes and reserved_bytes <= self._free_bytes():

@@ -32,8 +32,6 @@ from laggard.kvstore.errors import (
     ShardServerError,
 )
 
-__all__ = ["NodeStore", "current_store"]
-
 _log = logging.getLogger("laggard.kvstore")
 
 
@@ -53,23 +51,13 @@ def current_store() -> NodeStore | None:
 
 
 class NodeStore:
-    """Shards in the memory of the nodes, by way of the shard server of this one.
-
-    Parameters
-    ----------
-    settings, folder
-        Of the node.
-    control
-        Asks for the servers to be started, and knows the launch's nodes.
-    registry
-        The servers.
-    """
+    """Shards in the memory of the nodes, by way of the shard server of this one."""
 
     def __init__(self, settings: NodeShards, folder: Path, control: Control, registry: Registry) -> None:
-        self._settings = settings
+        self._settings = settings  # of the node
         self._socket_path = folder / SOCKET
-        self._control = control
-        self._registry = registry
+        self._control = control  # asks for the servers to be started, and knows the launch's nodes
+        self._registry = registry  # the servers
         self._directory = None if settings.directory is None else Path(settings.directory)
         self.has_directory = self._directory is not None
         self._connection: socket.socket | None = None
@@ -166,13 +154,7 @@ class NodeStore:
         return WholeSource(content)
 
     def fetch(self, key: ShardKey, record: ShardRecord, holders: list[str], start: int, stop: int) -> memoryview:
-        """Return verified blocks of a shard on another node.
-
-        Raises
-        ------
-        Unreadable
-            If none of the nodes that should have it has it.
-        """
+        """Return verified blocks of a shard on another node."""
         with self._exchange():
             connection = self._connected()
             connection.settimeout(deadline_s(stop - start))
@@ -186,15 +168,8 @@ class NodeStore:
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Have the connection to oneself for a block, and close it if an answer may be left in it.
-
-        A signal handler may raise an exception at any moment, and the program save once more before it ends.
-
-        Raises
-        ------
-        NestedSaveError
-            If this thread is in such a block already: a signal handler has interrupted it.
-        """
+        """Have the connection to oneself for a block, and close it if an answer may be left in it."""
+        # A signal handler may raise an exception at any moment, and the program save once more before it ends.
         if self._holder == threading.get_ident():
             raise NestedSaveError
         with self._lock:

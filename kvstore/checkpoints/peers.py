@@ -14,8 +14,6 @@ from laggard.kvstore.checkpoints.shard_file import ShardFile
 from laggard.kvstore.checkpoints.wire import receive, receive_exactly, receive_into, send
 from laggard.kvstore.errors import KVStoreError
 
-__all__ = ["PROGRESS_DEADLINE_S", "Peers", "TransferError", "read_shard"]
-
 # A peer that neither sends nor takes anything for this long is given up.
 PROGRESS_DEADLINE_S = 10.0
 # The peer's last word comes when State has answered it.
@@ -25,27 +23,18 @@ ANSWER_DEADLINE_S = 40.0
 class TransferError(KVStoreError):
     """Why a peer did not take a shard, or does not have it."""
 
+    reason: str
+    template = "{reason}"
+
 
 class Peers:
-    """Connections to other shard servers, encrypted, both ends with a certificate of the job.
-
-    Parameters
-    ----------
-    folder
-        The node's private folder, with the certificates.
-    """
+    """Connections to other shard servers, encrypted, both ends with a certificate of the job."""
 
     def __init__(self, folder: Path) -> None:
         self._context = tls_context(folder, ssl.Purpose.SERVER_AUTH)
 
     def put(self, peer: ServerAddress, key: str, shard_id: str, sums: bytes, file: ShardFile) -> None:
-        """Have a peer keep a shard; on return it has verified and recorded its copy.
-
-        Raises
-        ------
-        TransferError, OSError
-            If it has no room, or is too slow.
-        """
+        """Have a peer keep a shard; on return it has verified and recorded its copy."""
         with self._connected(peer) as connection:
             message = {"do": "put", "key": key, "id": shard_id, "size": file.size_bytes, "sums": len(sums)}
             send(connection, message, sums)
@@ -86,18 +75,7 @@ class Peers:
 def read_shard(
     peers: Peers, peer: ServerAddress, key: str, shard_id: str, expected: int, start: int, stop: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and content of the verified blocks of a range of a peer's shard.
-
-    Parameters
-    ----------
-    expected
-        Checksum of its checksums, as State has it.
-
-    Raises
-    ------
-    TransferError
-        If it does not have it, or what it has is damaged.
-    """
+    """Yield offset and content of the verified blocks of a range of a peer's shard."""
     sums = peers.sums(peer, key, shard_id)
     if digest(sums) != expected:
         raise TransferError("its checksums are not those that State knows")

@@ -13,8 +13,6 @@ from contextlib import suppress
 
 import numpy as np
 
-__all__ = ["SLICE_BYTES", "allocate", "populate"]
-
 # How much at a time: a few milliseconds.
 SLICE_BYTES = 8 << 20
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
@@ -25,16 +23,8 @@ _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctype
 
 
 def populate(mapping: mmap.mmap, start: int, stop: int) -> None:
-    """Have the memory of a range, and have it mapped. Other threads run meanwhile.
-
-    It is in huge pages where the file system allows that.
-
-    Raises
-    ------
-    OSError
-        If there is no memory (``ENOMEM``), the file system is full or the file shorter (``ENOSPC``: to touch it would
-        end the process), or the kernel is too old (``EINVAL``).
-    """
+    """Have the memory of a range, and have it mapped. Other threads run meanwhile."""
+    # It is in huge pages where the file system allows that.
     with suppress(OSError):  # a kernel without them
         mapping.madvise(mmap.MADV_HUGEPAGE, start, stop - start)
     address = np.frombuffer(mapping, np.uint8).ctypes.data  # without the GIL, which mmap.madvise keeps
@@ -42,13 +32,7 @@ def populate(mapping: mmap.mmap, start: int, stop: int) -> None:
 
 
 def allocate(descriptor: int, mapping: mmap.mmap, start: int, stop: int) -> None:
-    """Have the memory of a range of a file, on old kernels without clearing it.
-
-    Raises
-    ------
-    OSError
-        If there is none.
-    """
+    """Have the memory of a range of a file, on old kernels without clearing it."""
     try:
         populate(mapping, start, stop)
     except OSError as error:

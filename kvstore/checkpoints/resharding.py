@@ -19,18 +19,6 @@ from laggard.kvstore.errors import MissingElementsError, ReshardingError
 from laggard.kvstore.values.blocks import Block, Region, plan_reads
 from laggard.kvstore.values.decoding import Stream, Value, leaf_in_place, naming_errors, read_header, read_leaf, rebuild
 
-__all__ = [
-    "Path",
-    "Regions",
-    "StoredBlock",
-    "StoredLeaf",
-    "even_regions",
-    "open_tree",
-    "read_whole",
-    "reshard",
-    "with_items",
-]
-
 Path: TypeAlias = "tuple[str | int, ...]"
 """Where a value is in a tree: keys of dicts, and positions in lists."""
 
@@ -61,12 +49,7 @@ class StoredBlock:
     shape: tuple[int, ...]
 
     def read_rows(self, region: Region) -> tuple[memoryview, tuple[int, ...], tuple[slice, ...]]:
-        """Read the rows of the block that a region lies in, which are stored one after the other.
-
-        Returns
-        -------
-        The bytes of the rows, their shape, and where the region lies in them.
-        """
+        """Read the rows of the block that a region lies in, which are stored one after the other."""
         if not region.shape:
             return self.data.shard.read(self.data.piece), (), ()
         rows, *others = region.slices(self.region)
@@ -81,13 +64,7 @@ class StoredBlock:
 
 
 def open_tree(key: str, shard: Shard) -> Value:
-    """Return the tree of a shard with a `StoredLeaf` for each large value, and a `StoredBlock` for each block.
-
-    Raises
-    ------
-    CorruptValueError
-        If the bytes are not those of a value; it names the key.
-    """
+    """Return the tree of a shard with a `StoredLeaf` for each large value, and a `StoredBlock` for each block."""
     header = iter([shard.read(HEADER)])
     with naming_errors(key):
         return rebuild(read_header(Stream(key, header).read_into), _Later(shard))
@@ -122,30 +99,7 @@ def even_regions(rank: int, ranks: int) -> Regions:
 
 
 def reshard(trees: Sequence[Value], regions: Regions, *, path: Path = ()) -> Value:
-    """Return one rank's part of a checkpoint.
-
-    Parameters
-    ----------
-    trees
-        From `open_tree`, of every rank that saved, in order.
-    regions
-        Which elements of each array this rank wants.
-    path
-        Where the trees are in those of the whole checkpoint.
-
-    Returns
-    -------
-    Value
-        The tree that this rank would have saved: with a `Block` in place of each block, and what is not a block as the
-        lowest rank saved it.
-
-    Raises
-    ------
-    MissingElementsError
-        If no rank saved some of the wanted elements; it names them.
-    ReshardingError
-        If the ranks disagree about an array, or a region is not within it.
-    """
+    """Return one rank's part of a checkpoint."""
     first = trees[0]
     blocks = [tree for tree in trees if isinstance(tree, StoredBlock)]
     if blocks:

@@ -34,8 +34,6 @@ from laggard.kvstore.errors import KVStoreError
 from laggard.logs import configure_logging
 from laggard.system.unproven import Unproven, accepted, shut_down
 
-__all__ = ["ShardServer", "main"]
-
 _log = logging.getLogger("laggard.kvstore.checkpoints")
 
 # How long to look for what is no longer kept before a shard is refused.
@@ -48,27 +46,15 @@ _LOW_PRIORITY = 10
 
 
 class ShardServer:
-    """The shard server of one node.
-
-    Parameters
-    ----------
-    folder
-        The node's private folder.
-    settings
-        The node's.
-    endpoint
-        The job's state server.
-    memory_folder
-        Where to have the shards: on a file system in memory.
-    """
+    """The shard server of one node."""
 
     def __init__(
         self, folder: Path, settings: NodeShards, endpoint: Endpoint, memory_folder: Path = MEMORY_FOLDER
     ) -> None:
         where, default_bytes = default_memory(memory_folder, settings.sharers)
         client = endpoint.connect()
-        self._folder = folder
-        self._settings = settings
+        self._folder = folder  # the node's private folder
+        self._settings = settings  # the node's
         self._memory = ShardMemory(where, settings.memory_bytes or default_bytes)
         self._registry = Registry(client, endpoint, settings.run)
         self._job = JobView(client, endpoint, self._registry, settings.host, secrets.token_hex(8))

@@ -14,17 +14,6 @@ import redis
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 
-__all__ = [
-    "AUTHORITY",
-    "CERTIFICATE",
-    "SETTINGS_FILE",
-    "SOCKET",
-    "NodeShards",
-    "Registry",
-    "ServerAddress",
-    "tls_context",
-]
-
 SETTINGS_FILE = "shards.json"
 CERTIFICATE, AUTHORITY = "shards.pem", "shards-authority.pem"
 """The node's certificate, with its key, and what the others' are verified against."""
@@ -33,28 +22,15 @@ SOCKET = "shards.sock"
 
 @dataclass(frozen=True, slots=True)
 class NodeShards:
-    """The settings of one node.
+    """The settings of one node."""
 
-    Attributes
-    ----------
-    host, address
-        Its host name, and where its shard server listens for its peers.
-    run
-        Id of this run of the job: what the memory of an earlier one held is gone.
-    sharers
-        How many of the job's nodes share its machine.
-    memory_bytes
-        How much shards may use of its memory; None: a large part of the file system in memory.
-    directory
-        Shared directory; None: there is none.
-    """
-
-    host: str
+    host: str  # its host name, and where its shard server listens for its peers
     address: str
-    run: str
-    sharers: int = 1
+    run: str  # id of this run of the job: what the memory of an earlier one held is gone
+    sharers: int = 1  # how many of the job's nodes share its machine
+    # How much shards may use of its memory; None: a large part of the file system in memory
     memory_bytes: int | None = None
-    directory: str | None = None
+    directory: str | None = None  # shared directory; None: there is none
 
     def to_json(self) -> str:
         """Return the content of the settings file."""

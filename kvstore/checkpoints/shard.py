@@ -18,9 +18,8 @@ from laggard.kvstore.checkpoints.layout import (
     wrong_block,
 )
 from laggard.kvstore.errors import CorruptValueError
-from laggard.kvstore.values.codec import Value, decode_in_place
-
-__all__ = ["HEADER", "PartialSource", "Shard", "Source", "WholeSource", "shard_of_bytes", "verify_whole"]
+from laggard.kvstore.values.codec import decode_in_place
+from laggard.kvstore.values.decoding import Value
 
 HEADER = "header"
 _MAX_THREADS = 8
@@ -55,19 +54,11 @@ class WholeSource:
 
 
 class PartialSource:
-    """A shard on another node, of which only what is read is fetched, in blocks.
-
-    Parameters
-    ----------
-    size_bytes
-        Its size.
-    fetch
-        Returns verified blocks, given where they begin and end.
-    """
+    """A shard on another node, of which only what is read is fetched, in blocks."""
 
     def __init__(self, size_bytes: int, fetch: Callable[[int, int], memoryview]) -> None:
-        self.size_bytes = size_bytes
-        self._fetch = fetch
+        self.size_bytes = size_bytes  # its size
+        self._fetch = fetch  # returns verified blocks, given where they begin and end
 
     def read(self, start: int, stop: int) -> memoryview:
         """Fetch a range of it."""
@@ -79,28 +70,11 @@ class PartialSource:
 
 
 class Shard:
-    """A shard, piece by piece. Use it in a ``with`` block, or close it.
-
-    Parameters
-    ----------
-    key
-        Its key, named in errors.
-    source
-        Its bytes.
-
-    Attributes
-    ----------
-    sizes
-        Size of each piece in bytes, by name, in the order in which they were saved.  What was saved as a tree has the
-        pieces ``header`` (what the codec says of the tree) and ``0``, ``1``, ... (the bytes of its arrays and long
-        texts, in the header's order).
-    is_tree
-        Whether it was saved as a tree.
-    """
+    """A shard, piece by piece. Use it in a ``with`` block, or close it."""
 
     def __init__(self, key: str, source: Source) -> None:
-        self._key = key
-        self._source = source
+        self._key = key  # its key, named in errors
+        self._source = source  # its bytes
         size_bytes = source.size_bytes
         try:
             footer = source.read(size_bytes - FOOTER_BYTES, size_bytes)
@@ -108,7 +82,10 @@ class Shard:
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptValueError(key, f"its index cannot be read: {error!r}") from error
         self._places = index.places
-        self.is_tree = index.kind == "tree"
+        self.is_tree = index.kind == "tree"  # whether it was saved as a tree
+        # Size of each piece in bytes, by name, in the order in which they were saved. What was saved as a tree has the
+        # pieces `header` (what the codec says of the tree) and `0`, `1`, ... (the bytes of its arrays and long texts,
+        # in the header's order).
         self.sizes: Mapping[str, int] = {name: size for name, (_, size) in index.places.items()}
 
     def __enter__(self) -> Self:
@@ -122,15 +99,7 @@ class Shard:
         self._source.close()
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
-        """Return a piece, or a range of its bytes: private memory that may be written to.
-
-        Raises
-        ------
-        KeyError
-            If there is no such piece.
-        DamagedCheckpointError, OSError
-            If it cannot be read, or does not match its checksums.
-        """
+        """Return a piece, or a range of its bytes: private memory that may be written to."""
         at, size = self._places[name]
         stop = size if stop is None else min(stop, size)
         return self._source.read(at + start, at + stop) if start < stop else memoryview(bytearray())

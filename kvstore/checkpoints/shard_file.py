@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from laggard.kvstore.values.codec import Buffer
-
-__all__ = ["ShardFile", "whole_grains"]
+from laggard.kvstore.values.decoding import Buffer
 
 # Shards of one program differ by the length of a number in their header; their files do not.
 _GRAIN_BYTES = 1 << 20
@@ -20,42 +18,19 @@ def whole_grains(size_bytes: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class ShardFile:
-    """A file without a name.
+    """A file without a name."""
 
-    Attributes
-    ----------
-    number
-        Tells it from all others, those of another server included.
-    descriptor
-        Open for reading and writing.
-    owner
-        Who wrote it last, or is going to; whoever wrote a file may still have it mapped.
-    size_bytes
-        Size of the shard in it.
-    reserved_bytes
-        Size of the file.
-    ready_bytes
-        How much of it, from its beginning, has memory; to touch the rest ends a process if there is none left.
-    is_ahead
-        Whether it is spare, and its owner has it mapped already for one of its next shards.
-    is_lent
-        Whether a program may have it mapped to read it; then it is never written again.
-    readers
-        How many threads of this process are reading it.
-    is_over
-        Whether it goes back as soon as they are done.
-    """
-
-    number: int
-    descriptor: int
-    owner: str
-    size_bytes: int = 0
-    reserved_bytes: int = 0
+    number: int  # tells it from all others, those of another server included
+    descriptor: int  # open for reading and writing
+    owner: str  # who wrote it last, or is going to; whoever wrote a file may still have it mapped
+    size_bytes: int = 0  # size of the shard in it
+    reserved_bytes: int = 0  # size of the file
+    # How much of it, from its beginning, has memory; to touch the rest ends a process if there is none left
     ready_bytes: int = 0
-    is_ahead: bool = False
-    is_lent: bool = False
-    readers: int = 0
-    is_over: bool = False
+    is_ahead: bool = False  # whether it is spare, and its owner has it mapped already for one of its next shards
+    is_lent: bool = False  # whether a program may have it mapped to read it; then it is never written again
+    readers: int = 0  # how many threads of this process are reading it
+    is_over: bool = False  # whether it goes back as soon as they are done
 
     def read(self, start: int, stop: int) -> bytes:
         """Return a range of its bytes."""

@@ -12,8 +12,6 @@ from laggard.kvstore.checkpoints.layout import Plan, digest, sums_of
 from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord
 from laggard.kvstore.checkpoints.shard import Shard, WholeSource, verify_whole
 
-__all__ = ["FolderStore", "ShardStore", "Unreadable", "read_from_folder"]
-
 
 class Unreadable(Exception):  # noqa: N818 - says why, to the checkpointer, which knows the step
     """Why a shard cannot be read."""
@@ -28,36 +26,16 @@ class ShardStore(Protocol):
         """Return the ids of the shard servers that run, by host."""
 
     def write(self, plan: Plan, owner: str, copies: int) -> ShardRecord:
-        """Copy a shard out of the program's arrays, and return the record for State, which does not name it yet.
-
-        Raises
-        ------
-        ShardMemoryError, StateFullError
-            If there is no room; nothing has changed.
-        """
+        """Copy a shard out of the program's arrays, and return the record for State, which does not name it yet."""
 
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
         """Have the copies made; State has the record by now."""
 
     def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
-        """Have room ready for the next shards of an owner, in the background, if that makes a save faster.
-
-        Parameters
-        ----------
-        owner, size_bytes
-            Whose, and about how large they will be.
-        n_files
-            How many of its shards there are at a time, the next one included.
-        """
+        """Have room ready for the next shards of an owner, in the background, if that makes a save faster."""
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
-        """Return a shard to be read.
-
-        Raises
-        ------
-        Unreadable
-            If no copy can be read.
-        """
+        """Return a shard to be read."""
 
     def forget(self, ids: Iterable[str]) -> None:
         """Free these shards, of which State has no record any more, if nobody else does."""
@@ -104,13 +82,7 @@ class FolderStore:
 
 
 def read_from_folder(folder: Path, key: ShardKey, record: ShardRecord) -> Shard:
-    """Return a shard that lies in a file, mapped and verified.
-
-    Raises
-    ------
-    Unreadable
-        If it is not there, or damaged.
-    """
+    """Return a shard that lies in a file, mapped and verified."""
     try:
         mapped, sums = map_shard_file(folder, record.id, record.size_bytes)
     except (OSError, ValueError) as error:

@@ -12,9 +12,7 @@ import socket
 import struct
 from typing import Any
 
-from laggard.kvstore.values.codec import Buffer
-
-__all__ = ["ENDED", "Message", "receive", "receive_exactly", "receive_into", "receive_with_file", "send"]
+from laggard.kvstore.values.decoding import Buffer
 
 Message = dict[str, Any]
 _LENGTH = struct.Struct("<I")
@@ -38,13 +36,7 @@ def send(connection: socket.socket, message: Message, *payload: Buffer | bytearr
 
 
 def receive(connection: socket.socket) -> Message:
-    """Receive a message.
-
-    Raises
-    ------
-    ConnectionError
-        If the other end has closed the connection, or sends something else.
-    """
+    """Receive a message."""
     (length,) = _LENGTH.unpack(receive_exactly(connection, _LENGTH.size))
     return _parse(length, connection)
 

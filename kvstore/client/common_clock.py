@@ -11,8 +11,6 @@ import redis
 
 from laggard.system.clock_offset import ClockOffset
 
-__all__ = ["CommonClock"]
-
 # A clock that nothing corrects drifts by about 50 us a second, so this keeps it right to a few milliseconds.
 MEASURE_EVERY_S = 60.0
 PINGS = 4
@@ -23,18 +21,11 @@ class CommonClock:
 
     It is this machine's monotonic clock plus an offset, measured by the round trip of a ping, so it does not jump when
     somebody sets the machine's clock. Until the server answers for the first time it is the machine's own clock.
-
-    Parameters
-    ----------
-    client
-        A connection to the state server.
-    clock
-        A monotonic clock.
     """
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
-        self._clock = clock
+        self._client = client  # a connection to the state server
+        self._clock = clock  # a monotonic clock
         self._offset = ClockOffset(time.time() - clock(), math.inf)
         self._measured_s = -math.inf
         self.measure_if_due()

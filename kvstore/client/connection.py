@@ -20,8 +20,6 @@ from redis.retry import Retry
 from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.errors import EndpointFileError
 
-__all__ = ["Endpoint", "Packer", "Session", "current_session", "is_loopback", "write_private"]
-
 Argument = str | bytes | bytearray | memoryview | int | float
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_.@-]{1,128}")
@@ -31,25 +29,13 @@ _IN_PLACE_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address of a state server, the job that it serves, and the password.
+    """Address of a state server, the job that it serves, and the password."""
 
-    Attributes
-    ----------
-    host, port
-        Where the server listens.
-    job : str
-        Id of the job, part of every key: 1 to 128 letters, digits and ``_ . @ -``.
-    password : str
-        Never shown by ``repr``; stored only in files that no other user can read.
-    authority : str
-        Certificate, as PEM text, that the server's certificate is verified against; empty: connections are not
-        encrypted.
-    """
-
-    host: str
+    host: str  # where the server listens
     port: int
-    job: str
-    password: str = field(repr=False)
+    job: str  # id of the job, part of every key: 1 to 128 letters, digits and `_ . @ -`.
+    password: str = field(repr=False)  # never shown by `repr`; stored only in files that no other user can read
+    # Certificate, as PEM text, that the server's certificate is verified against; empty: connections are not encrypted
     authority: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -76,15 +62,8 @@ class Endpoint:
         return ":".join((f"laggard:{{{self.job}}}", *parts))
 
     def connect(self, *, timeout_s: float = 5.0) -> redis.Redis:
-        """Return a client that threads can share; it connects on first use.
-
-        The client retries nothing, because a repeated increment would count twice: callers retry what is safe.
-
-        Parameters
-        ----------
-        timeout_s : float
-            Limit on connecting and on each wait for the server, in seconds.
-        """
+        """Return a client that threads can share; it connects on first use."""
+        # The client retries nothing, because a repeated increment would count twice: callers retry what is safe.
         encryption: dict[str, Any] = {}
         if self.encrypted:
             # These are the client's defaults; they are explicit because security depends on them.
@@ -113,13 +92,7 @@ class Endpoint:
 
     @classmethod
     def load(cls, path: Path) -> Endpoint:
-        """Read the endpoint from a file.
-
-        Raises
-        ------
-        EndpointFileError
-            If the file is missing, damaged, or open to other users.
-        """
+        """Read the endpoint from a file."""
         try:
             with path.open(encoding="utf-8") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -203,13 +176,7 @@ class Session:
 
 @functools.cache
 def current_session() -> Session:
-    """Return this process's session.
-
-    Raises
-    ------
-    NotInJobError
-        If the process was not started by laggard.
-    """
+    """Return this process's session."""
     environment = JobEnvironment.current()
     endpoint = Endpoint.load(environment.endpoint_file)
     return Session(environment, endpoint, endpoint.connect())

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from laggard.kvstore.errors import NotInJobError
 
-__all__ = ["ENDPOINT_FILE", "LAUNCH", "NODE", "RANK_VARIABLES", "TELEMETRY_LEVEL", "JobEnvironment", "NotInJobError"]
-
 ENDPOINT_FILE = "LAGGARD_ENDPOINT_FILE"
 LAUNCH = "LAGGARD_LAUNCH"
 NODE = "LAGGARD_NODE"
@@ -24,34 +22,16 @@ RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """What a process of a job learns from its environment.
+    """What a process of a job learns from its environment."""
 
-    Attributes
-    ----------
-    endpoint_file
-        File with the address and password of the state server, mode 0600.
-    launch
-        Number of the launch that the process belongs to, which is its fencing token.
-    node
-        Host name of the process's node, as laggard names it.
-    telemetry_level
-        0 (off) to 4.
-    """
-
-    endpoint_file: Path
-    launch: int
+    endpoint_file: Path  # file with the address and password of the state server, mode 0600
+    launch: int  # number of the launch that the process belongs to, which is its fencing token
     node: str
-    telemetry_level: int = 0
+    telemetry_level: int = 0  # 0 (off) to 4
 
     @classmethod
     def current(cls, environ: Mapping[str, str] = os.environ) -> JobEnvironment:
-        """Read the environment.
-
-        Raises
-        ------
-        NotInJobError
-            If the process was not started by laggard.
-        """
+        """Read the environment."""
         try:
             return cls(
                 endpoint_file=Path(environ[ENDPOINT_FILE]),

@@ -14,18 +14,6 @@ import redis
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import FencedError, StaleLaunchError
 
-__all__ = [
-    "EXECUTE_LUA",
-    "FENCE_LUA",
-    "Argument",
-    "Command",
-    "FencedWriter",
-    "begin_launch",
-    "current_launch",
-    "launch_key",
-    "raise_if_fenced",
-]
-
 Argument = str | bytes | bytearray | memoryview | int | float
 Command = tuple[str, str, *tuple[Argument, ...]]
 """Name of a command, its one key, then its other arguments."""
@@ -72,15 +60,7 @@ def current_launch(client: redis.Redis, endpoint: Endpoint) -> int | None:
 
 
 def begin_launch(client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
-    """Make `launch` the current one; from now on every write of an earlier launch is refused.
-
-    Raises
-    ------
-    ValueError
-        If `launch` is negative.
-    StaleLaunchError
-        If this launch or a later one has already begun.
-    """
+    """Make `launch` the current one; from now on every write of an earlier launch is refused."""
     if launch < 0:
         raise ValueError(f"launch {launch} is negative; launches are numbered from 0")
     current = cast("bytes | None", client.register_script(_BEGIN_LUA)(keys=[launch_key(endpoint)], args=[launch]))
@@ -96,32 +76,17 @@ def raise_if_fenced(reply: Sequence[object], launch: int) -> None:
 
 
 class FencedWriter:
-    """Plain commands (``XADD``, ``SET``, ``HSET``, ...) that are refused once a later launch has begun.
-
-    Parameters
-    ----------
-    client, endpoint
-        Connection to the server, and the job on it.
-    launch : int
-        The caller's launch.
-    """
+    """Plain commands (``XADD``, ``SET``, ``HSET``, ...) that are refused once a later launch has begun."""
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
         self._launch_key = launch_key(endpoint)
-        self._launch = launch
+        self._launch = launch  # the caller's launch
         self._script = client.register_script(EXECUTE_LUA)
 
     def execute(self, commands: Sequence[Command]) -> list[object]:
-        """Run commands on the server in one atomic step, and return their replies in order.
-
-        Each command is a name, one key, and further arguments.
-        A malformed command stops the rest, and those before it are not undone: never pass a user's input as a command.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun; nothing was written.
-        """
+        """Run commands on the server in one atomic step, and return their replies in order."""
+        # Each command is a name, one key, and further arguments. A malformed command stops the rest, and those before
+        # it are not undone: never pass a user's input as a command.
         keys, arguments = self.call(commands)
         reply = cast("list[object]", self._script(keys=keys, args=arguments))
         raise_if_fenced(reply, self._launch)

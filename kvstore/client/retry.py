@@ -11,8 +11,6 @@ import redis
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import MEMORY_ADVICE, StateFullError, StateUnavailableError
 
-__all__ = ["RetryPolicy", "is_passing"]
-
 T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.02
@@ -36,31 +34,16 @@ def is_passing(error: Exception) -> bool:
 
 
 class RetryPolicy:
-    """Retries operations, with growing pauses, while the server is restarted or busy.
-
-    Parameters
-    ----------
-    endpoint : Endpoint
-        Named in errors.
-    retry_for_s : float
-        How long to retry one operation, in seconds.  Time in which the server is loading its log does not count: who
-        started it sees to it that it gets on.
-    """
+    """Retries operations, with growing pauses, while the server is restarted or busy."""
 
     def __init__(self, endpoint: Endpoint, retry_for_s: float) -> None:
-        self._endpoint = endpoint
+        self._endpoint = endpoint  # named in errors
+        # How long to retry one operation, in seconds. Time in which the server is loading its log does not count: who
+        # started it sees to it that it gets on.
         self.retry_for_s = retry_for_s
 
     def call(self, operation: Callable[[], T]) -> T:
-        """Run an operation that is safe to repeat, and return its result.
-
-        Raises
-        ------
-        StateUnavailableError
-            If the server did not answer in time.
-        StateFullError
-            If the server has no room left, on disk or in memory.
-        """
+        """Run an operation that is safe to repeat, and return its result."""
         left_s, looked_s = self.retry_for_s, time.monotonic()
         pause_s = _FIRST_PAUSE_S
         while True:

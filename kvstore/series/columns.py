@@ -13,23 +13,6 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MAX_DECIMALS",
-    "RAW",
-    "decimals_of",
-    "decode_integers",
-    "decode_words",
-    "deflated",
-    "encode_integers",
-    "encode_words",
-    "inflated",
-    "pack",
-    "planes",
-    "scaled",
-    "unpack",
-    "xored",
-]
-
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
@@ -103,13 +86,7 @@ def encode_integers(numbers: Integers) -> bytes:
 
 
 def decode_integers(block: bytes, count: int) -> Integers:
-    """Return the integers that :func:`encode_integers` packed.
-
-    Raises
-    ------
-    ValueError
-        If the block does not hold that many.
-    """
+    """Return the integers that :func:`encode_integers` packed."""
     try:
         first, width = _FIRST.unpack_from(block)
     except struct.error as error:
@@ -129,13 +106,7 @@ def encode_words(words: Words) -> bytes:
 
 
 def decode_words(block: bytes, count: int) -> Words:
-    """Return the words that :func:`encode_words` packed.
-
-    Raises
-    ------
-    ValueError
-        If the block does not hold that many.
-    """
+    """Return the words that :func:`encode_words` packed."""
     return planes(inflated(memoryview(block), 8 * count), 8, count).view(np.uint64)
 
 
@@ -146,13 +117,7 @@ def deflated(body: bytes) -> bytes:
 
 
 def inflated(block: memoryview, size_bytes: int) -> memoryview:
-    """Return what :func:`deflated` was given, never allocating more than its size.
-
-    Raises
-    ------
-    ValueError
-        If it does not have this size.
-    """
+    """Return what :func:`deflated` was given, never allocating more than its size."""
     if len(block) and block[0] == 0:
         body = block[1:]
     else:

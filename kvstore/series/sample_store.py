@@ -27,8 +27,6 @@ from laggard.kvstore.series.timeseries import (
     encode_block,
 )
 
-__all__ = ["Newest", "SampleStore", "SeriesKey", "StoreSize", "Tags", "key_of"]
-
 Tags = tuple[tuple[str, str], ...]
 """Pairs of key and value, sorted by key."""
 SeriesKey = tuple[str, Tags]
@@ -94,27 +92,7 @@ class _StoredSeries:
 
 
 class SampleStore:
-    """A window of samples, for concurrent writers and readers.
-
-    Parameters
-    ----------
-    window_s
-        Samples older than this by ``clock`` are dropped by :meth:`trim`.
-    max_series
-        Samples of further series are dropped and counted.
-    max_bytes
-        Beyond this the oldest samples are dropped early, and counted.
-    clock
-        Returns Unix time in seconds.
-    observe
-        Called with all that is added, before anybody can read it: the key, and times and values as the memory of arrays
-        of 64-bit integers and floats.
-
-    Attributes
-    ----------
-    complete_from_us
-        Nothing of this time or later has been dropped; Unix time in microseconds.
-    """
+    """A window of samples, for concurrent writers and readers."""
 
     def __init__(
         self,
@@ -125,12 +103,14 @@ class SampleStore:
         max_bytes: int = 256 << 20,
         observe: Callable[[SeriesKey, bytes, bytes], None] = lambda _key, _times, _values: None,
     ) -> None:
-        self.window_s = window_s
-        self.complete_from_us = 0
+        self.window_s = window_s  # samples older than this by `clock` are dropped by trim
+        self.complete_from_us = 0  # nothing of this time or later has been dropped; Unix time in microseconds
+        # Called with all that is added, before anybody can read it: the key, and times and values as the memory of
+        # arrays of 64-bit integers and floats
         self._observe = observe
-        self._clock = clock
-        self._max_series = max_series
-        self._max_bytes = max_bytes
+        self._clock = clock  # returns Unix time in seconds
+        self._max_series = max_series  # samples of further series are dropped and counted
+        self._max_bytes = max_bytes  # beyond this the oldest samples are dropped early, and counted
         self._lock = threading.Lock()
         self._metrics: dict[str, dict[Tags, _StoredSeries]] = {}
         self._series = 0

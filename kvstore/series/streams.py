@@ -18,31 +18,18 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import Command, FencedWriter
 from laggard.kvstore.client.retry import RetryPolicy
 
-__all__ = ["Sample", "Series"]
-
 DEFAULT_WINDOW_S = 300.0
 RETRY_FOR_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reading.
-
-    Attributes
-    ----------
-    metric
-        Name of the metric.
-    time_s
-        Unix time of the reading.
-    values
-        The value, or one value for each repeat.
-    tags
-        What it was read from, for example ``{"host": "node1", "gpu": "0"}``.
-    """
+    """One reading."""
 
     metric: str
-    time_s: float
-    values: tuple[float, ...]
+    time_s: float  # Unix time of the reading
+    values: tuple[float, ...]  # the value, or one value for each repeat
+    # What it was read from, for example `{"host": "node1", "gpu": "0"}`
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -70,13 +57,7 @@ class Series:
         self._clock = clock
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Store samples in one atomic step.
-
-        Raises
-        ------
-        FencedError
-            If a later launch has begun.
-        """
+        """Store samples in one atomic step."""
         if samples:
             commands = self.commands(samples)
             self._retry.call(lambda: self._writer.execute(commands))

@@ -18,22 +18,6 @@ from numpy.typing import NDArray
 
 from laggard.kvstore.series.columns import RAW, decimals_of, pack, planes, scaled, unpack, xored
 
-__all__ = [
-    "BLOCK_OVERHEAD_BYTES",
-    "Floats",
-    "Piece",
-    "TimeSeries",
-    "Times",
-    "assemble",
-    "block_span",
-    "decode_block",
-    "distinct_times",
-    "encode_block",
-    "is_tidy",
-    "tidy",
-    "within",
-]
-
 Times = NDArray[np.int64]
 """Unix times in microseconds."""
 Floats = NDArray[np.float64]
@@ -51,21 +35,11 @@ BLOCK_OVERHEAD_BYTES = 33
 # Not frozen, since creating a frozen one takes four times as long, and a query creates hundreds.
 @dataclass(slots=True)
 class TimeSeries:
-    """The samples of one metric with one set of tags.
-
-    Attributes
-    ----------
-    metric
-        Name of the metric.
-    tags
-        For example ``{"host": "node1", "gpu": "0"}``.
-    times_us, values
-        ``(n_samples,)`` each: Unix times in microseconds, in increasing order, and values.
-    """
+    """The samples of one metric with one set of tags."""
 
     metric: str
-    tags: Mapping[str, str]
-    times_us: Times
+    tags: Mapping[str, str]  # for example `{"host": "node1", "gpu": "0"}`
+    times_us: Times  # `(n_samples,)` each: Unix times in microseconds, in increasing order, and values
     values: Floats
 
 
@@ -91,10 +65,9 @@ def tidy(times_us: Times, values: Floats) -> tuple[Times, Floats]:
 
 
 def assemble(pieces: Sequence[Sequence[Piece]], start_us: int, end_us: int) -> list[tuple[Times, Floats]]:
-    """Assemble many series of their pieces: tidy, and cut to a time range, both ends included.
-
-    Series with the same times, such as those written together, are assembled in one pass and share the array of times.
-    """
+    """Assemble many series of their pieces: tidy, and cut to a time range, both ends included."""
+    # Series with the same times, such as those written together, are assembled in one pass and share the array of
+    # times.
     together: dict[tuple[bytes, ...], list[int]] = {}
     for place, series in enumerate(pieces):
         together.setdefault(tuple([times for times, _ in series]), []).append(place)
@@ -127,13 +100,7 @@ def distinct_times(series: Sequence[TimeSeries]) -> tuple[list[int], list[Times]
 
 
 def encode_block(times_us: Times, values: Floats) -> bytes:
-    """Pack samples, sorted by time, into bytes.
-
-    Parameters
-    ----------
-    times_us, values
-        ``(n,)`` each, with n at least 1; values may be NaN or infinite.
-    """
+    """Pack samples, sorted by time, into bytes."""
     steps = np.diff(times_us)
     first_step = int(steps[0]) if len(steps) else 0
     times_width, packed_times = pack(np.diff(steps, prepend=first_step))

@@ -18,8 +18,6 @@ import psutil
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.errors import StateDirectoryError
 
-__all__ = ["DATA", "IDENTITY", "claim", "locked", "unusable"]
-
 DATA = "appendonlydir"
 _FORMAT = 1
 IDENTITY = "state.json"

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-__all__ = ["Loading", "LoadingWatch"]
-
 FIRST_MESSAGE_S = 5.0
 MESSAGE_INTERVAL_S = 15.0
 
@@ -36,29 +34,14 @@ class Loading:
 
 
 class LoadingWatch:
-    """Moves a deadline while a server gets on with its log, and tells the user now and then.
-
-    Parameters
-    ----------
-    patience_s
-        How long the server may take without getting on, in seconds.
-    now_s
-        Monotonic seconds.
-    tell
-        Takes a sentence for the user.
-
-    Attributes
-    ----------
-    deadline_s
-        Until when to wait, in monotonic seconds.
-    """
+    """Moves a deadline while a server gets on with its log, and tells the user now and then."""
 
     def __init__(self, patience_s: float, now_s: float, tell: Callable[[str], None]) -> None:
-        self.deadline_s = now_s + patience_s
-        self._patience_s = patience_s
+        self.deadline_s = now_s + patience_s  # until when to wait, in monotonic seconds
+        self._patience_s = patience_s  # how long the server may take without getting on, in seconds
         self._began_s = now_s
         self._next_message_s = now_s + FIRST_MESSAGE_S
-        self._tell = tell
+        self._tell = tell  # takes a sentence for the user
         self._loaded_bytes = 0
 
     def note(self, now_s: float, loading: Loading | None) -> None:

@@ -38,8 +38,6 @@ from laggard.system.certificates import Authority, Certificate
 from laggard.system.child_process import ChildProcess
 from laggard.system.memory import memory_limit_bytes
 
-__all__ = ["SNAPSHOT", "Fsync", "StateServer"]
-
 Fsync = Literal["always", "everysec", "no"]
 
 _LOG = "server.log"
@@ -115,22 +113,12 @@ class _Plan:
 
 
 class StateServer:
-    """A running state server: call `start`, then `stop`, or use a ``with`` block.
-
-    Attributes
-    ----------
-    endpoint : Endpoint
-        Its address and password.
-    pid : int
-        Id of the server process.
-    directory : Path
-        Where its files are.
-    """
+    """A running state server: call `start`, then `stop`, or use a ``with`` block."""
 
     def __init__(self, child: ChildProcess, endpoint: Endpoint, plan: _Plan) -> None:
-        self.endpoint = endpoint
-        self.directory = plan.directory
-        self.pid = child.pid
+        self.endpoint = endpoint  # its address and password
+        self.directory = plan.directory  # where its files are
+        self.pid = child.pid  # id of the server process
         self._child = child
         self._plan = plan
 
@@ -148,36 +136,7 @@ class StateServer:
         deadline_s: float = 10.0,
         on_loading: Callable[[str], None] = _say_nothing,
     ) -> StateServer:
-        """Start a server on the files in `directory`, which is created if it does not exist.
-
-        Parameters
-        ----------
-        directory : Path
-            Holds the append-only file, the log and the password; a server that is started on it again has the same
-            state and the same password.
-        job : str
-            Id of the job; a directory belongs to one job.
-        host : str
-            Address to listen on.
-        port : int, optional
-            Port to listen on; a free one by default.
-        fsync : {"always", "everysec", "no"}
-            When a write reaches the disk: before it is acknowledged, within two seconds, or whenever the operating
-            system flushes it. Only ``always`` keeps every acknowledged write when the server is killed: with
-            ``everysec`` it buffers writes while the disk is busy.
-        binary : Path, optional
-            Server program; by default the one that `choose_program` finds.
-        encrypt : bool, optional
-            Whether to encrypt connections, if the program can; by default only if `host` is not a loopback address.
-        deadline_s : float
-            Limit on the start, in seconds; while the server loads its file, on the time in which it gets no further.
-        on_loading : callable
-            Is told now and then how far it is, if loading takes long.
-
-        Raises
-        ------
-        PortTakenError, StateDirectoryError, ServerStartError
-        """
+        """Start a server on the files in `directory`, which is created if it does not exist."""
         program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
         certificate = Authority().issue(host) if program.tls else None
         plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
@@ -256,20 +215,16 @@ class StateServer:
         return self._child.process.poll() is None
 
     def wait_exit(self, timeout_s: float | None) -> int | None:
-        """Wait for the process to end and return its code (negative: a signal), or None if it is still running.
-
-        A timeout of None waits until the process ends: call that in a dedicated thread.
-        """
+        """Wait for the process to end and return its code (negative: a signal), or None if it is still running."""
+        # A timeout of None waits until the process ends: call that in a dedicated thread.
         try:
             return self._child.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def full(self) -> StateFullError | None:
-        """Return an error if the server ended because its disk or its memory is full, else None.
-
-        With ``fsync="always"`` a server that cannot write exits rather than acknowledge what is not on disk.
-        """
+        """Return an error if the server ended because its disk or its memory is full, else None."""
+        # With `fsync="always"` a server that cannot write exits rather than acknowledge what is not on disk.
         words = "" if self.alive() else self._child.output()
         if any(reason in words for reason in _FULL):
             return StateFullError(str(self.directory), "no space left on its disk")
@@ -278,16 +233,9 @@ class StateServer:
         return None
 
     def flush_to_disk(self, deadline_s: float = 10.0) -> None:
-        """Wait until everything that was acknowledged is on disk.
-
-        With ``always``, one more acknowledged write proves that, since the file is written in order.  The other two
-        settings are switched to ``always`` for that write, which every server version supports.
-
-        Raises
-        ------
-        StateUnavailableError
-            If the server does not answer within `deadline_s` seconds.
-        """
+        """Wait until everything that was acknowledged is on disk."""
+        # With `always`, one more acknowledged write proves that, since the file is written in order. The other two
+        # settings are switched to `always` for that write, which every server version supports.
         endpoint = self.endpoint
         try:
             with endpoint.connect(timeout_s=deadline_s) as client:
@@ -300,20 +248,8 @@ class StateServer:
             raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
 
     def snapshot(self) -> bool:
-        """Have the server write a snapshot in the background, if anything has changed since the last one.
-
-        It replaces the last one when it is complete.  Nothing happens if the disk has no room for it.
-
-        Returns
-        -------
-        bool
-            Whether a snapshot was begun.
-
-        Raises
-        ------
-        redis.RedisError
-            If the server does not answer.
-        """
+        """Have the server write a snapshot in the background, if anything has changed since the last one."""
+        # It replaces the last one when it is complete. Nothing happens if the disk has no room for it.
         with self.endpoint.connect(timeout_s=_LOADING_ANSWER_S) as client:
             used_bytes = int(client.info("memory")["used_memory"])
             free_bytes = shutil.disk_usage(self.directory).free

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from laggard.kvstore.errors import ServerStartError
 
-__all__ = ["SERVER_VARIABLE", "ServerProgram", "choose_program"]
-
 SERVER_VARIABLE = "LAGGARD_STATE_SERVER"
 _ON_PATH = ("valkey-server", "redis-server")
 _OLDEST = (6, 2)
@@ -24,31 +22,16 @@ _TLS_ANSWER = b"tls-cert-file"
 
 @dataclass(frozen=True, slots=True)
 class ServerProgram:
-    """A Valkey or Redis server program.
+    """A Valkey or Redis server program."""
 
-    Attributes
-    ----------
-    path
-        The program.
-    tls
-        Whether to have it encrypt its connections.
-    """
-
-    path: Path
-    tls: bool
+    path: Path  # the program
+    tls: bool  # whether to have it encrypt its connections
 
 
 def choose_program(named: Path | None, *, encrypt: bool) -> ServerProgram:
-    """Return the server program to use.
-
-    That is the named one, else the one in ``LAGGARD_STATE_SERVER``; else, if encryption is wanted, one on ``PATH`` that
-    supports it; else the one that was installed with laggard, which does not.
-
-    Raises
-    ------
-    ServerStartError
-        If the named one does not exist or cannot be run.
-    """
+    """Return the server program to use."""
+    # That is the named one, else the one in `LAGGARD_STATE_SERVER`; else, if encryption is wanted, one on `PATH` that
+    # supports it; else the one that was installed with laggard, which does not.
     if named is None and (variable := os.environ.get(SERVER_VARIABLE)):
         named = Path(variable)
     if named is not None:

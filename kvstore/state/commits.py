@@ -31,9 +31,7 @@ from laggard.kvstore.errors import (
     StateFullError,
 )
 from laggard.kvstore.state.parts import PART_BYTES, Operation, Part, cut
-from laggard.kvstore.values.codec import Buffer
-
-__all__ = ["ACKNOWLEDGEMENT_EXPIRY_S", "Committer"]
+from laggard.kvstore.values.decoding import Buffer
 
 # A process may be stopped for days between a commit whose answer is lost and its next attempt.
 ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
@@ -55,17 +53,7 @@ class _Wait(redis.ConnectionError):
 
 
 class Committer:
-    """Applies the transactions of one process.
-
-    Parameters
-    ----------
-    client, endpoint, launch
-        As for `State`.
-    retry : RetryPolicy
-        For operations that get no answer.
-    prefix : str
-        Of all keys.
-    """
+    """Applies the transactions of one process."""
 
     def __init__(
         self, client: redis.Redis, endpoint: Endpoint, launch: int, *, retry: RetryPolicy, prefix: str
@@ -73,7 +61,7 @@ class Committer:
         self._client = client
         self._launch = launch
         self._call = retry.call
-        self._prefix = prefix
+        self._prefix = prefix  # of all keys
         self._keys = [launch_key(endpoint), prefix + "index", prefix + "meta"]
         self._commit_script = client.register_script(_COMMIT_LUA)
         self._settle_script = client.register_script(_SETTLE_LUA)
@@ -83,12 +71,7 @@ class Committer:
         self._former_expiry_s = 60 + 2 * retry.retry_for_s
 
     def commit(self, reads: Mapping[str, str], operations: Sequence[Operation]) -> None:
-        """Apply all operations if everything that was read still has the given version, else none.
-
-        Raises
-        ------
-        ConflictError, NotAListError, NotACounterError, CorruptValueError, FencedError, StateFullError
-        """
+        """Apply all operations if everything that was read still has the given version, else none."""
         transaction = self.fresh_id()
         parts = cut(reads, operations)
         if len(parts) == 1:

@@ -48,21 +48,8 @@ from laggard.kvstore.errors import (
 )
 from laggard.kvstore.state.commits import Committer
 from laggard.kvstore.state.parts import Operation
-from laggard.kvstore.values.codec import Buffer, Encoded, Value, decode
-
-__all__ = [
-    "ABSENT",
-    "CHUNK_BYTES",
-    "KEY_SET",
-    "MAX_COUNT",
-    "UPKEEP",
-    "Gone",
-    "Layout",
-    "Record",
-    "Write",
-    "checked_key",
-    "is_key",
-]
+from laggard.kvstore.values.codec import Encoded, decode
+from laggard.kvstore.values.decoding import Buffer, Value
 
 # Servers accept values of 512 MiB, but both ends are fastest with buffers that their allocators reuse, and with several
 # in flight, so that one is sent while another is written to disk.
@@ -117,17 +104,7 @@ class Gone(Exception):  # noqa: N818 - a signal between two functions, which no 
 
 
 class Layout:
-    """Reads and writes records, lists and chunks of one job.
-
-    Parameters
-    ----------
-    client, endpoint, launch
-        As for `State`.
-    retry : RetryPolicy
-        For operations that get no answer.
-    chunk_bytes : int
-        Largest chunk.
-    """
+    """Reads and writes records, lists and chunks of one job."""
 
     def __init__(
         self, client: redis.Redis, endpoint: Endpoint, launch: int, *, retry: RetryPolicy, chunk_bytes: int
@@ -135,9 +112,9 @@ class Layout:
         self._client = client
         self._endpoint = endpoint
         self._launch = launch
-        self._retry = retry
+        self._retry = retry  # for operations that get no answer
         self._call = retry.call
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = chunk_bytes  # largest chunk
         self._prefix = endpoint.key("state", "")
         self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
         self._leftovers_collected = False
@@ -236,13 +213,7 @@ class Layout:
         return int(value or 0)
 
     def read(self, key: str, record: Record) -> Value:
-        """Read the value of a record.
-
-        Raises
-        ------
-        Gone
-            If part of it no longer exists: the key was replaced, or is damaged if its record is still the same.
-        """
+        """Read the value of a record."""
         try:
             return self._read(key, record)
         except ValueError as error:

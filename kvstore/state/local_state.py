@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from laggard.kvstore.client.environment import ENDPOINT_FILE, RANK_VARIABLES, NotInJobError
+from laggard.kvstore.client.environment import ENDPOINT_FILE, RANK_VARIABLES
 from laggard.kvstore.errors import (
     ConflictError,
     FencedError,
     LocalStateError,
     NotACounterError,
     NotAListError,
+    NotInJobError,
     StateFullError,
 )
 from laggard.kvstore.state.layout import ABSENT, KEY_SET, MAX_COUNT, Gone, Record, Write, is_key
-from laggard.kvstore.values.codec import Encoded, Value, decode
-
-__all__ = ["LOCAL_STATE", "FileLayout", "LocalSession", "is_outside_jobs", "local_session"]
+from laggard.kvstore.values.codec import Encoded, decode
+from laggard.kvstore.values.decoding import Value
 
 LOCAL_STATE = "LAGGARD_LOCAL_STATE"
 DEFAULT_FILE = "laggard-state.db"
@@ -69,15 +69,7 @@ def is_outside_jobs() -> bool:
 
 @functools.cache
 def local_session() -> LocalSession:
-    """Return this process's session outside of jobs; one process of the program says once where its State is.
-
-    Raises
-    ------
-    NotInJobError
-        If the program runs on several machines.
-    LocalStateError
-        If the file cannot be used.
-    """
+    """Return this process's session outside of jobs; one process of the program says once where its State is."""
     _check_one_machine()
     path = Path(os.environ.get(LOCAL_STATE, DEFAULT_FILE)).absolute()
     known = os.environ.get(_LAUNCH)
@@ -114,19 +106,11 @@ def _run() -> str:
 
 
 class FileLayout:
-    """Reads and writes records in an SQLite file; it does for `State` what `Layout` does on a server.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    launch : int
-        The caller's launch, from `begin_launch`.
-    """
+    """Reads and writes records in an SQLite file; it does for `State` what `Layout` does on a server."""
 
     def __init__(self, path: Path, launch: int) -> None:
-        self._path = path
-        self._launch = launch
+        self._path = path  # the file
+        self._launch = launch  # the caller's launch, from `begin_launch`
 
     @property
     def place(self) -> str:
@@ -179,13 +163,7 @@ class FileLayout:
             return _number(file, "SELECT value FROM counters WHERE name = 'keys'")
 
     def read(self, key: str, record: Record) -> Value:
-        """Read the value of a record.
-
-        Raises
-        ------
-        Gone
-            If the key was replaced.
-        """
+        """Read the value of a record."""
         with self._reading() as file:
             if _record(file, key) != record:
                 raise Gone("it was replaced")

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
-__all__ = ["Commit", "Scan", "scan"]
-
 # Of an argument, only the beginning is looked at; the rest may be gigabytes.
 _LOOKED_AT_BYTES = 256
 _BLOCK_BYTES = 1 << 20
@@ -31,24 +29,12 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What was found in a file.
+    """What was found in a file."""
 
-    Attributes
-    ----------
-    good_bytes
-        Length of the file up to the end of its last good step.
-    size_bytes
-        Length of the file.
-    last_commit
-        The last one among the good steps.
-    damage
-        What is wrong after them; None if nothing is.
-    """
-
-    good_bytes: int
-    size_bytes: int
-    last_commit: Commit | None
-    damage: str | None
+    good_bytes: int  # length of the file up to the end of its last good step
+    size_bytes: int  # length of the file
+    last_commit: Commit | None  # the last one among the good steps
+    damage: str | None  # what is wrong after them; None if nothing is
 
 
 class _Damage(Exception):  # noqa: N818 - a signal between functions of this module
@@ -56,17 +42,7 @@ class _Damage(Exception):  # noqa: N818 - a signal between functions of this mod
 
 
 def scan(file: BinaryIO, size_bytes: int, arities: Mapping[str, int]) -> Scan:
-    """Find the last good step of a file.
-
-    Parameters
-    ----------
-    file
-        The file, open for reading in binary.
-    size_bytes
-        Its length.
-    arities
-        For each command that the server knows, in lower case, the number of its words; negative: at least so many.
-    """
+    """Find the last good step of a file."""
     reader, steps, damage = _Reader(file, size_bytes), _Steps(arities), None
     try:
         while (words := reader.command()) is not None:

@@ -36,9 +36,8 @@ from laggard.kvstore.state.layout import (
     is_key,
 )
 from laggard.kvstore.state.local_state import FileLayout, is_outside_jobs, local_session
-from laggard.kvstore.values.codec import Value, decode, encode
-
-__all__ = ["MAX_COUNT", "State", "Transaction"]
+from laggard.kvstore.values.codec import decode, encode
+from laggard.kvstore.values.decoding import Value
 
 T = TypeVar("T")
 S = TypeVar("S", bound="State")
@@ -195,13 +194,7 @@ class State(MutableMapping[str, Value]):
         self._commit("state.discard(...)", {checked_key(key): Write("delete") for key in keys})
 
     def _commit(self, operation: str, writes: Mapping[str, Write]) -> None:
-        """Commit writes that read nothing.
-
-        Raises
-        ------
-        OpenTransactionError
-            If a transaction of this thread or task is open: this would be a commit of its own.
-        """
+        """Commit writes that read nothing."""
         self._refuse_in_transaction(operation)
         self._layout.commit({}, writes)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from laggard.kvstore.values.codec import Buffer
-
-__all__ = ["PART_BYTES", "PART_SIZE", "Operation", "Part", "cut"]
+from laggard.kvstore.values.decoding import Buffer
 
 # The server takes a few microseconds for each thing in a part, and about a millisecond for each megabyte.
 PART_SIZE = 1000
@@ -16,24 +14,12 @@ PART_BYTES = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a transaction does to one key.
+    """What a transaction does to one key."""
 
-    Attributes
-    ----------
-    name
-        ``value``, ``list``, ``append``, ``increment`` or ``delete``.
-    key
-        The key.
-    pieces
-        Pieces as they are stored; the only one of an increment is its amount.
-    chunks
-        How many chunks the pieces have.
-    """
-
-    name: str
-    key: str
-    pieces: Sequence[Buffer | int] = ()
-    chunks: int = 0
+    name: str  # `value`, `list`, `append`, `increment` or `delete`
+    key: str  # the key
+    pieces: Sequence[Buffer | int] = ()  # pieces as they are stored; the only one of an increment is its amount
+    chunks: int = 0  # how many chunks the pieces have
 
     @property
     def depends_on_state(self) -> bool:
@@ -53,28 +39,16 @@ class Operation:
 
 @dataclass(slots=True)
 class Part:
-    """What one call of the commit script gets.
+    """What one call of the commit script gets."""
 
-    Attributes
-    ----------
-    reads
-        The version of each key that was read.
-    operations
-        What to do.
-    needs_lock
-        Whether nobody else may commit between this part and the transaction's last.
-    """
-
-    reads: dict[str, str] = field(default_factory=dict)
-    operations: list[Operation] = field(default_factory=list)
-    needs_lock: bool = False
+    reads: dict[str, str] = field(default_factory=dict)  # the version of each key that was read
+    operations: list[Operation] = field(default_factory=list)  # what to do
+    needs_lock: bool = False  # whether nobody else may commit between this part and the transaction's last
 
 
 def cut(reads: Mapping[str, str], operations: Iterable[Operation]) -> list[Part]:
-    """Return the parts of a transaction, in order; a small one has one part.
-
-    First comes what does not depend on what is stored, so that the others are kept waiting for the rest only.
-    """
+    """Return the parts of a transaction, in order; a small one has one part."""
+    # First comes what does not depend on what is stored, so that the others are kept waiting for the rest only.
     pieces = [piece for operation in operations for piece in _cut_pieces(operation)]
     extended = {piece.key for piece in pieces if not piece.depends_on_state}
     blind = [piece for piece in pieces if piece.key in extended]

@@ -25,8 +25,6 @@ from laggard.kvstore.state.commits import ACKNOWLEDGEMENT_EXPIRY_S
 from laggard.kvstore.state.log_scan import Commit, Scan, scan
 from laggard.kvstore.state.mapping import State
 
-__all__ = ["Repair", "repair"]
-
 _NAME = "appendonly.aof"
 _MANIFEST = f"{_NAME}.manifest"
 _FILE = re.compile(r"appendonly\.aof\.(\d+)\.(base|incr)\.(rdb|aof)")
@@ -37,34 +35,16 @@ _LONG_BYTES = 1 << 28  # takes seconds to read
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a repair has found and done.
+    """What a repair has found and done."""
 
-    Attributes
-    ----------
-    keys, commits
-        How many keys State has now, and how many commits have led to it.
-    committed_at_s
-        Unix time of the last of them; None if the log does not tell.
-    damaged_values
-        Keys whose values do not match their checksums.
-    damage
-        What was wrong, and where; None if the log was whole.
-    lost_bytes
-        Length of what was left out of the log.
-    kept
-        Folder that now holds the damaged log; None if nothing was changed.
-    newer_snapshot_s
-        Unix time of a snapshot that is newer than the last commit; None if there is none.
-    """
-
-    keys: int
+    keys: int  # how many keys State has now, and how many commits have led to it
     commits: int
-    committed_at_s: float | None
-    damaged_values: tuple[str, ...]
-    damage: str | None
-    lost_bytes: int
-    kept: Path | None
-    newer_snapshot_s: float | None
+    committed_at_s: float | None  # Unix time of the last of them; None if the log does not tell
+    damaged_values: tuple[str, ...]  # keys whose values do not match their checksums
+    damage: str | None  # what was wrong, and where; None if the log was whole
+    lost_bytes: int  # length of what was left out of the log
+    kept: Path | None  # folder that now holds the damaged log; None if nothing was changed
+    newer_snapshot_s: float | None  # Unix time of a snapshot that is newer than the last commit; None if there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +58,7 @@ class _Found:
 
 
 def repair(directory: Path, *, snapshot: bool = False, tell: Callable[[str], None] = lambda _: None) -> Repair:
-    """Repair the log in a state directory that no server uses.
-
-    Parameters
-    ----------
-    directory
-        The state directory.
-    snapshot
-        Go back to the snapshot rather than to the last good commit of the log.
-    tell
-        Takes a sentence on how far it is.
-
-    Raises
-    ------
-    StateDirectoryError
-        If there is no State in the directory, it is in use, or the disk is full.
-    DamagedLogError
-        If nothing of the log can be loaded.
-    """
+    """Repair the log in a state directory that no server uses."""
     directory = directory.absolute()
     identity = directory / IDENTITY
     if not identity.exists() or not (directory / DATA).is_dir():

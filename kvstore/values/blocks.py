@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Block", "Piece", "Region", "plan_reads"]
-
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -147,11 +145,9 @@ class Block:
 
 
 def plan_reads(wanted: Region, saved: Sequence[Region]) -> tuple[list[Piece], list[Region]]:
-    """Return what to read from which saved region, and which wanted elements no region holds.
-
-    Each wanted element is in one piece or in one box of those missing.  Elements that several regions hold are read
-    from the first of them, so put the nearest copies first.
-    """
+    """Return what to read from which saved region, and which wanted elements no region holds."""
+    # Each wanted element is in one piece or in one box of those missing. Elements that several regions hold are read
+    # from the first of them, so put the nearest copies first.
     pieces: list[Piece] = []
     rest = [wanted] if wanted.size else []
     for source, region in enumerate(saved):

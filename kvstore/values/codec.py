@@ -38,8 +38,6 @@ from laggard.kvstore.values.decoding import (
 )
 from laggard.kvstore.values.tensors import TensorError, describe_tensor, is_size, is_tensor
 
-__all__ = ["Buffer", "Encoded", "Value", "decode", "decode_in_place", "encode"]
-
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # Text up to this length stays in the header, where it needs no part of its own.
 _SHORT_TEXT_BYTES = 1024
@@ -88,25 +86,7 @@ class Encoded:
 
 
 def encode(key: str, value: Value) -> Encoded:
-    """Convert a value to bytes.
-
-    Parameters
-    ----------
-    key : str
-        The value's key, named in errors.
-    value : Value
-        What to encode.
-
-    Returns
-    -------
-    Encoded
-        Its parts refer to the memory of contiguous arrays: use it, or take a snapshot, before the arrays change.
-
-    Raises
-    ------
-    UnsupportedValueError
-        If the value, or one inside it, is not of a supported type.
-    """
+    """Convert a value to bytes."""
     leaves: list[Buffer] = []
     try:
         text = _JSON.encode(_describe(key, value, leaves)).encode()
@@ -138,35 +118,14 @@ class _Leaves:
 
 
 def decode(key: str, buffers: Iterable[Buffer]) -> Value:
-    """Convert bytes, in pieces of any size, back to the value; its arrays are new and writable.
-
-    Raises
-    ------
-    CorruptValueError
-        If the bytes are not what `encode` produces.
-    """
+    """Convert bytes, in pieces of any size, back to the value; its arrays are new and writable."""
     stream = Stream(key, buffers)
     with naming_errors(key):
         return rebuild(read_header(stream.read_into), stream)
 
 
 def decode_in_place(key: str, header: Buffer, leaves: Iterator[Buffer]) -> Value:
-    """Convert the parts of an encoded value back to the value; its arrays lie where the parts are.
-
-    Parameters
-    ----------
-    key : str
-        The value's key, named in errors.
-    header : Buffer
-        The first part.
-    leaves : iterator of Buffer
-        The others, aligned for any number, in memory that may be written to.
-
-    Raises
-    ------
-    CorruptValueError
-        If the parts are not what `encode` produces.
-    """
+    """Convert the parts of an encoded value back to the value; its arrays lie where the parts are."""
     with naming_errors(key):
         return rebuild(read_header(Stream(key, [header]).read_into), _Leaves(key, leaves))
 

@@ -22,21 +22,6 @@ from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from laggard.kvstore.values.blocks import Block, Region
 from laggard.kvstore.values.tensors import TensorError, new_size, rebuild_tensor
 
-__all__ = [
-    "LENGTH",
-    "Buffer",
-    "Reader",
-    "Stream",
-    "Value",
-    "dtype_of",
-    "leaf_in_place",
-    "naming_errors",
-    "raw_bytes",
-    "read_header",
-    "read_leaf",
-    "rebuild",
-]
-
 Value: TypeAlias = Any
 """A NumPy or CuPy array, a PyTorch tensor, a NumPy scalar, int, float, bool, None, str, bytes, or containers of these.
 
@@ -145,17 +130,7 @@ def rebuild(node: object, reader: Reader) -> Value:
 def read_leaf(
     kind: str, content: Any, read_into: Callable[[memoryview], None], take: Callable[[], memoryview] | None = None
 ) -> Value:
-    """Return the value of a leaf's description.
-
-    Parameters
-    ----------
-    kind, content
-        The description.
-    read_into
-        Fills new memory with the leaf's bytes.
-    take
-        Returns memory that holds them, for an array or a tensor to lie in, in place of `read_into`.
-    """
+    """Return the value of a leaf's description."""
     match kind:
         case "tensor":
             return rebuild_tensor(content, read_into, take)

@@ -12,14 +12,15 @@ from typing import Any
 
 from laggard.kvstore.errors import KVStoreError
 
-__all__ = ["TensorError", "describe_tensor", "is_size", "is_tensor", "new_size", "rebuild_tensor"]
-
 Tensor = Any
 """A ``torch.Tensor``; its type cannot be named without PyTorch."""
 
 
 class TensorError(KVStoreError):
     """Why a tensor cannot be described or rebuilt; the codec names the key."""
+
+    reason: str
+    template = "{reason}"
 
 
 def is_tensor(value: object) -> bool:
@@ -41,16 +42,9 @@ def new_size(lengths: list[int]) -> object:
 
 
 def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
-    """Return a tensor's dtype, shape and order of axes in memory, and its elements.
-
-    The elements are the memory of the tensor itself if that is on the CPU and without gaps; a tensor on another device
-    is copied, which waits for it.
-
-    Raises
-    ------
-    TensorError
-        If it is not a plain tensor: the message names its kind, and what to do.
-    """
+    """Return a tensor's dtype, shape and order of axes in memory, and its elements."""
+    # The elements are the memory of the tensor itself if that is on the CPU and without gaps; a tensor on another
+    # device is copied, which waits for it.
     torch = sys.modules["torch"]
     _check_kind(torch, tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -68,22 +62,7 @@ def rebuild_tensor(
     read_into: Callable[[memoryview], None],
     take: Callable[[], bytes | memoryview] | None = None,
 ) -> Tensor:
-    """Return the tensor of a description, on the CPU.
-
-    Parameters
-    ----------
-    described
-        From `describe_tensor`.
-    read_into
-        Fills memory with its elements.
-    take
-        Returns memory that holds them, for the tensor to lie in, in place of `read_into`.
-
-    Raises
-    ------
-    TensorError
-        If this process does not use PyTorch, or its version does not have the dtype.
-    """
+    """Return the tensor of a description, on the CPU."""
     torch = sys.modules.get("torch")
     if torch is None:
         raise TensorError("it has a PyTorch tensor: import torch before you read it")

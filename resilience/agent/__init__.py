@@ -10,13 +10,7 @@ stops while this process is not scheduled.
 
 import os
 
-__all__ = ["ALIVE", "DIALS", "KEEP_ALIVE", "TOGETHER", "own_name"]
-
-ALIVE = '{"event": "alive"}\n'
-"""The heartbeat."""
-
-KEEP_ALIVE = '{"do": "keep-alive"}\n'
-"""The controller's reply to it."""
+__all__ = ["DIALS", "TOGETHER", "own_name"]
 
 DIALS = "--dials"
 """Tells an agent that an invitation comes through its standard input, and nothing else."""

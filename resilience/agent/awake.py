@@ -10,24 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["LONGEST_TICK_S", "AwakeClock", "Deadline"]
-
 TICK_S = 0.2
 # Time beyond this between two ticks is time in which this process was not scheduled.
 LONGEST_TICK_S = 0.5
 
 
 class AwakeClock:
-    """Counts the seconds in which this process was awake.
-
-    Parameters
-    ----------
-    clock
-        Monotonic seconds.
-    """
+    """Counts the seconds in which this process was awake."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock = clock  # monotonic seconds
         self._last_s = clock()
         self._awake_s = 0.0
         self._stopped = threading.Event()
@@ -60,17 +52,10 @@ class Deadline:
 
     If we were not scheduled, what we wait for may have happened meanwhile without our having heard of it: then there is
     time for another look.
-
-    Parameters
-    ----------
-    wait_s
-        How long to wait, in seconds.
-    clock
-        Monotonic seconds.
     """
 
     def __init__(self, wait_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock = clock  # monotonic seconds
         self._looked_s = clock()
         self._left_s = wait_s
 

@@ -17,8 +17,6 @@ from functools import partial
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 
-__all__ = ["Channel"]
-
 _HEAD = struct.Struct(">QI")
 """How many pieces the sender has received, and the length of the piece that follows."""
 
@@ -29,26 +27,12 @@ _UNCONFIRMED_BYTES = 1 << 18
 
 
 class Channel:
-    """One end. Connections come by `attach`; they and what they bring are handled in the loop's thread.
-
-    Parameters
-    ----------
-    loop
-        Of the connections.
-    unconnected
-        Called in the loop when there is no connection yet, or none any more: sees to it that there will be one, or
-        abandons the channel when there will not.
-
-    Attributes
-    ----------
-    closed
-        Whether this end has been closed.
-    unconnected_since_s
-        When there was a connection last, or the channel was made, in monotonic seconds; while there is none.
-    """
+    """One end. Connections come by `attach`; they and what they bring are handled in the loop's thread."""
 
     def __init__(self, loop: Loop, unconnected: Callable[[Channel], None]) -> None:
-        self._loop = loop
+        self._loop = loop  # of the connections
+        # Called in the loop when there is no connection yet, or none any more: sees to it that there will be one, or
+        # abandons the channel when there will not
         self._unconnected = unconnected
         self._connection: TLSConnection | None = None
         self._writing = threading.Lock()
@@ -62,7 +46,8 @@ class Channel:
         self._take: Callable[[bytes], None] | None = None
         self._tell_end: Callable[[], None] = _nothing
         self._changed = threading.Condition()
-        self.closed = False
+        self.closed = False  # whether this end has been closed
+        # When there was a connection last, or the channel was made, in monotonic seconds; while there is none
         self.unconnected_since_s = time.monotonic()
         self._has_ended = False  # nothing more comes
         self._is_over = False  # nor can anything more be sent
@@ -78,13 +63,7 @@ class Channel:
         self._loop.call(partial(self._begin_reading, take, tell_end))
 
     def write(self, data: bytes) -> int:
-        """Send this, now or once there is a connection again; from any thread.
-
-        Raises
-        ------
-        BrokenPipeError
-            If the other end is gone for good.
-        """
+        """Send this, now or once there is a connection again; from any thread."""
         if self._is_over:
             raise BrokenPipeError(32, "the other end is gone")
         with self._writing:
@@ -123,17 +102,7 @@ class Channel:
         return self._n_received
 
     def attach(self, connection: TLSConnection, n_received: int, arrived: bytes) -> None:
-        """Go on over a new connection; in the loop.
-
-        Parameters
-        ----------
-        connection
-            To the other end, which knows what `detach` has returned.
-        n_received
-            How many pieces the other end has received.
-        arrived
-            What has already come from there.
-        """
+        """Go on over a new connection; in the loop."""
         if self._is_over or not self._n_confirmed <= n_received <= self._n_confirmed + len(self._unconfirmed):
             connection.close()  # it belongs to nobody, or claims to have received what was never sent
             self._await_connection()

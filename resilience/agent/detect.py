@@ -18,7 +18,7 @@ from typing import get_args
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.collector import LinkCollector
 from laggard.collectors.ray_actors import NodeActors
-from laggard.detectors.groups import read_groups
+from laggard.detectors.judging.groups import read_groups
 from laggard.detectors.sections import SectionDetector
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.slow_link import SlowLinkDetector
@@ -28,8 +28,6 @@ from laggard.kvstore.errors import FencedError
 from laggard.kvstore.state.mapping import State
 from laggard.logs import configure_logging
 from laggard.resilience.decision.options import Watched
-
-__all__ = ["main"]
 
 
 class _DetectorBeside(SlowGPUDetector):

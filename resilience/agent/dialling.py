@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import logging
 import os
 import random
@@ -21,15 +20,14 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.resilience.decision.pace import Pace
-
-__all__ = ["COUNT", "GREETING", "SECRET_BYTES", "Dialled", "Dialler", "Invitation", "proof_of", "read_invitation"]
+from laggard.resilience.wire import decode
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -47,39 +45,23 @@ _LONGEST_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What an agent needs to dial.
+    """What an agent needs to dial."""
 
-    Attributes
-    ----------
-    address, port
-        Where the controller listens.
-    authority
-        Certificate, as PEM text, that the controller's certificate is verified against.
-    agent
-        The agent's id, as hexadecimal digits; empty: of all agents that were started together, and each derives its own
-        (`of_node`).
-    secret
-        The same; never shown by ``repr``.
-    n_nodes
-        How many nodes the job has, whose agents all dial.
-    """
-
-    address: str
+    address: str  # where the controller listens
     port: int
+    # Certificate, as PEM text, that the controller's certificate is verified against
     authority: str = field(repr=False)
+    # The agent's id, as hexadecimal digits; empty: of all agents that were started together, and each derives its own
+    # (`of_node`)
     agent: str
     secret: str = field(repr=False)
-    n_nodes: int = 1
+    n_nodes: int = 1  # how many nodes the job has, whose agents all dial
 
     def of_node(self, name: str) -> Invitation:
         """Return a node's own invitation, derived from one for all. Pure."""
         secret = bytes.fromhex(self.secret)
         agent, own = (hmac.digest(secret, use + name.encode(), hashlib.sha256) for use in (b"agent ", b"secret "))
         return replace(self, agent=agent[:16].hex(), secret=own.hex())
-
-    def to_line(self) -> bytes:
-        """Return what `read_invitation` reads."""
-        return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def proof_of(secret: bytes, agent: bytes, once: bytes) -> bytes:
@@ -88,48 +70,27 @@ def proof_of(secret: bytes, agent: bytes, once: bytes) -> bytes:
 
 
 def read_invitation(descriptor: int) -> Invitation:
-    """Read the invitation, the only line that ever comes through that pipe.
-
-    Raises
-    ------
-    EOFError
-        If the pipe ends before: the controller is gone.
-    """
+    """Read the invitation, the only line that ever comes through that pipe."""
     text = b""
     while not text.endswith(b"\n"):
         piece = os.read(descriptor, _LONGEST_BYTES)
         if not piece:
             raise EOFError("the controller was gone before it had sent an invitation")
         text += piece
-    return Invitation(**json.loads(text))
+    return decode(text, Invitation)
 
 
 class Dialler:
-    """An agent's end of a channel to the controller: dials whenever there is no connection.
-
-    Parameters
-    ----------
-    loop
-        In which it does so.
-    invitation
-        From the controller.
-    start_up
-        The pipe that it came through: once that has ended, too, the controller is gone.
-
-    Attributes
-    ----------
-    channel
-        What the agent and the controller say to each other.
-    """
+    """An agent's end of a channel to the controller: dials whenever there is no connection."""
 
     def __init__(self, loop: Loop, invitation: Invitation, start_up: int) -> None:
-        self._loop = loop
-        self._invitation = invitation
-        self._start_up = start_up
+        self._loop = loop  # in which it does so
+        self._invitation = invitation  # from the controller
+        self._start_up = start_up  # the pipe that it came through: once that has ended, too, the controller is gone
         self._is_alone = False
         self._n_failures = 0
         self._is_waiting = False
-        self.channel = Channel(loop, self._dial)
+        self.channel = Channel(loop, self._dial)  # what the agent and the controller say to each other
         loop.call(partial(loop.watch, start_up, selectors.EVENT_READ, self._read_start_up))
 
     def _read_start_up(self, _: int) -> None:
@@ -159,26 +120,16 @@ class Dialler:
 
 
 class _Attempt:
-    """One attempt to reach the controller: connects, greets, and shows the secret.
-
-    Parameters
-    ----------
-    loop, invitation
-        As of the `Dialler`.
-    channel
-        Which gets the connection.
-    settle
-        Called, once, with why there is no connection, or None.
-    """
+    """One attempt to reach the controller: connects, greets, and shows the secret."""
 
     def __init__(
         self, loop: Loop, invitation: Invitation, channel: Channel, settle: Callable[[OSError | None], None]
     ) -> None:
-        self._loop = loop
+        self._loop = loop  # as of the `Dialler`
         self._invitation = invitation
         self._pace = Pace(invitation.n_nodes)
-        self._channel = channel
-        self._settle = settle
+        self._channel = channel  # which gets the connection
+        self._settle = settle  # called, once, with why there is no connection, or None
         self._heard = b""
         self._is_connecting = True
         self._plain = socket.socket()
@@ -236,27 +187,12 @@ def _context(authority: str) -> ssl.SSLContext:
 
 
 class Dialled:
-    """The agent's end of a channel to the controller, as the files that :class:`.agent.Agent` works on.
-
-    Parameters
-    ----------
-    invitation
-        From the controller.
-    start_up
-        The pipe that it came through.
-
-    Attributes
-    ----------
-    answers
-        To which the agent's messages are written.
-    commands
-        Descriptor from which the controller's commands can be read.
-    """
+    """The agent's end of a channel to the controller, as the files that :class:`.agent.Agent` works on."""
 
     def __init__(self, invitation: Invitation, start_up: int) -> None:
         self._loop = Loop("channel")
         self._channel = Dialler(self._loop, invitation, start_up).channel
-        self.answers = _Text(self._channel)
+        self.answers = self._channel  # to which the agent's messages are written
         self.commands, self._passing_on = os.pipe()
         os.set_blocking(self._passing_on, False)
         self._untaken = bytearray()
@@ -292,16 +228,3 @@ class Dialled:
         self._loop.unwatch(self._passing_on)
         if self._has_ended:
             os.close(self._passing_on)
-
-
-class _Text:
-    """A channel to which text is written, a line at a time."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def write(self, text: str) -> int:
-        return self._channel.write(text.encode())
-
-    def flush(self) -> None:
-        pass

@@ -5,23 +5,14 @@ from __future__ import annotations
 import os
 from typing import IO
 
-__all__ = ["ForkedProcess"]
-
 
 class ForkedProcess:
-    """A child of this process that something else has forked.
-
-    Parameters
-    ----------
-    pid
-        Its process id.
-    stdout, stderr
-        The ends of pipes that it writes to.
-    """
+    """A child of this process that something else has forked."""
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
-        self.pid = pid
-        self.stdout = stdout
+        self.pid = pid  # its process id
+        self.stdin = None
+        self.stdout = stdout  # the ends of pipes that it writes to
         self.stderr = stderr
         self._exit_code: int | None = None
 

@@ -8,7 +8,6 @@ It is a program of its own because finding GPUs loads a driver, which the agent 
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import sys
@@ -17,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from laggard.collectors.device import gpu_names
 from laggard.resilience.agent import DIALS, TOGETHER, own_name
 from laggard.resilience.agent.processes import AGENT_MARK
-
-__all__ = ["main", "own_gpus"]
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.handshake import Handshake
 
 
 def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -30,22 +29,14 @@ def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the handshake, and become the agent.
-
-    Parameters
-    ----------
-    arguments
-        ``--gpus``: the handshake has the names of the GPUs; ``--together``: it has the name of the node, and so has the
-        agent's mark.
-    """
+    """Print the handshake, and become the agent."""
     gpus = own_gpus() if "--gpus" in arguments else []
-    handshake = {"event": "handshake", "cpus": len(os.sched_getaffinity(0)), "gpus": gpus}
-    if TOGETHER in arguments:
-        handshake["node"] = own_name()
-        os.environ[AGENT_MARK] += f"-{own_name()}"
+    node = own_name() if TOGETHER in arguments else ""
+    if node:
+        os.environ[AGENT_MARK] += f"-{node}"
     select.select([sys.stdin], [], [])
-    sys.stdout.write(json.dumps(handshake) + "\n")
-    sys.stdout.flush()
+    sys.stdout.buffer.write(encode(Handshake(len(os.sched_getaffinity(0)), tuple(gpus), node)))
+    sys.stdout.buffer.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS])  # noqa: S606 - no shell
 
 

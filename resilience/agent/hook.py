@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["IMPORTS", "WARM", "WARM_ROOM", "hook_variables"]
-
 # Asks for what the hook does besides writing stacks, in one process.
 IMPORTS = "LAGGARD_IMPORTS"
 WARM = "LAGGARD_WARM"
@@ -16,12 +14,6 @@ _FOLDER = Path(__file__).parent / "python_start"
 
 
 def hook_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which each Python that is started runs our code first.
-
-    Parameters
-    ----------
-    environ
-        The variables that it has otherwise.
-    """
+    """Return the variables with which each Python that is started runs our code first."""
     path = environ.get("PYTHONPATH", "")
     return {"PYTHONPATH": f"{_FOLDER}{os.pathsep}{path}" if path else str(_FOLDER)}

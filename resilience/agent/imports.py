@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-__all__ = ["Imports"]
-
 # Looks without a new name after which a rank is at work; more if it has taken long to get there.
 QUIET_LOOKS = 3
 MAX_QUIET_LOOKS = 60

@@ -7,19 +7,16 @@ done so, and waits for its question, is kept ready once the first one has answer
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import subprocess
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, cast
 
-from laggard.resilience.agent.later import Later
-
-__all__ = ["READY_AFTER_S", "Inquiries", "Inquiry"]
+from laggard.resilience.agent.context import Context
 
 # The next process is started when the launch that may follow an answer has begun.
 READY_AFTER_S = 5.0
@@ -27,31 +24,12 @@ READY_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """A question.
+    """A question to a process that writes one line or several, of which the last complete one is the answer."""
 
-    Attributes
-    ----------
-    event
-        The message that answers it; its field ``found`` is what the process has written, or null.
-    command
-        Command line of a process that writes a line of JSON, or several, of which the last complete one counts.
-    environment
-        Its variables in addition to the agent's own.
-    deadline_s
-        After how many seconds it is killed.
-    question
-        A line that the process waits for on its standard input, and by which another one can be kept ready; None: it
-        asks for nothing.
-    before_answer
-        Called just before the answer is passed on.
-    """
-
-    event: str
+    answer: Callable[[bytes], None]  # called with it; empty: there was none in time
     command: Sequence[str]
-    environment: Mapping[str, str]
     deadline_s: float
-    question: str | None = None
-    before_answer: Callable[[], None] = lambda: None
+    question: bytes | None = None  # a line that the process waits for, so that another one can be kept ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +41,11 @@ class _Answering:
 
 
 class Inquiries:
-    """Asks one question after the other, so that each answer is to one question.
+    """Asks one question after the other, so that each answer is to one question."""
 
-    Parameters
-    ----------
-    selector
-        The agent's selector; it calls whatever is registered as data when a file is ready.
-    send
-        Sends a message to the controller.
-    later
-        Where to put what is done later.
-    """
-
-    def __init__(self, selector: selectors.BaseSelector, send: Callable[..., None], later: Later) -> None:
-        self._selector = selector
-        self._send = send
-        self._later = later
+    def __init__(self, context: Context, ready_after_s: float) -> None:
+        self._context = context
+        self._ready_after_s = ready_after_s
         self._asked: subprocess.Popen[bytes] | None = None
         self._ready: _Answering | None = None
         self._waiting: deque[Inquiry] = deque()
@@ -98,19 +65,19 @@ class Inquiries:
     def _ask_next(self) -> None:
         inquiry = self._waiting.popleft()
         answering = self._take_ready() if inquiry.question is not None else None
-        answering = answering or _start(inquiry)
+        answering = answering or self._start(inquiry)
         self._asked = answering.process
         if inquiry.question is not None:
             with contextlib.suppress(BrokenPipeError), _stdin_of(self._asked) as pipe:  # it has ended: no answer
-                pipe.write(f"{inquiry.question}\n".encode())
-            self._later.after(READY_AFTER_S, partial(self._keep_ready, inquiry))
+                pipe.write(inquiry.question)
+            self._context.later.after(self._ready_after_s, partial(self._keep_ready, inquiry))
         on_data = partial(self._take, inquiry, answering.reader, [])
-        self._selector.register(answering.reader, selectors.EVENT_READ, on_data)
-        self._later.after(inquiry.deadline_s, self._asked.kill)
+        self._context.selector.register(answering.reader, selectors.EVENT_READ, on_data)
+        self._context.later.after(inquiry.deadline_s, self._asked.kill)
 
     def _keep_ready(self, inquiry: Inquiry) -> None:
         if self._ready is None:
-            self._ready = _start(inquiry)
+            self._ready = self._start(inquiry)
 
     def _take_ready(self) -> _Answering | None:
         """Return the process that is kept ready, unless it has ended."""
@@ -126,32 +93,30 @@ class Inquiries:
         if piece := os.read(reader, 1 << 16):
             found.append(piece)
             return True
-        self._selector.unregister(reader)
+        self._context.selector.unregister(reader)
         os.close(reader)
         if self._asked is not None:
             self._asked.poll()  # it may still be ending, in a driver that hangs: then it is reaped with the orphans
             self._asked = None
         *lines, _ = b"".join(found).split(b"\n")
-        inquiry.before_answer()
-        self._send(inquiry.event, found=json.loads(lines[-1]) if lines else None)
+        inquiry.answer(lines[-1] if lines else b"")
         if self._waiting:
             self._ask_next()
         return True
 
+    def _start(self, inquiry: Inquiry) -> _Answering:
+        reader, writer = os.pipe()
+        process = subprocess.Popen(
+            inquiry.command,
+            stdin=subprocess.DEVNULL if inquiry.question is None else subprocess.PIPE,
+            stdout=writer,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env=self._context.folder.environment({}),
+        )
+        os.close(writer)
+        return _Answering(process, reader)
+
 
 def _stdin_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
     return cast("IO[bytes]", process.stdin)
-
-
-def _start(inquiry: Inquiry) -> _Answering:
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        inquiry.command,
-        stdin=subprocess.DEVNULL if inquiry.question is None else subprocess.PIPE,
-        stdout=writer,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-        env={**os.environ, **inquiry.environment},
-    )
-    os.close(writer)
-    return _Answering(process, reader)

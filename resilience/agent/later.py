@@ -7,20 +7,12 @@ import itertools
 import time
 from collections.abc import Callable
 
-__all__ = ["Later"]
-
 
 class Later:
-    """Calls that are due at some monotonic time.
-
-    Parameters
-    ----------
-    clock
-        Monotonic seconds.
-    """
+    """Calls that are due at some monotonic time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock = clock  # monotonic seconds
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()  # calls cannot be compared
 

@@ -14,8 +14,6 @@ from typing import Protocol
 
 from laggard.resilience.agent.later import Later
 
-__all__ = ["Loop"]
-
 _log = logging.getLogger("laggard.resilience.agent")
 
 _LONGEST_S = 3600.0
@@ -29,13 +27,7 @@ class _File(Protocol):
 
 
 class Loop:
-    """A thread that calls what is due, until it is closed. What it calls must not wait: everybody else would.
-
-    Parameters
-    ----------
-    name
-        Of the thread.
-    """
+    """A thread that calls what is due, until it is closed. What it calls must not wait: everybody else would."""
 
     def __init__(self, name: str) -> None:
         self._selector = selectors.DefaultSelector()

@@ -1,21 +1,19 @@
-"""``python -m laggard.resilience.agent.node_check``: the state of this node, as JSON.
+"""``python -m laggard.resilience.agent.node_check``: the state of this node.
 
-It waits for a line on its standard input, ``{"devices": ["0"], "probe": true}``: the names of the node's devices, and
-whether a test kernel is to be run on each GPU too. The agent asks when the job begins and after a failure, and ends it
-if it takes too long: a driver or a file system that hangs must not hold up the agent. What cannot be read is left out.
-The answer is written again with all that is known in addition, so that the last line says as much as there was time
-for.
+It waits for its agent's own command (:class:`laggard.resilience.wire.checks.CheckNode`) on its standard input. The
+agent asks when the job begins and after a failure, and ends it if it takes too long: a driver or a file system that
+hangs must not hold up the agent. What cannot be read is left out. The answer is written again with all that is known in
+addition, so that the last line says as much as there was time for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -24,9 +22,9 @@ from laggard.collectors.device import VIRTUAL_DEVICE_DIR
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
 from laggard.resilience.decision.signatures import clean_line, signature_of
+from laggard.resilience.wire import decode, encode
+from laggard.resilience.wire.checks import CheckNode, NodeChecked
 from laggard.system.memory import oom_kills
-
-__all__ = ["gpu_health", "hardware_lines", "main", "recent_kernel_lines"]
 
 KERNEL_LOG = Path("/dev/kmsg")
 KERNEL_WINDOW_S = 600.0
@@ -35,12 +33,12 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is looked at, not written to
 _RECORD_BYTES = 1 << 14
 
 
-def main(devices: Sequence[str], *, probe: bool = False) -> None:
-    """Print the state of this node and of these devices; with ``probe`` also what is wrong with a test kernel there."""
+def main(asked: CheckNode) -> None:
+    """Print the state of this node and of these devices, and if asked what is wrong with a test kernel there."""
     own_folder = str(Path(os.environ.get(ENDPOINT_FILE, "")).absolute().parent)
     check = NodeCheck(
         time.time(),
-        {} if VIRTUAL_DEVICE_DIR in os.environ else {name: gpu_health(name) for name in devices},
+        {} if VIRTUAL_DEVICE_DIR in os.environ else {name: gpu_health(name) for name in asked.devices},
         dict(_free_bytes([str(Path.cwd()), own_folder, SHARED_MEMORY])),
         oom_kills(),
         tuple(hardware_lines(recent_kernel_lines(time.monotonic() - KERNEL_WINDOW_S)))[-MAX_KERNEL_LINES:],
@@ -48,7 +46,7 @@ def main(devices: Sequence[str], *, probe: bool = False) -> None:
     _write(check)
     check = replace(check, memory=_memory(os.getppid()))  # a walk through all processes: it may take its time
     _write(check)
-    if probe and check.gpus:
+    if asked.probe and check.gpus:
         faults: dict[str, str] = {}
         for name, fault in _probed():
             faults[name] = fault
@@ -56,8 +54,8 @@ def main(devices: Sequence[str], *, probe: bool = False) -> None:
 
 
 def _write(check: NodeCheck) -> None:
-    sys.stdout.write(json.dumps(asdict(check)) + "\n")
-    sys.stdout.flush()
+    sys.stdout.buffer.write(encode(NodeChecked(check)))
+    sys.stdout.buffer.flush()
 
 
 def _probed() -> Iterator[tuple[str, str]]:
@@ -132,5 +130,5 @@ def _free_bytes(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
             yield path, state.f_bavail * state.f_frsize
 
 
-if __name__ == "__main__" and (_question := sys.stdin.readline()):  # empty if the agent has ended
-    main(**json.loads(_question))
+if __name__ == "__main__" and (_question := sys.stdin.buffer.readline()):  # empty if the agent has ended
+    main(decode(_question, CheckNode))

@@ -24,19 +24,8 @@ from laggard.resilience.agent.awake import Deadline
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import remove_stale_folders, runtime_root
 
-__all__ = [
-    "AGENT_MARK",
-    "adopt_orphans",
-    "end_descendants",
-    "end_marked",
-    "environment_of",
-    "main",
-    "reap_orphans",
-    "state_of",
-]
-
 AGENT_MARK = "LAGGARD_AGENT"
-DEADLINE_S = 5.0
+FORCED_STOP_S = 5.0
 _POLL_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -80,23 +69,9 @@ def end_descendants(
     *,
     deadline_s: float,
 ) -> int:
-    """Kill every chosen descendant of this process and return how many there were.
-
-    Repeats until none is found, since a process may fork meanwhile. Reaps none of them: whoever started a process does
-    that.
-
-    Parameters
-    ----------
-    chosen
-        Whether a process is to be ended.
-    deadline_s
-        How long to try, in seconds.
-
-    Raises
-    ------
-    ProcessesStillRunningError
-        If some still run at the deadline.
-    """
+    """Kill every chosen descendant of this process and return how many there were."""
+    # Repeats until none is found, since a process may fork meanwhile. Reaps none of them: whoever started a process
+    # does that.
     deadline = Deadline(deadline_s)
     ended: set[int] = set()
     while True:
@@ -149,7 +124,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 def main() -> int:
     """End the processes with the mark given as argument; return 0 if none is left."""
-    ended = end_marked(AGENT_MARK, sys.argv[1], DEADLINE_S)
+    ended = end_marked(AGENT_MARK, sys.argv[1], FORCED_STOP_S)
     remove_stale_folders(runtime_root())
     return 0 if ended else 1
 

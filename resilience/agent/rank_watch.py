@@ -23,8 +23,6 @@ from laggard.logs import configure_logging
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.hang import LifeWatch
 
-__all__ = ["LOOK_INTERVAL_S", "main", "moves_device_memory"]
-
 _log = logging.getLogger("laggard.resilience.agent")
 
 LOOK_INTERVAL_S = 2.0

@@ -20,8 +20,6 @@ from laggard.resilience.agent.hook import WARM
 from laggard.resilience.agent.processes import environment_of
 from laggard.resilience.decision.hang import Counters
 
-__all__ = ["Rank", "RankFinder"]
-
 # A process may still become another program.
 SETTLED_S = 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -40,21 +38,11 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank, or one process that the launch has begun with, and its descendants.
+    """One rank, or one process that the launch has begun with, and its descendants."""
 
-    Attributes
-    ----------
-    rank
-        Its number; None for a program without ranks.
-    pid
-        Its process id.
-    descendants
-        Their process ids.
-    """
-
-    rank: int | None
-    pid: int
-    descendants: tuple[int, ...] = ()
+    rank: int | None  # its number; None for a program without ranks
+    pid: int  # its process id
+    descendants: tuple[int, ...] = ()  # their process ids
 
     def state(self) -> str:
         """Return the kernel's letter for the main thread; empty if it has ended."""
@@ -79,18 +67,11 @@ class Rank:
 
 
 class RankFinder:
-    """Finds the ranks of one launch on one node, among all processes of the machine.
-
-    Parameters
-    ----------
-    launch
-        Number of the launch.
-    endpoint_file
-        The node's file of the job's state server, which no other node and no other job on the machine has.
-    """
+    """Finds the ranks of one launch on one node, among all processes of the machine."""
 
     def __init__(self, launch: int, endpoint_file: str) -> None:
-        self._launch = str(launch)
+        self._launch = str(launch)  # number of the launch
+        # The node's file of the job's state server, which no other node and no other job on the machine has
         self._endpoint_file = endpoint_file
         self._known: dict[psutil.Process, _Member | None] = {}
 

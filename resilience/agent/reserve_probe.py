@@ -26,8 +26,6 @@ from laggard.kvstore.errors import FencedError
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.logs import configure_logging
 
-__all__ = ["LONGEST_INTERVAL_S", "main"]
-
 # Doubled each time, so that a node that is needed early has more than its first reading, taken cold.
 FIRST_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 32.0

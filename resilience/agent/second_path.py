@@ -13,8 +13,6 @@ from pathlib import Path
 
 from laggard.resilience.decision.pace import Pace
 
-__all__ = ["COUNTS", "SecondPath"]
-
 _log = logging.getLogger("laggard.resilience.agent")
 
 COUNTS = "agents"
@@ -25,31 +23,16 @@ ANSWER_S = 1.0
 
 
 class SecondPath:
-    """Raises this node's count in the state server, from a thread of its own.
-
-    Parameters
-    ----------
-    unheard_s
-        Returns for how many seconds the controller has not replied; None: the agent itself is stuck, so that nobody
-        is to take it for well.
-    """
+    """Raises this node's count in the state server, from a thread of its own."""
 
     def __init__(self, unheard_s: Callable[[], float | None]) -> None:
+        # Returns for how many seconds the controller has not replied; None: the agent itself is stuck, so that nobody
+        # is to take it for well
         self._unheard_s = unheard_s
         self._started = False
 
     def start(self, endpoint_file: Path, host: str, pace: Pace) -> None:
-        """Begin, unless it has begun already.
-
-        Parameters
-        ----------
-        endpoint_file
-            Has the address and password of the state server.
-        host
-            Host name of this node.
-        pace
-            Says for how long the controller must not have replied, and from when on that is of no use any more.
-        """
+        """Begin, unless it has begun already."""
         if not self._started:
             self._started = True
             threading.Thread(

@@ -1,4 +1,4 @@
-"""``python -m laggard.resilience.agent.stack_dump LAUNCH``: the stacks of this node's ranks, as one line of JSON.
+"""``python -m laggard.resilience.agent.stack_dump LAUNCH``: the stacks of this node's ranks, as one line.
 
 The agent starts it when the program hangs, before anything is ended. Each rank is read from outside by py-spy, which
 does not stop it. Where the system forbids that, the rank is asked by a signal to write its stacks itself
@@ -18,14 +18,15 @@ import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from laggard.kvstore.client.environment import ENDPOINT_FILE
+from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import Frame, RankStack, own_frames, parse_faulthandler
-
-__all__ = ["main"]
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.checks import Stacks
 
 STACK_SIGNAL = signal.SIGRTMIN + 9
 MAX_RANKS = 64
@@ -50,45 +51,40 @@ def main(launch: int) -> None:
     before = [rank.counters().cpu_s for rank in ranks]
     with ThreadPoolExecutor(MAX_WORKERS) as pool:
         stacks = list(pool.map(_stack, ranks))
-        for rank, stack in zip(ranks, stacks, strict=True):
-            if RankStack.of_json("", {**stack, "cpu_share": 0.0}).standing == "stuck":  # it may wait for a child
-                stack["children"] = list(pool.map(_child, rank.descendants[:MAX_CHILDREN]))
+        for number, (rank, stack) in enumerate(zip(ranks, stacks, strict=True)):
+            if stack.doing == "stuck":  # it may wait for a child
+                children = tuple(pool.map(_child, rank.descendants[:MAX_CHILDREN]))
+                stacks[number] = replace(stack, children=children)
     time.sleep(max(0.0, begun_s + LOOK_S - time.monotonic()))  # over which its processor time is measured
     passed_s = time.monotonic() - begun_s
-    for rank, stack, cpu_s in zip(ranks, stacks, before, strict=True):
-        stack["cpu_share"] = max(0.0, rank.counters().cpu_s - cpu_s) / passed_s
-    sys.stdout.write(json.dumps(stacks) + "\n")
+    shares = [max(0.0, rank.counters().cpu_s - cpu_s) / passed_s for rank, cpu_s in zip(ranks, before, strict=True)]
+    found = (replace(stack, cpu_share=share) for stack, share in zip(stacks, shares, strict=True))
+    sys.stdout.buffer.write(encode(Stacks(tuple(found))))
+    sys.stdout.buffer.flush()
 
 
-def _stack(rank: Rank) -> dict[str, Any]:
+def _stack(rank: Rank) -> RankStack:
     threads, trouble = _by_py_spy(rank.pid)
     if not threads and _catches(rank.pid, STACK_SIGNAL):
         threads = _by_signal(rank.pid)
     return _entry(rank, threads, trouble)
 
 
-def _entry(rank: Rank, threads: Sequence[Sequence[Frame]], trouble: str) -> dict[str, Any]:
-    return {
-        "rank": rank.rank,
-        "pid": rank.pid,
-        "state": rank.state(),
-        "waits_in": rank.waits_in(),
-        "threads": [[(f.function, f.file, f.line) for f in frames] for frames in _shortened(threads)],
-        "trouble": "" if threads else trouble,
-        "children": [],
-    }
+def _entry(rank: Rank, threads: Sequence[tuple[Frame, ...]], trouble: str) -> RankStack:
+    host, why = os.environ.get(NODE, ""), "" if threads else trouble
+    return RankStack(host, rank.rank, rank.pid, rank.state(), rank.waits_in(), 0.0, _shortened(threads), why)
 
 
-def _child(pid: int) -> dict[str, Any]:
+def _child(pid: int) -> RankStack:
     threads, trouble = _by_py_spy(pid)
     child = Rank(None, pid, ())
-    return _entry(child, [own_frames(threads[0]), *threads[1:]] if threads else [], trouble) | {"cpu_share": 0.0}
+    return _entry(child, (own_frames(threads[0]), *threads[1:]) if threads else (), trouble)
 
 
-def _shortened(threads: Sequence[Sequence[Frame]]) -> list[Sequence[Frame]]:
-    others = [frames[:MAX_OTHER_FRAMES] for frames in threads[1 : 1 + MAX_OTHER_THREADS]]
+def _shortened(threads: Sequence[tuple[Frame, ...]]) -> Threads:
+    others = (frames[:MAX_OTHER_FRAMES] for frames in threads[1 : 1 + MAX_OTHER_THREADS])
     # The outermost frame says whether the program is over.
-    return [*((*frames[: MAX_FRAMES - 1], *frames[MAX_FRAMES - 1 :][-1:]) for frames in threads[:1]), *others]
+    return *((*frames[: MAX_FRAMES - 1], *frames[MAX_FRAMES - 1 :][-1:]) for frames in threads[:1]), *others
 
 
 def _by_py_spy(pid: int) -> tuple[Threads, str]:

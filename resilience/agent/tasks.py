@@ -1,32 +1,33 @@
-"""The tasks of a node: processes of one launch, started by the node's agent.
+"""The tasks of a node: processes that its agent starts, and starts again if it is asked to.
 
-The copies of a ``--per-node`` program are tasks, and so are the probes of ``--detect``. A task has the number of its
-launch in its environment, by which its leftovers are found. Its output is passed on as it comes, but no more than
-`WINDOW_BYTES` that the controller has not printed yet: a task whose output nobody reads blocks, as on any pipe.
+The copies of a ``--per-node`` program are tasks, and so are the probes of ``--detect``; those have the number of their
+launch in their environment, by which leftovers are found. Sidecars are tasks that outlive launches. A task's output is
+passed on as it comes, but no more than `WINDOW_BYTES` that the controller has not printed yet: a task whose output
+nobody reads blocks, as on any pipe.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
-from laggard.logs import last_line
+from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import IMPORTS, hook_variables
-from laggard.resilience.agent.later import Later
-from laggard.resilience.agent.warm import Order, WarmProcess
+from laggard.resilience.agent.imports import Imports
+from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.decision.backoff import Backoff
+from laggard.resilience.wire import tasks as wire
+from laggard.resilience.wire.warm import Hooked, Imported, Run
 from laggard.system.child_process import dies_with_parent
-
-__all__ = ["TaskStart", "Tasks"]
 
 EXIT_CANNOT_START = 127
 CHUNK_BYTES = 1 << 16
@@ -40,48 +41,9 @@ KEPT_BYTES = 1 << 16
 NEWEST_BYTES = 1 << 13
 
 
-@dataclass(frozen=True, slots=True)
-class TaskStart:
-    """What is needed to start a task.
-
-    Attributes
-    ----------
-    name
-        Its name, a different one for each launch.
-    command
-        Its command line.
-    environment
-        Its variables in addition to the agent's own.
-    directory
-        Its working directory.
-    log
-        Where its output goes; None: to the controller.
-    restarts
-        Whether it is started again when it ends by itself.
-    may_be_warm
-        Whether it is forked from the warm process if that is possible.
-    imports
-        Where it records what it imports; None: nowhere.
-    """
-
-    name: str
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    directory: str
-    log: Path | None
-    restarts: bool = False
-    may_be_warm: bool = False
-    imports: Path | None = None
-
-    @property
-    def whole_environment(self) -> dict[str, str]:
-        """All of its variables, the agent's own among them."""
-        return {**os.environ, **self.environment}
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Task:
-    start: TaskStart
+    start: wire.StartTask
     process: subprocess.Popen[bytes] | ForkedProcess
     exit_fd: int  # readable once the process has ended
     began_s: float
@@ -91,141 +53,176 @@ class _Task:
         self.kept.extend(data)
         del self.kept[:-KEPT_BYTES]
 
-    def streams(self) -> dict[str, IO[bytes]]:
-        pipes = {"stdout": self.process.stdout, "stderr": self.process.stderr}
-        return {name: pipe for name, pipe in pipes.items() if pipe is not None}
+    def streams(self) -> list[tuple[wire.Stream, IO[bytes]]]:
+        pipes: tuple[tuple[wire.Stream, IO[bytes] | None], ...]
+        pipes = ("stdout", self.process.stdout), ("stderr", self.process.stderr)
+        return [(stream, pipe) for stream, pipe in pipes if pipe is not None]
 
 
 class Tasks:
-    """Starts tasks, passes on their output, and reports when they end.
+    """Starts tasks, passes on their output, and reports when they end."""
 
-    Parameters
-    ----------
-    selector
-        The agent's selector; it calls whatever is registered as data when a file is ready.
-    send
-        Sends a message to the controller.
-    later
-        Where to put what is done later.
-    warm
-        The node's warm process.
-    """
-
-    def __init__(
-        self, selector: selectors.BaseSelector, send: Callable[..., None], later: Later, warm: WarmProcess
-    ) -> None:
-        self._selector = selector
-        self._send = send
-        self._later = later
+    def __init__(self, context: Context, warm: WarmProcess) -> None:
+        self._context = context
         self._warm = warm
+        self._imports = Imports()
         self._signals: dict[str, list[int]] = {}  # that came while a task was being forked
         self._backoffs: dict[str, Backoff] = {}
-        self._waiting: dict[str, dict[str, object]] = {}  # tasks to start again, with how they ended
-        self._running: dict[str, _Task] = {}
+        self._waiting: dict[str, wire.TaskEnded] = {}  # tasks to start again, with how they ended
+        self._running: list[_Task] = []
         self._open: dict[IO[bytes], Callable[[], None]] = {}
         self._unprinted = 0
         self._paused = False
+        context.inbox.on(wire.StartTask, self.start)
+        context.inbox.on(wire.SignalTask, self.signal)
+        context.inbox.on(wire.Printed, self.printed)
 
     @property
     def pids(self) -> set[int]:
-        """Process ids of the running tasks."""
-        return {task.process.pid for task in self._running.values()}
+        """Process ids of those that run."""
+        return {task.process.pid for task in self._running}
+
+    @property
+    def has_any_of_a_launch(self) -> bool:
+        """Whether one runs that may have to save its work."""
+        return any(not task.start.outlives_launches for task in self._running)
 
     def newest_error_output(self) -> dict[str, str]:
         """Return the newest lines of the standard error of each running task whose output is passed on."""
         return {
-            name: bytes(task.kept[-NEWEST_BYTES:]).decode(errors="replace")
-            for name, task in self._running.items()
+            task.start.name: bytes(task.kept[-NEWEST_BYTES:]).decode(errors="replace")
+            for task in self._running
             if task.kept
         }
 
-    def start(self, start: TaskStart) -> None:
-        """Start a task; its output goes to the controller, or to a log if one is given."""
+    def look(self) -> None:
+        """Report what the first copy has imported, if that is new."""
+        if self._imports.begins():
+            self._context.send(Hooked())
+        if names := self._imports.look():
+            self._context.send(Imported(tuple(names)))
+
+    def start(self, start: wire.StartTask) -> None:
+        """Start a task."""
+        if imports := self._run_of(start).imports:
+            self._imports.watch(Path(imports))
+        try:
+            self._context.folder.write(start.files)
+        except OSError as error:
+            self._report_no_start(start, f"{error.filename} cannot be written: {error.strerror}")
+        else:
+            self._begin(start)
+
+    def _run_of(self, start: wire.StartTask) -> Run:
+        folder = self._context.folder
+        environment = folder.environment(start.environment, writes_stacks=start.writes_stacks)
+        imports = str(folder.path / f"imports-{start.name}.txt") if start.records_imports else None
+        return Run(environment, start.directory or str(folder.path), imports)
+
+    def _begin(self, start: wire.StartTask) -> None:
         if not start.may_be_warm:
             self._start_fresh(start)
             return
         answer = partial(self._on_fork, start)
-        order = Order(start.command, start.whole_environment, start.directory, start.imports, answer)
         self._signals[start.name] = []
-        if why := self._warm.start(order):
+        if why := self._warm.start(start.command, self._run_of(start), answer):
             answer(None, why)
 
-    def _on_fork(self, start: TaskStart, process: ForkedProcess | None, why_not: str) -> None:
-        self._send("task-started", name=start.name, why_not=why_not)
+    def _on_fork(self, start: wire.StartTask, process: ForkedProcess | None, why_not: str) -> None:
+        self._context.send(wire.TaskStarted(start.name, why_not))
         if process is None:
             self._start_fresh(start)
         else:
             self._follow(start, process)
         for signum in self._signals.pop(start.name):
-            self.signal(start.name, signum)
+            self.signal(wire.SignalTask(start.name, signum))
 
-    def _start_fresh(self, start: TaskStart) -> None:
+    def _start_fresh(self, start: wire.StartTask) -> None:
+        run = self._run_of(start)
         try:
-            process = _popen(start)
+            process = self._popen(start, run)
         except OSError as error:
-            self.report_no_start(start, f"{start.command[0]} cannot be started in {start.directory}: {error.strerror}")
+            why = f"{start.command[0]} cannot be started in {run.directory}: {error.strerror}"
+            self._report_no_start(start, why)
         else:
             self._follow(start, process)
 
-    def _follow(self, start: TaskStart, process: subprocess.Popen[bytes] | ForkedProcess) -> None:
-        task = self._running[start.name] = _Task(start, process, os.pidfd_open(process.pid), time.monotonic())
-        self._selector.register(task.exit_fd, selectors.EVENT_READ, partial(self._on_exit, task))
-        for stream, pipe in task.streams().items():
+    def _popen(self, start: wire.StartTask, run: Run) -> subprocess.Popen[bytes]:
+        hooked = {**hook_variables(run.environment), IMPORTS: run.imports} if run.imports else {}
+        warned = start.relayed  # otherwise it is a helper of ours
+        with contextlib.ExitStack() as opened:
+            log = None if start.relayed else opened.enter_context(self._context.folder.log_of(start.name).open("ab"))
+            return subprocess.Popen(
+                start.command if start.outlives_launches else dies_with_parent(start.command, warned=warned),
+                stdin=subprocess.PIPE if start.outlives_launches else subprocess.DEVNULL,
+                stdout=log or subprocess.PIPE,
+                stderr=log or subprocess.PIPE,
+                bufsize=0,
+                env={**run.environment, **hooked},
+                cwd=run.directory,
+            )
+
+    def _follow(self, start: wire.StartTask, process: subprocess.Popen[bytes] | ForkedProcess) -> None:
+        task = _Task(start, process, os.pidfd_open(process.pid), time.monotonic())
+        self._running.append(task)
+        self._context.selector.register(task.exit_fd, selectors.EVENT_READ, partial(self._on_exit, task))
+        for stream, pipe in task.streams():
             os.set_blocking(pipe.fileno(), False)
             self._open[pipe] = partial(self._forward, task, stream, pipe)
             if not self._paused:
-                self._selector.register(pipe, selectors.EVENT_READ, self._open[pipe])
+                self._context.selector.register(pipe, selectors.EVENT_READ, self._open[pipe])
 
-    def signal(self, name: str, signum: int) -> None:
-        """Send a signal to a task, if it runs; it is not started again."""
+    def signal(self, command: wire.SignalTask) -> None:
+        """Send a signal to a task, once it runs; it is not started again."""
+        name = command.name
         if name in self._signals:
-            self._signals[name].append(signum)
+            self._signals[name].append(command.signum)
             return
         self._backoffs.pop(name, None)
         if end := self._waiting.pop(name, None):
-            self._send("task-ended", **end)
-        if task := self._running.get(name):
-            self._running[name] = replace(task, start=replace(task.start, restarts=False))
-            task.process.send_signal(signum)
+            self._context.send(end)
+        for task in [task for task in self._running if task.start.name == name]:
+            task.start = replace(task.start, restarts=False)
+            task.process.send_signal(command.signum)
 
-    def report_no_start(self, start: TaskStart, why: str) -> None:
+    def _report_no_start(self, start: wire.StartTask, why: str) -> None:
         """Report that a task ended before it began, and why."""
-        if start.log is None:
-            self._unprinted += len(f"{why}\n".encode())
-            self._send("output", name=start.name, stream="stderr", text=f"{why}\n")
+        line = f"{why}\n".encode(errors="surrogateescape")
+        if start.relayed:
+            self._unprinted += len(line)
+            self._context.send(wire.Output(start.name, "stderr", line))
         else:
-            with suppress(OSError):  # the disk is full: the controller is told in any case
-                start.log.write_text(f"{why}\n")
-        now_s = time.time()
-        self._report_end(start, name=start.name, exit_code=EXIT_CANNOT_START, why=why, pid=0, ended_s=now_s, ran_s=0.0)
+            with contextlib.suppress(OSError):  # the disk is full: the controller is told in any case
+                self._context.folder.log_of(start.name).write_bytes(line)
+        self._report_end(start, wire.TaskEnded(start.name, EXIT_CANNOT_START, 0, time.time(), 0.0, why, why))
 
-    def _report_end(self, start: TaskStart, *, error_output: str = "", **end: object) -> None:
-        end["error_output"] = error_output or end["why"]
+    def _report_end(self, start: wire.StartTask, end: wire.TaskEnded) -> None:
         if not start.restarts:
-            self._send("task-ended", **end)
+            self._context.send(end)
             return
-        wait_s = self._backoffs.setdefault(start.name, Backoff()).next_s(cast("float", end["ran_s"]))
+        wait_s = self._backoffs.setdefault(start.name, Backoff()).next_s(end.ran_s)
         self._waiting[start.name] = end
-        self._send("task-restarts", **end, again_s=wait_s)
-        self._later.after(wait_s, partial(self._start_again, start))
+        self._context.send(wire.WillRestart(start.name, end.exit_code, end.why, wait_s))
+        self._context.later.after(wait_s, partial(self._start_again, start, end))
 
-    def _start_again(self, start: TaskStart) -> None:
-        if self._waiting.pop(start.name, None):  # it was not ended in the meantime
-            self.start(start)
+    def _start_again(self, start: wire.StartTask, end: wire.TaskEnded) -> None:
+        if self._waiting.get(start.name) is end:  # it was not ended in the meantime
+            del self._waiting[start.name]
+            self._begin(start)
 
-    def printed(self, n_bytes: int) -> None:
-        """Record that the controller has printed this many bytes of the output."""
-        self._unprinted -= n_bytes
+    def printed(self, command: wire.Printed) -> None:
+        """Pass on more of the output, since so much of it was printed."""
+        self._unprinted -= command.n_bytes
         self._pause_or_resume()
 
-    def _forward(self, task: _Task, stream: str, pipe: IO[bytes]) -> None:
+    def _forward(self, task: _Task, stream: wire.Stream, pipe: IO[bytes]) -> None:
         if pipe not in self._open:
             return  # it was closed after the selector reported it
         if data := pipe.read(CHUNK_BYTES):
             if stream == "stderr":
                 task.keep(data)
             self._unprinted += len(data)
-            self._send("output", name=task.start.name, stream=stream, text=data.decode(errors="surrogateescape"))
+            self._context.send(wire.Output(task.start.name, stream, data))
             self._pause_or_resume()
         elif data is not None:  # the end of the stream; None: no data yet
             self._close(pipe)
@@ -236,54 +233,28 @@ class Tasks:
         self._paused = pause
         for pipe, forward in self._open.items():
             if pause:
-                self._selector.unregister(pipe)
+                self._context.selector.unregister(pipe)
             else:
-                self._selector.register(pipe, selectors.EVENT_READ, forward)
+                self._context.selector.register(pipe, selectors.EVENT_READ, forward)
 
     def _close(self, pipe: IO[bytes]) -> None:
         del self._open[pipe]
         if not self._paused:
-            self._selector.unregister(pipe)
+            self._context.selector.unregister(pipe)
         pipe.close()
 
     def _on_exit(self, task: _Task) -> None:
-        self._selector.unregister(task.exit_fd)
+        self._running.remove(task)
+        self._context.selector.unregister(task.exit_fd)
         os.close(task.exit_fd)
         exit_code = task.process.wait()
-        for stream, pipe in task.streams().items():
+        if task.process.stdin is not None:
+            task.process.stdin.close()
+        for stream, pipe in task.streams():
             # what is in the pipe now; what its descendants write later is passed on as it comes
             for _ in range(PIPE_CHUNKS):
                 self._forward(task, stream, pipe)
-        start = self._running.pop(task.start.name).start  # it may have been told not to start again
-        self._report_end(
-            start,
-            name=start.name,
-            exit_code=exit_code,
-            why=last_line(start.log) if start.log else "",
-            pid=task.process.pid,
-            ended_s=time.time(),
-            ran_s=time.monotonic() - task.began_s,
-            error_output=task.kept.decode(errors="replace"),
-        )
-
-
-def _popen(task: TaskStart) -> subprocess.Popen[bytes]:
-    environment = task.whole_environment
-    if task.imports is not None:
-        environment |= {**hook_variables(environment), IMPORTS: str(task.imports)}
-
-    def start(stdout: IO[bytes] | int, stderr: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            dies_with_parent(task.command, warned=task.log is None),  # otherwise it is a helper of ours
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            bufsize=0,
-            env=environment,
-            cwd=task.directory,
-        )
-
-    if task.log is None:
-        return start(subprocess.PIPE, subprocess.PIPE)
-    with task.log.open("ab") as file:
-        return start(file, subprocess.STDOUT)
+        name, pid, ran_s = task.start.name, task.process.pid, time.monotonic() - task.began_s
+        why = "" if task.start.relayed else self._context.folder.last_line_of(name)
+        errors = task.kept.decode(errors="replace") or why
+        self._report_end(task.start, wire.TaskEnded(name, exit_code, pid, time.time(), ran_s, errors, why))

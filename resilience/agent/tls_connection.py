@@ -12,34 +12,11 @@ from functools import partial
 
 from laggard.resilience.agent.loop import Loop
 
-__all__ = ["TLSConnection"]
-
 _PIECE_BYTES = 1 << 16
 
 
 class TLSConnection:
-    """An encrypted connection. Everything happens in the loop's thread.
-
-    Parameters
-    ----------
-    loop
-        Reads and writes it.
-    connection
-        A connected socket, which becomes this object's.
-    context
-        Certificates, and what is required of the other end.
-    server_name
-        The name or address that the server's certificate must be for; None: this end is the server.
-    patience_s
-        For how long nothing may come before the connection counts as lost, in seconds; None: for ever.
-
-    Attributes
-    ----------
-    take
-        Called with what has come.
-    lost
-        Called, once, with why nothing more comes; not after `close`.
-    """
+    """An encrypted connection. Everything happens in the loop's thread."""
 
     def __init__(
         self,
@@ -49,9 +26,10 @@ class TLSConnection:
         server_name: str | None,
         patience_s: float | None,
     ) -> None:
-        self.take: Callable[[bytes], None] = lambda _: None
+        self.take: Callable[[bytes], None] = lambda _: None  # called with what has come
+        # Called, once, with why nothing more comes; not after `close`
         self.lost: Callable[[OSError], None] = lambda _: None
-        self._loop = loop
+        self._loop = loop  # reads and writes it
         self._socket = connection
         self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(

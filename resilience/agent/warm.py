@@ -10,27 +10,25 @@ too early asks again only after half a second.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from laggard.logs import last_line
+from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import WARM, WARM_ROOM, hook_variables
-from laggard.resilience.agent.later import Later
 from laggard.resilience.decision.warm_start import Wanted
+from laggard.resilience.wire import decode, encode
+from laggard.resilience.wire import warm as wire
 from laggard.system.child_process import dies_with_parent
-
-__all__ = ["Order", "WarmProcess"]
 
 MESSAGE_BYTES = 1 << 16
 # More than the variables of a rank need beyond those of all ranks.
@@ -40,32 +38,12 @@ START_DEADLINE_S = 10.0
 KEEP_S = 60.0
 MAX_RANKS = 200
 _ELF = b"\x7fELF"
+LOG = "warm"
 NOT_KEPT = "no warm process is kept"
 NOT_READY = "the warm process is still loading"
 
 Answer = Callable[[ForkedProcess | None, str], None]
 """Called with the process that runs, or None and why there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a forked process is to run as.
-
-    Attributes
-    ----------
-    command, environment, directory
-        Its command line, all of its variables, its working directory.
-    imports
-        Where it records what it imports; None: nowhere.
-    answer
-        Called once it runs, or does not.
-    """
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    directory: str
-    imports: Path | None
-    answer: Answer
 
 
 @dataclass(slots=True, eq=False)
@@ -74,36 +52,25 @@ class _Rank:
 
     channel: socket.socket
     pid: int = 0  # 0: not forked yet
-    order: Order | None = None
+    run: wire.Run | None = None  # what it is to run as
+    answer: Answer | None = None  # None: it was called
     follows: _Rank | None = None  # runs before it
     pipes: tuple[IO[bytes], IO[bytes]] | None = None
 
 
 class WarmProcess:
-    """Keeps a node's warm process, and starts ranks from it.
+    """Keeps a node's warm process, and starts ranks from it."""
 
-    Parameters
-    ----------
-    selector
-        The agent's selector; it calls whatever is registered as data when a file is ready.
-    tell
-        Sends what the controller should know of the warm process.
-    later
-        Where to put what is done later.
-    """
-
-    def __init__(self, selector: selectors.BaseSelector, tell: Callable[..., None], later: Later) -> None:
-        self._selector = selector
-        self._tell = tell
-        self._later = later
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._wanted: Wanted | None = None
         self._first: subprocess.Popen[bytes] | None = None  # later ones replace it, which are adopted
-        self._pid = 0  # once it is ready
         self._control: socket.socket | None = None
-        self._log = Path()
         self._why_not = NOT_KEPT
         self._ranks: deque[_Rank] = deque()  # not in use yet
         self._starting: dict[_Rank, None] = {}  # in this order; the first one has its order, the others wait for it
+        context.inbox.on(wire.KeepWarm, self.keep)
+        context.inbox.on(wire.ForkAhead, lambda command: self._fork_ahead(command.n_tasks))
 
     @property
     def pids(self) -> set[int]:
@@ -111,25 +78,15 @@ class WarmProcess:
         first = set() if self._first is None else {self._first.pid}
         return first | {rank.pid for rank in self._starting if rank.pid}
 
-    @property
-    def pid(self) -> int:
-        """Process id of the warm process; 0 until it is ready."""
-        return self._pid
-
-    def keep(self, wanted: Wanted, log: Path) -> None:
-        """Have a warm process that is for this, unless there is one.
-
-        Parameters
-        ----------
-        wanted
-            What it is for.
-        log
-            Where its output goes, and that of the modules as they are loaded.
-        """
+    def keep(self, command: wire.KeepWarm) -> None:
+        """Have a warm process for this, unless there is one; its output, and that of the modules, goes to its log."""
+        given = command.wanted
+        environment = self._context.folder.environment(given.environment, writes_stacks=command.writes_stacks)
+        wanted = replace(given, environment=environment)
         if wanted == self._wanted and self._control is not None:
             return
         self.drop()
-        self._wanted, self._log = wanted, log
+        self._wanted = wanted
         try:
             self._start(wanted)
         except OSError as error:
@@ -143,7 +100,7 @@ class WarmProcess:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**wanted.environment, WARM: str(theirs.fileno()), WARM_ROOM: "." * ROOM_BYTES}
-        with contextlib.ExitStack() as on_error, theirs, self._log.open("ab") as log:
+        with contextlib.ExitStack() as on_error, theirs, self._context.folder.log_of(LOG).open("ab") as log:
             on_error.callback(ours.close)
             self._first = subprocess.Popen(
                 dies_with_parent(wanted.command),
@@ -155,22 +112,16 @@ class WarmProcess:
                 pass_fds=[theirs.fileno()],
             )
             on_error.pop_all()
-        settings = {
-            "agent": os.getpid(),
-            "modules": wanted.modules,
-            "asked": wanted.asked,
-            "varying": sorted(wanted.varying),
-        }
-        ours.send(json.dumps(settings).encode())
+        ours.send(encode(wire.Load(os.getpid(), wanted.modules, wanted.asked, wanted.varying)))
         self._control, self._why_not = ours, NOT_READY
-        self._selector.register(ours, selectors.EVENT_READ, self._on_message)
+        self._context.selector.register(ours, selectors.EVENT_READ, self._on_message)
 
     def drop(self) -> None:
         """End the warm process and what was forked ahead, without waiting."""
         if self._control is not None:
-            self._selector.unregister(self._control)
+            self._context.selector.unregister(self._control)
             self._control.close()
-        self._control, self._wanted, self._pid, self._why_not = None, None, 0, NOT_KEPT
+        self._control, self._wanted, self._why_not = None, None, NOT_KEPT
         while self._ranks:
             self._end(self._ranks[0])
 
@@ -187,23 +138,23 @@ class WarmProcess:
             wanted = self._wanted
             self.drop()
             self._wanted = wanted
-            self._why_not = f"the warm process has ended: {last_line(self._log) or 'it was killed'}"
+            self._why_not = f"the warm process has ended: {self._context.folder.last_line_of(LOG) or 'it was killed'}"
             return
-        message = json.loads(data)
-        if "ready" in message:
-            self._pid, self._why_not = message["ready"], ""
-        self._tell("warm", **message)
+        message = decode(data, wire.WarmReady, wire.LeftOut)
+        if isinstance(message, wire.WarmReady):
+            self._why_not = ""
+        self._context.send(message)
 
-    def fork_ahead(self, n_ranks: int) -> None:
-        """Have this many processes forked that wait for what they are to run as."""
+    def _fork_ahead(self, n_ranks: int) -> None:
+        """Have processes forked that wait for what they are to run as."""
         channels = []
         while not self._why_not and len(self._ranks) < min(n_ranks, MAX_RANKS):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             os.set_blocking(ours.fileno(), False)
             rank = _Rank(ours)
             self._ranks.append(rank)
-            self._selector.register(ours, selectors.EVENT_READ, partial(self._on_answer, rank))
-            self._later.after(KEEP_S, partial(self._expire, rank))
+            self._context.selector.register(ours, selectors.EVENT_READ, partial(self._on_answer, rank))
+            self._context.later.after(KEEP_S, partial(self._expire, rank))
             channels.append(theirs)
         if channels and self._control is not None:
             with contextlib.suppress(BrokenPipeError):  # it has ended, and its end is about to be read
@@ -211,37 +162,31 @@ class WarmProcess:
         for each in channels:
             each.close()
 
-    def start(self, order: Order) -> str:
-        """Begin to start a process, whose answer comes later; return why not, or nothing if it was begun."""
+    def start(self, command: Sequence[str], run: wire.Run, answer: Answer) -> str:
+        """Begin to start a process; return why not, or nothing if it was begun: then the answer comes later."""
         if self._wanted is None or self._why_not:
             return self._why_not
-        if why := self._wanted.difference(order.command, order.environment, order.directory):
+        if why := self._wanted.difference(command, run.environment, run.directory):
             return why
-        self.fork_ahead(1)
+        self._fork_ahead(1)
         if not self._ranks:
             return NOT_KEPT
         rank = self._ranks.popleft()
-        rank.order = order
+        rank.run, rank.answer = run, answer
         rank.follows = next(iter(self._starting), None)
         self._starting[rank] = None
-        self._later.after(START_DEADLINE_S, partial(self._give_up, rank))
+        self._context.later.after(START_DEADLINE_S, partial(self._give_up, rank))
         self._send_order(rank)
         return ""
 
     def _send_order(self, rank: _Rank) -> None:
         """Tell a rank what to run as, if it is there, and the one before it runs or never will."""
-        order = rank.order
-        if order is None or not rank.pid or rank.follows in self._starting:
+        if rank.run is None or not rank.pid or rank.follows in self._starting:
             return
-        message = {
-            "environment": dict(order.environment),
-            "directory": order.directory,
-            "imports": order.imports and str(order.imports),
-        }
         (out, out_end), (err, err_end) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
         rank.pipes = os.fdopen(out, "rb", 0), os.fdopen(err, "rb", 0)
         try:
-            socket.send_fds(rank.channel, [json.dumps(message).encode()], [out_end, err_end])
+            socket.send_fds(rank.channel, [encode(rank.run)], [out_end, err_end])
         except OSError as error:  # it has ended, or the environment is too large
             self._refuse(rank, f"the forked process takes no order: {error.strerror}")
         finally:
@@ -251,22 +196,25 @@ class WarmProcess:
     def _on_answer(self, rank: _Rank) -> None:
         if rank not in self._starting and rank not in self._ranks:
             return  # it was closed after the selector reported it
-        message: dict[str, Any] = json.loads(_received(rank.channel) or "{}")
-        if "pid" in message:
-            rank.pid = message["pid"]
-            self._send_order(rank)
-        elif "runs" in message and rank.order is not None and rank.pipes is not None:
-            self._close(rank)
-            self._leave(rank)
-            rank.order.answer(ForkedProcess(rank.pid, *rank.pipes), "")
-        else:
-            self._refuse(rank, str(message.get("refused", "the forked process has ended")))
+        data = _received(rank.channel)
+        match decode(data, wire.Forked, wire.Runs, wire.Refused) if data else None:
+            case wire.Forked(pid):
+                rank.pid = pid
+                self._send_order(rank)
+            case wire.Runs() if rank.answer is not None and rank.pipes is not None:
+                self._close(rank)
+                self._leave(rank)
+                rank.answer(ForkedProcess(rank.pid, *rank.pipes), "")
+            case wire.Refused(why):
+                self._refuse(rank, why)
+            case _:
+                self._refuse(rank, "the forked process has ended")
 
     def _refuse(self, rank: _Rank, why: str) -> None:
         self._end(rank)
-        if rank.order is not None:
-            order, rank.order = rank.order, None
-            order.answer(None, why)
+        if rank.answer is not None:
+            answer, rank.answer = rank.answer, None
+            answer(None, why)
 
     def _give_up(self, rank: _Rank) -> None:
         if rank in self._starting:
@@ -297,7 +245,7 @@ class WarmProcess:
             self._send_order(other)
 
     def _close(self, rank: _Rank) -> None:
-        self._selector.unregister(rank.channel)
+        self._context.selector.unregister(rank.channel)
         rank.channel.close()
 
 

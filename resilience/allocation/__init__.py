@@ -8,8 +8,9 @@ Words: *discovery* collects the handshakes of all nodes, in which an agent says 
 ``srun`` that has started the agents of many nodes.
 """
 
-from laggard.resilience.allocation.base import Allocation, AllocationError
+from laggard.resilience.allocation.base import Allocation
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.remote import RemoteAllocation
+from laggard.resilience.errors import AllocationError
 
 __all__ = ["Allocation", "AllocationError", "LocalAllocation", "RemoteAllocation"]

@@ -29,8 +29,6 @@ from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.system.certificates import Authority, Certificate
 from laggard.system.unproven import MAX_UNPROVEN, Unproven
 
-__all__ = ["AgentListener", "allow_descriptors", "lack_of_descriptors"]
-
 _log = logging.getLogger("laggard.resilience.allocation")
 
 # So many connections are accepted, and handshakes begun, before the agents that are connected have their turn: a
@@ -56,13 +54,7 @@ def allow_descriptors(n_agents: int) -> None:
 
 
 def lack_of_descriptors(n_together: int, n_alone: int) -> str:
-    """Return what the user is to be told if this process may not open what its agents need; else nothing.
-
-    Parameters
-    ----------
-    n_together, n_alone
-        How many agents are started by one command for all, and by one each.
-    """
+    """Return what the user is to be told if this process may not open what its agents need; else nothing."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     needed = _OTHER_DESCRIPTORS + _DESCRIPTORS_TOGETHER * n_together + _DESCRIPTORS_ALONE * n_alone
     if needed <= hard:
@@ -89,19 +81,11 @@ class _Caller:
 
 
 class AgentListener:
-    """Listens for agents, and carries their channels, in a thread of its own until it is closed.
-
-    Parameters
-    ----------
-    address
-        Of this machine, at which the agents reach it.
-    n_nodes
-        How many nodes the job has.
-    """
+    """Listens for agents, and carries their channels, in a thread of its own until it is closed."""
 
     def __init__(self, address: str, n_nodes: int = 1) -> None:
-        self._address = address
-        self._n_nodes = n_nodes
+        self._address = address  # of this machine, at which the agents reach it
+        self._n_nodes = n_nodes  # how many nodes the job has
         self._certificate = Authority().issue(address)
         self._context = _server_context(self._certificate)
         self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
@@ -114,14 +98,7 @@ class AgentListener:
         self._loop.call(self._listen)
 
     def channel(self, may_return: Callable[[float], bool]) -> Channel:
-        """Return a channel to an agent.
-
-        Parameters
-        ----------
-        may_return
-            Called now and then with for how many seconds the agent has not been connected, at the beginning with zero;
-            returns whether it may still dial. It must not wait.
-        """
+        """Return a channel to an agent."""
         return Channel(self._loop, lambda channel: self._look_for(channel, may_return))
 
     def invite(self, channel: Channel) -> Invitation:

@@ -16,21 +16,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.processes import end_descendants, environment_of
 from laggard.resilience.allocation.time_to_save import TimeToSave
-from laggard.resilience.errors import AllocationError
-
-__all__ = [
-    "AgentProcess",
-    "Allocation",
-    "AllocationError",
-    "Messages",
-    "Tell",
-    "Unmanaged",
-    "clear_this_machine",
-    "device_variables",
-    "loopback_network",
-    "silent",
-    "start_here",
-]
+from laggard.resilience.decision.reasons import NodeWord
 
 AGENT_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.agent")
 CLEAR_DEADLINE_S = 5.0
@@ -104,64 +90,19 @@ class Allocation(Protocol):
         """All nodes, including those that start in reserve; their devices are known after :meth:`discover`."""
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> Mapping[str, str]:
-        """Reach every node and find out what it has.
-
-        Parameters
-        ----------
-        may_miss
-            How many nodes the job can begin without.
-        tell
-            Is told about nodes that take long to answer.
-
-        Returns
-        -------
-        mapping of str to str
-            What is wrong with each node that does not answer, by host name.
-
-        Raises
-        ------
-        AllocationError
-            If more nodes do not answer; the error names all of them.
-        """
+        """Reach every node and find out what it has."""
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a node."""
 
     def start_agent_again(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a lost node anew, once nothing of its old one is left there. Waits; from any thread.
+        """Start the agent of a lost node anew, once nothing of its old one is left there. Waits; from any thread."""
 
-        Raises
-        ------
-        LaggardError, OSError
-            If the node cannot be reached, or something is left there.
-        """
-
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
-        """Return what the resource manager says is wrong with which of these nodes, within a few seconds.
-
-        Raises
-        ------
-        ResourceManagerError
-            If it does not answer.
-        """
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
+        """Return what the resource manager says is wrong with which of these nodes, within a few seconds."""
 
     def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Ask the resource manager, within a few seconds, for other nodes if it starts the ending job again.
-
-        Parameters
-        ----------
-        bad
-            Nodes that the job should not get again.
-        well
-            Nodes that it may get again, though it has asked not to.
-        n_nodes
-            How many nodes it needs.
-
-        Returns
-        -------
-        str
-            What was changed; empty if nothing was.
-        """
+        """Ask the resource manager, within a few seconds, for other nodes if it starts the ending job again."""
 
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone."""
@@ -173,15 +114,7 @@ class Allocation(Protocol):
         """Return the options of ``ray start`` for a node of this allocation."""
 
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
-        """Return the variables that a process on the node needs to find its devices, and those it does not inherit.
-
-        Parameters
-        ----------
-        node
-            The node.
-        directory
-            The node's private folder.
-        """
+        """Return the variables that a process on the node needs to find its devices, and those it does not inherit."""
 
     def close(self) -> None:
         """Wait a few seconds for what :meth:`clear` has begun."""
@@ -195,7 +128,7 @@ class Unmanaged:
         del hosts, argv
         return {}
 
-    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
         """Return nothing."""
         del hosts
         return {}
@@ -234,8 +167,6 @@ def device_variables(node: NodeRecord, directory: Path, *, virtual: bool) -> dic
 
 
 def loopback_network() -> str:
-    """Return a random prefix of loopback addresses (``127.x.y``), so that jobs on one machine share no addresses.
-
-    Never ``127.0``: Ray replaces 127.0.0.1 by another address of the machine.
-    """
+    """Return a random prefix of loopback addresses (``127.x.y``), so that jobs on one machine share no addresses."""
+    # Never `127.0`: Ray replaces 127.0.0.1 by another address of the machine.
     return f"127.{secrets.randbelow(253) + 2}.{secrets.randbelow(256)}"

@@ -5,18 +5,17 @@ A handshake is the first message of an agent, sent by :mod:`laggard.resilience.a
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, Protocol, cast
+from typing import IO, Protocol, cast
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.allocation.base import AgentProcess
-
-__all__ = ["HANDSHAKE", "DialledAgent", "Handshake", "Pending", "PendingAgent", "await_handshakes", "last_line_of"]
+from laggard.resilience.wire import decode
+from laggard.resilience.wire.handshake import HANDSHAKE, Handshake
 
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
 LATE_S = 9.0
@@ -26,46 +25,16 @@ ANSWER_S = 60.0
 # The start-up files of a login shell may print something first, lines without end among it.
 MAX_NOISE_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 16
-HANDSHAKE = b'{"event": "handshake"'
 
 Late = Callable[[Collection[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Handshake:
-    """What a node has, as its agent reports it.
-
-    Attributes
-    ----------
-    n_cpus
-        Number of processors that we may use.
-    gpus
-        Names of its GPUs, as in ``CUDA_VISIBLE_DEVICES`` there.
-    """
-
-    n_cpus: int
-    gpus: tuple[str, ...]
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Handshake:
-        """Return what an agent's message says."""
-        return cls(int(message["cpus"]), tuple(map(str, message["gpus"])))
-
-
-@dataclass(frozen=True, slots=True)
 class DialledAgent:
-    """An agent on another machine: reached over its channel, ended with the process that started it.
+    """An agent on another machine: reached over its channel, ended with the process that started it."""
 
-    Attributes
-    ----------
-    process
-        The process of ``srun`` or ``ssh`` on this machine.
-    channel
-        What the agent and we say to each other.
-    """
-
-    process: subprocess.Popen[bytes]
-    channel: Channel
+    process: subprocess.Popen[bytes]  # the process of `srun` or `ssh` on this machine
+    channel: Channel  # what the agent and we say to each other
 
     @property
     def pid(self) -> int:
@@ -139,24 +108,12 @@ class Pending(Protocol):
 
 @dataclass(slots=True)
 class PendingAgent:
-    """An agent that was started and has not sent its handshake yet.
+    """An agent that was started and has not sent its handshake yet."""
 
-    Attributes
-    ----------
-    process
-        The process of ``srun`` or ``ssh`` on this machine.
-    stderr
-        A file with what that process has written to standard error.
-    channel
-        On which it will be reached.
-    has_printed
-        Whether anything has come from the node.
-    """
-
-    process: subprocess.Popen[bytes]
-    stderr: IO[bytes]
-    channel: Channel
-    has_printed: bool = False
+    process: subprocess.Popen[bytes]  # the process of `srun` or `ssh` on this machine
+    stderr: IO[bytes]  # a file with what that process has written to standard error
+    channel: Channel  # on which it will be reached
+    has_printed: bool = False  # whether anything has come from the node
 
     def when_due(self, call: Callable[[], object]) -> None:
         """Call this at once."""
@@ -170,7 +127,7 @@ class PendingAgent:
             self.has_printed = True
             n_bytes += len(line)
             if line.startswith(HANDSHAKE):
-                return Handshake.of(json.loads(line))
+                return decode(line, Handshake)
         return None
 
     def give_up(self) -> None:
@@ -205,17 +162,7 @@ def last_line_of(stderr: IO[bytes]) -> str:
 def await_handshakes(
     pending: Mapping[str, Pending], may_miss: int = 0, on_late: Late = lambda _: None
 ) -> dict[str, Handshake]:
-    """Return the handshakes of the agents that answer in time; the others are given up.
-
-    Parameters
-    ----------
-    pending
-        The agents by host name.
-    may_miss
-        How many of them may fail without those that are only slow being given up for it.
-    on_late
-        Is called with the hosts that have not answered after some seconds, if there are any.
-    """
+    """Return the handshakes of the agents that answer in time; the others are given up."""
     if not pending:
         return {}
     with ThreadPoolExecutor(len(pending), "discover") as readers:

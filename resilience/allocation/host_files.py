@@ -15,8 +15,6 @@ from pathlib import Path
 from laggard.resilience.allocation.node_lists import expand_node_list, split_list
 from laggard.resilience.errors import UsageError
 
-__all__ = ["Host", "hosts_of_lsf", "hosts_of_pbs", "named_hosts", "parse_hosts"]
-
 # A number behind a host without a user is MPICH's number of processes; no host has more than this.
 MAX_PROCESSES = 1024
 MAX_PORT = 65535
@@ -31,30 +29,15 @@ _USER_OF_LINE = re.compile(r"\suser(?:name)?\s*=\s*(\S+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host, and how to log in there if ssh's configuration should not say so.
-
-    Attributes
-    ----------
-    name
-        Its name or address, or its name in ssh's configuration.
-    user, port
-        As whom and where to log in; ``None``: as ssh's configuration says.
-    """
+    """A host, and how to log in there if ssh's configuration should not say so."""
 
     name: str
-    user: str | None = None
+    user: str | None = None  # as whom and where to log in; `None`: as ssh's configuration says
     port: int | None = None
 
 
 def named_hosts(hostlist: str | None, hostfile: Path | None) -> tuple[Host, ...]:
-    """Return the hosts of ``--hostlist`` or ``--hostfile``, in order.
-
-    Raises
-    ------
-    UsageError
-        If both or neither are given, the file cannot be read, or a host is not valid; for a file, the error names the
-        line. On the command line a host named twice is an error too.
-    """
+    """Return the hosts of ``--hostlist`` or ``--hostfile``, in order."""
     if hostlist is not None and hostfile is not None:
         given = f"--hostlist={hostlist} and --hostfile={hostfile}"
         raise UsageError(given, "cannot be combined", "leave one out")
@@ -68,13 +51,7 @@ def named_hosts(hostlist: str | None, hostfile: Path | None) -> tuple[Host, ...]
 
 
 def _read_host_file(path: Path, subject: str) -> tuple[Host, ...]:
-    """Return the hosts of a file, in order, each once.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, names no host, or a line is wrong; the error begins with ``subject``.
-    """
+    """Return the hosts of a file, in order, each once."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -84,13 +61,7 @@ def _read_host_file(path: Path, subject: str) -> tuple[Host, ...]:
 
 
 def parse_hosts(lines: Iterable[str], subject: str) -> tuple[Host, ...]:
-    """Return the hosts of the lines of a host file, in order, each once.
-
-    Raises
-    ------
-    UsageError
-        If there is none, or a line is wrong; the error begins with ``subject`` and the number of the line.
-    """
+    """Return the hosts of the lines of a host file, in order, each once."""
     found: dict[str, Host] = {}
     for number, line in enumerate(lines, 1):
         try:
@@ -171,27 +142,14 @@ def _some(hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 
 def hosts_of_pbs(environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """Return the hosts of the PBS job that we are in: a file has each of them once per process.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or names no host.
-    """
+    """Return the hosts of the PBS job that we are in: a file has each of them once per process."""
     return _read_host_file(Path(environ["PBS_NODEFILE"]), f"PBS_NODEFILE={environ['PBS_NODEFILE']}")
 
 
 def hosts_of_lsf(environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """Return the hosts of the LSF job that we are in.
-
-    They are in a file, or in ``LSB_MCPU_HOSTS`` (``host1 8 host2 8``), or, if there are few, in ``LSB_HOSTS``
-    (``host1 host1 host2 host2``).
-
-    Raises
-    ------
-    UsageError
-        If none of them names a host.
-    """
+    """Return the hosts of the LSF job that we are in."""
+    # They are in a file, or in `LSB_MCPU_HOSTS` (`host1 8 host2 8`), or, if there are few, in `LSB_HOSTS` (`host1 host1
+    # host2 host2`).
     if file := environ.get("LSB_DJOB_HOSTFILE"):
         return _read_host_file(Path(file), f"LSB_DJOB_HOSTFILE={file}")
     if counted := environ.get("LSB_MCPU_HOSTS", "").split():

@@ -6,23 +6,15 @@ from pathlib import Path
 
 from laggard.resilience.allocation.slurm import slurm_leaves
 
-__all__ = ["leaves_of_job"]
-
 
 def leaves_of_job(groups: Path | None) -> dict[str, str]:
-    """Return the leaf switch of each node, as far as it is known.
-
-    Parameters
-    ----------
-    groups
-        File with the labels of nodes; if it has none, or there is no file, Slurm's topology says.
-    """
+    """Return the leaf switch of each node, as far as it is known."""
     return _labels_of_nodes(groups) or slurm_leaves()
 
 
 def _labels_of_nodes(groups: Path | None) -> dict[str, str]:
     if groups is None:
         return {}
-    from laggard.detectors.groups import read_groups  # most jobs have none
+    from laggard.detectors.judging.groups import read_groups  # most jobs have none
 
     return {host: str(leaf) for host, leaf in read_groups(groups).items() if isinstance(host, str)}

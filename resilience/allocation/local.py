@@ -17,23 +17,11 @@ from laggard.resilience.allocation.base import (
     start_here,
 )
 
-__all__ = ["LocalAllocation"]
-
 OBJECT_STORE_BYTES = 200_000_000
 
 
 class LocalAllocation(Unmanaged):
-    """Virtual nodes on this machine: each has a loopback address, a host name and some devices of its own.
-
-    Parameters
-    ----------
-    n_nodes
-        Number of virtual nodes.
-    virtual_gpus
-        Virtual devices per node; 0: use the machine's GPUs.
-    gpus
-        Names of the machine's GPUs, which are dealt out to the nodes in turn.
-    """
+    """Virtual nodes on this machine: each has a loopback address, a host name and some devices of its own."""
 
     def __init__(self, n_nodes: int, virtual_gpus: int, gpus: Sequence[str] = ()) -> None:
         network = loopback_network()

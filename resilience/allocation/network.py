@@ -14,18 +14,6 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.resilience.allocation.base import loopback_network
 from laggard.resilience.errors import NodeAddressError
 
-__all__ = [
-    "claim_port",
-    "free_port",
-    "is_this_machine",
-    "listens",
-    "own_address",
-    "port_for_later",
-    "port_is_taken",
-    "ports_for_later",
-    "resolve_addresses",
-]
-
 _CONNECT_TIMEOUT_S = 1.0
 _ANY_PORT = 9  # nothing is sent there
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -36,18 +24,7 @@ _claims: dict[int, tuple[socket.socket, socket.socket]] = {}
 
 
 def resolve_addresses(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the IPv4 addresses of the nodes, the first of which is this machine.
-
-    Parameters
-    ----------
-    names
-        Name or address to look up, by host name.
-
-    Raises
-    ------
-    NodeAddressError
-        If a node has no IPv4 address that the others can reach.
-    """
+    """Return the IPv4 addresses of the nodes, the first of which is this machine."""
     primary, *others = names
     addresses = {host: _address_of(host, name) for host, name in names.items() if host != primary}
     return {primary: _own_address(addresses.values()), **{host: addresses[host] for host in others}}
@@ -67,9 +44,9 @@ def _address_of(host: str, name: str) -> str:
     try:
         address = socket.gethostbyname(name)
     except OSError as error:
-        raise NodeAddressError(host, f"has no IPv4 address ({name}: {error.strerror}): check its name") from error
+        raise NodeAddressError(f"has no IPv4 address ({name}: {error.strerror}): check its name", host) from error
     if is_loopback(address):
-        raise NodeAddressError(host, f"has the loopback address {address}: check its name in /etc/hosts")
+        raise NodeAddressError(f"has the loopback address {address}: check its name in /etc/hosts", host)
     return address
 
 
@@ -127,12 +104,10 @@ def port_is_taken(port: int, address: str = "") -> bool:
 
 
 def claim_port(port: int, address: str) -> bool:
-    """Reserve a port for this job until it ends; return False if it is taken or another job has reserved it.
-
-    The process that will listen there may start later. The claim is the name of an abstract socket, which the kernel
-    gives to one process at a time and takes back when that one dies. The port itself is bound as well, with
-    ``SO_REUSEADDR``, so that the kernel does not hand it out as a free one but it can still be listened on.
-    """
+    """Reserve a port for this job until it ends; return False if it is taken or another job has reserved it."""
+    # The process that will listen there may start later. The claim is the name of an abstract socket, which the kernel
+    # gives to one process at a time and takes back when that one dies. The port itself is bound as well, with
+    # `SO_REUSEADDR`, so that the kernel does not hand it out as a free one but it can still be listened on.
     if port in _claims:
         return True
     if port_is_taken(port, address):

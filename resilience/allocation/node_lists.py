@@ -8,8 +8,6 @@ import re
 
 from laggard.resilience.errors import UsageError
 
-__all__ = ["expand_node_list", "split_list"]
-
 # More than any cluster has; an end with a digit too many must not fill the memory.
 MAX_NODES = 100_000
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
@@ -23,13 +21,7 @@ def split_list(text: str) -> list[str]:
 
 
 def expand_node_list(text: str) -> list[str]:
-    """Return the names that a list stands for, in order; with several bracket groups the last one varies first.
-
-    Raises
-    ------
-    UsageError
-        If a range is not one, or there are too many names.
-    """
+    """Return the names that a list stands for, in order; with several bracket groups the last one varies first."""
     return [name for entry in split_list(text) for name in _names_of(entry)]
 
 

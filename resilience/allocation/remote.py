@@ -40,14 +40,15 @@ from laggard.resilience.allocation.base import (
     silent,
     start_here,
 )
-from laggard.resilience.allocation.discovery import Handshake, Pending, PendingAgent, await_handshakes
+from laggard.resilience.allocation.discovery import Pending, PendingAgent, await_handshakes
 from laggard.resilience.allocation.step import PendingInStep, Step
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
-
-__all__ = ["RemoteAllocation", "Transport", "env_command"]
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.handshake import Handshake
 
 HANDSHAKE_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.handshake")
 LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.processes")
@@ -76,7 +77,7 @@ class Transport(Protocol):
     def environment(self) -> Mapping[str, str]:
         """Return the variables of our environment that processes on a node should have but do not inherit."""
 
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
         """Return what the resource manager says is wrong with which of these nodes."""
 
     def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
@@ -87,20 +88,10 @@ class Transport(Protocol):
 
 
 class RemoteAllocation:
-    """Nodes on separate machines.
-
-    Parameters
-    ----------
-    addresses
-        Addresses of the nodes by host name, the primary first.
-    transport
-        How the others are reached.
-    virtual_gpus
-        Virtual devices per node; 0: use the nodes' GPUs.
-    """
+    """Nodes on separate machines."""
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
-        self._transport = transport
+        self._transport = transport  # how the others are reached
         self._virtual = virtual_gpus > 0
         virtual = tuple(str(gpu) for gpu in range(virtual_gpus))
         self.nodes = tuple(NodeRecord(host, address, virtual) for host, address in addresses.items())
@@ -115,25 +106,7 @@ class RemoteAllocation:
         self._listener: AgentListener | None = None
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
-        """Start the agents of all other nodes in parallel and find out what each node has.
-
-        Parameters
-        ----------
-        may_miss
-            How many nodes the job can begin without.
-        tell
-            Is told about nodes that take long to answer.
-
-        Returns
-        -------
-        dict of str to str
-            What is wrong with each node that does not answer, by host name.
-
-        Raises
-        ------
-        UnreachableNodesError
-            If more nodes do not answer; the error names all of them.
-        """
+        """Start the agents of all other nodes in parallel and find out what each node has."""
         allow_descriptors(len(self._others))
         self._pending = self._start_together()
         if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
@@ -147,7 +120,7 @@ class RemoteAllocation:
                 agent.cancel()
             self.close()
             example = self._transport.command(silent_hosts[0], ["true"])
-            raise UnreachableNodesError(self._transport.name, complaints, example)
+            raise UnreachableNodesError(f"no answer by {self._transport.name}", complaints, example)
         for host in silent_hosts:
             self._pending.pop(host).cancel()
         self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
@@ -180,13 +153,7 @@ class RemoteAllocation:
         return (self._start(node.hostname) if started is None else started).hand_over()
 
     def start_agent_again(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a lost node anew, once nothing of its old one is left there.
-
-        Raises
-        ------
-        UnreachableNodesError
-            If the node cannot be reached, or something is left there.
-        """
+        """Start the agent of a lost node anew, once nothing of its old one is left there."""
         host = node.hostname
         self._end_leftovers(host)
         # A mark of its own: a command that still ends processes with the old one leaves this agent alone.
@@ -199,7 +166,7 @@ class RemoteAllocation:
         pending.cancel()
         raise self._unreachable(host, complaint)
 
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, str]:
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
         """Return what the resource manager says is wrong with which of these nodes."""
         return self._transport.words_on(hosts)
 
@@ -271,7 +238,8 @@ class RemoteAllocation:
         return self._transport.command(host, [*env_command(), *LEFTOVERS_COMMAND, self._marks[host]])
 
     def _unreachable(self, host: str, complaint: str) -> UnreachableNodesError:
-        return UnreachableNodesError(self._transport.name, {host: complaint}, self._transport.command(host, ["true"]))
+        reason = f"no answer by {self._transport.name}"
+        return UnreachableNodesError(reason, {host: complaint}, self._transport.command(host, ["true"]))
 
     def _start_together(self) -> dict[str, Pending]:
         """Start the agents of as many nodes as one command can, for each such command."""
@@ -303,7 +271,7 @@ class RemoteAllocation:
         )
         channel = self._listen().channel(lambda absent_s: absent_s < END_S or process.poll() is None)
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
-            cast("IO[bytes]", process.stdin).write(self._invite(host, channel).to_line())
+            cast("IO[bytes]", process.stdin).write(encode(self._invite(host, channel)))
             cast("IO[bytes]", process.stdin).flush()
         return PendingAgent(process, stderr, channel)
 

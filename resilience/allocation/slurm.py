@@ -28,17 +28,8 @@ from laggard.resilience.allocation.slurm_text import (
     words_of_sinfo,
 )
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
-
-__all__ = [
-    "RELAY_MARK",
-    "Srun",
-    "check_runs_once",
-    "slurm_leaves",
-    "slurm_node_names",
-    "slurm_this_node",
-    "slurm_time_left_s",
-]
 
 _log = logging.getLogger("laggard.resilience.allocation")
 
@@ -97,10 +88,8 @@ class Srun:
         return _step((host,), *_place_of(host), argv)
 
     def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
-        """Return the commands that run ``argv`` on several nodes each, and those nodes; the others are left out.
-
-        There is one for all nodes, or for all that have as many GPUs and are in the same group of the job.
-        """
+        """Return the commands that run ``argv`` on several nodes each, and those nodes; the others are left out."""
+        # There is one for all nodes, or for all that have as many GPUs and are in the same group of the job.
         alike: dict[tuple[int | None, int], list[str]] = {}
         for host in hosts:
             alike.setdefault(_place_of(host), []).append(host)
@@ -122,21 +111,13 @@ class Srun:
         except ResourceManagerError:
             return TimeToSave()
 
-    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
-        """Return what Slurm says is wrong with which of these nodes.
-
-        Raises
-        ------
-        ResourceManagerError
-            If Slurm does not answer.
-        """
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
+        """Return what Slurm says is wrong with which of these nodes."""
         return _words(f"--nodes={','.join(hosts)}")
 
     def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Have Slurm give us others instead of the bad nodes when the job is requeued; return what was changed.
-
-        Slurm lets a user change that of a job that waits, which is also one that is just being requeued.
-        """
+        """Have Slurm give us others instead of the bad nodes when the job is requeued; return what was changed."""
+        # Slurm lets a user change that of a job that waits, which is also one that is just being requeued.
         job = os.environ[JOB_ID]
         try:
             said = _output_of(("scontrol", "show", "job", job), STATE_DEADLINE_S)
@@ -157,13 +138,7 @@ class Srun:
 
 
 def check_runs_once(environ: Mapping[str, str]) -> None:
-    """Check that ``laggard`` was not started several times side by side by ``srun``.
-
-    Raises
-    ------
-    UsageError
-        If it was.
-    """
+    """Check that ``laggard`` was not started several times side by side by ``srun``."""
     n_tasks = n_tasks_of_step(environ)
     if n_tasks > 1 and RELAY_MARK not in environ and not is_behind_pty(environ, os.getpid()):
         fix = "leave srun out, as in salloc --nodes=2 laggard PROGRAM or in a batch script"
@@ -198,13 +173,7 @@ def slurm_this_node() -> str | None:
 
 
 def slurm_node_names() -> dict[str, str]:
-    """Return the remaining nodes of our job, in Slurm's order, each with the name or address to reach it by.
-
-    Raises
-    ------
-    AllocationError
-        If the job is over, or Slurm does not answer.
-    """
+    """Return the remaining nodes of our job, in Slurm's order, each with the name or address to reach it by."""
     # Not SLURM_JOB_NODELIST from the environment, which still has the nodes that the job has lost.
     hosts = groups_of_nodes([part for part in _parts(COMMAND_DEADLINE_S) if part.has_nodes])
     if not hosts:
@@ -220,7 +189,7 @@ def _parts(deadline_s: float) -> list[JobPart]:
     return parts_of_job(_output_of(query, deadline_s), job)
 
 
-def _words(which: str) -> dict[str, str]:
+def _words(which: str) -> dict[str, NodeWord]:
     return words_of_sinfo(_output_of(("sinfo", "--noheader", "--Node", which, "--format=%N|%T|%E"), WORD_DEADLINE_S))
 
 
@@ -267,10 +236,10 @@ def _output_of(command: Sequence[str], deadline_s: float) -> str:
             command, capture_output=True, text=True, check=True, timeout=deadline_s, env=unnarrowed | _WHOLE
         )
     except FileNotFoundError as error:
-        raise ResourceManagerError(command[0], "is not on PATH, though this is a Slurm job") from error
+        raise ResourceManagerError("is not on PATH, though this is a Slurm job", command[0]) from error
     except subprocess.TimeoutExpired as error:
-        raise ResourceManagerError(command[0], f"did not answer within {deadline_s:g} s") from error
+        raise ResourceManagerError(f"did not answer within {deadline_s:g} s", command[0]) from error
     except subprocess.CalledProcessError as error:
         # scontrol complains on its standard output.
-        raise ResourceManagerError(command[0], f"failed: {(error.stderr or error.stdout).strip()}") from error
+        raise ResourceManagerError(f"failed: {(error.stderr or error.stdout).strip()}", command[0]) from error
     return done.stdout

@@ -8,27 +8,8 @@ from dataclasses import dataclass
 
 from laggard.resilience.allocation.node_lists import expand_node_list
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.text import duration
-
-__all__ = [
-    "PARTS_FORMAT",
-    "JobPart",
-    "addresses_of_nodes",
-    "excluded_of_job",
-    "gpus_of_job",
-    "groups_of_nodes",
-    "is_behind_pty",
-    "leaves_of_topology",
-    "n_tasks_of_step",
-    "name_of_job",
-    "nodes_to_avoid",
-    "partition_of_job",
-    "parts_of_job",
-    "record_of_job",
-    "seconds_of_time_left",
-    "time_to_save",
-    "words_of_sinfo",
-]
 
 PARTS_FORMAT = "%A|%i|%T|%L|%N"
 # States of a node that are as they should be: https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
@@ -47,34 +28,20 @@ def n_tasks_of_step(environ: Mapping[str, str]) -> int:
 
 
 def is_behind_pty(environ: Mapping[str, str], pid: int) -> bool:
-    """Return whether this process was typed into a shell that ``srun --pty`` has started.
-
-    Such a shell is the first task of its step. Those of the other tasks have ended at once, since they have no input.
-    """
+    """Return whether this process was typed into a shell that ``srun --pty`` has started."""
+    # Such a shell is the first task of its step. Those of the other tasks have ended at once, since they have no input.
     is_first = environ.get("SLURM_PROCID") == "0" and "SLURM_PTY_PORT" in environ
     return is_first and environ.get("SLURM_TASK_PID") != str(pid)
 
 
 @dataclass(frozen=True, slots=True)
 class JobPart:
-    """A job, or one of the groups of a heterogeneous job.
+    """A job, or one of the groups of a heterogeneous job."""
 
-    Attributes
-    ----------
-    group
-        Number of the group; 0 for every other job.
-    state
-        As ``squeue`` writes it.
-    left
-        Time until its time limit, as ``squeue`` writes it.
-    nodes
-        Its nodes, as ``squeue`` writes them.
-    """
-
-    group: int
-    state: str
-    left: str
-    nodes: str
+    group: int  # number of the group; 0 for every other job
+    state: str  # as `squeue` writes it
+    left: str  # time until its time limit, as `squeue` writes it
+    nodes: str  # its nodes, as `squeue` writes them
 
     @property
     def lives(self) -> bool:
@@ -88,10 +55,8 @@ class JobPart:
 
 
 def parts_of_job(said: str, job_id: str) -> list[JobPart]:
-    """Return the groups of a job, from ``squeue --format=PARTS_FORMAT``.
-
-    Asked for a task of an array whose number is also that of the array, squeue tells of all tasks.
-    """
+    """Return the groups of a job, from ``squeue --format=PARTS_FORMAT``."""
+    # Asked for a task of an array whose number is also that of the array, squeue tells of all tasks.
     lines = [fields for line in said.splitlines() if len(fields := line.strip().split("|", 4)) == 5]
     ours = [fields for fields in lines if fields[0] == job_id or fields[1].startswith(f"{job_id}+")]
     parts = [JobPart(_group_of(name), state, left, nodes) for _, name, state, left, nodes in ours]
@@ -125,22 +90,18 @@ def name_of_job(record: str) -> str:
     return "_".join(array.groups()) if array else job.group(1) if job else ""
 
 
-def words_of_sinfo(said: str) -> dict[str, str]:
-    """Return what is wrong with which node, from ``sinfo --Node --format=%N|%T|%E``.
-
-    A node of several partitions has several lines, all with the same state.
-    """
+def words_of_sinfo(said: str) -> dict[str, NodeWord]:
+    """Return what is wrong with which node, from ``sinfo --Node --format=%N|%T|%E``."""
+    # A node of several partitions has several lines, all with the same state.
     lines = [fields for line in said.splitlines() if len(fields := line.strip().split("|", 2)) == 3]
-    words = {host: _word(host, state, reason) for host, state, reason in lines}
-    return {host: word for host, word in words.items() if word}
+    return {host: word for host, state, why in lines if (word := _word(host, state, why.strip())) is not None}
 
 
-def _word(host: str, state: str, reason: str) -> str:
+def _word(host: str, state: str, why: str) -> NodeWord | None:
     base = state.lower().rstrip(_FLAGS)
     if base in _SOUND or not base:
-        return f"Slurm says {host} does not respond" if _NOT_RESPONDING in state else ""
-    because = "" if reason.strip().lower() in _NO_REASON else f": {reason.strip()}"
-    return f"Slurm says {host} is {base}{because}"
+        return NodeWord("Slurm", host, "") if _NOT_RESPONDING in state else None
+    return NodeWord("Slurm", host, base, "" if why.lower() in _NO_REASON else why)
 
 
 def seconds_of_time_left(said: str) -> float | None:
@@ -177,10 +138,8 @@ def leaves_of_topology(said: str) -> dict[str, str]:
 
 
 def gpus_of_job(said: str) -> dict[str, int]:
-    """Return how many GPUs a job has on which nodes, as ``scontrol --details show job`` says.
-
-    Shares of GPUs (``shard``, ``mps``) are none; a node where a job has only those is not among them.
-    """
+    """Return how many GPUs a job has on which nodes, as ``scontrol --details show job`` says."""
+    # Shares of GPUs (`shard`, `mps`) are none; a node where a job has only those is not among them.
     counts: dict[str, int] = {}
     for nodes, gres in re.findall(r"^\s*Nodes=(\S+) .*\bGRES=(\S+)", said, re.MULTILINE):
         found = re.findall(r"(?:^|,)gpu(?::[^:,()]+)?(?::|\(CNT:)(\d+)(?=[,()]|$)", gres)
@@ -204,26 +163,7 @@ def partition_of_job(said: str) -> str:
 def nodes_to_avoid(
     excluded: Sequence[str], bad: Collection[str], well: Collection[str], sound: Collection[str], n_nodes: int
 ) -> list[str]:
-    """Return the nodes that a job should not get when it is started again.
-
-    Parameters
-    ----------
-    excluded
-        Those that it does not want now.
-    bad
-        Those that it has found bad.
-    well
-        Those that it found bad before, and are well by now or have served their quarantine.
-    sound
-        The nodes of its partitions with which nothing is wrong.
-    n_nodes
-        How many nodes it needs.
-
-    Returns
-    -------
-    list of str
-        Sorted. Bad nodes are among them only if the job can be started without them: otherwise it would wait for ever.
-    """
+    """Return the nodes that a job should not get when it is started again."""
     kept = {host for host in excluded if host not in well}
     wished = kept | set(bad)
     return sorted(wished if len(set(sound) - wished) >= n_nodes else kept - set(bad))

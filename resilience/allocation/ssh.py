@@ -13,8 +13,6 @@ from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.host_files import Host
 from laggard.resilience.errors import AllocationError
 
-__all__ = ["Blaunch", "Ssh", "transport_of_lsf"]
-
 CONNECT_DEADLINE_S = 8
 CONFIGURATION_DEADLINE_S = 5.0
 AT_ONCE = 16
@@ -27,18 +25,12 @@ _NOT_PASSED_ON_PREFIXES = ("SSH_", "XDG_", "DBUS_", "SLURM_")
 
 
 class Ssh(Unmanaged):
-    """Runs a process on a host; keys, jump hosts and what else is not named come from the user's ssh configuration.
-
-    Parameters
-    ----------
-    hosts
-        Users and ports, where the host list names them.
-    """
+    """Runs a process on a host; keys, jump hosts and what else is not named come from the user's ssh configuration."""
 
     name = "ssh"
 
     def __init__(self, hosts: Iterable[Host] = ()) -> None:
-        self._hosts = {host.name: host for host in hosts}
+        self._hosts = {host.name: host for host in hosts}  # users and ports, where the host list names them
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a host."""
@@ -49,13 +41,7 @@ class Ssh(Unmanaged):
         return ["ssh", *options, *_login(self._hosts.get(host, Host(host))), host, remote]
 
     def names_of(self, hosts: Iterable[Host]) -> dict[str, str]:
-        """Return the name to look up for each host: ssh's configuration may define hosts under other names.
-
-        Raises
-        ------
-        AllocationError
-            If ssh is not there, or its configuration cannot be read in time.
-        """
+        """Return the name to look up for each host: ssh's configuration may define hosts under other names."""
         hosts = list(hosts)
         with ThreadPoolExecutor(AT_ONCE, "ssh-configuration") as threads:
             names = threads.map(_host_name, hosts)

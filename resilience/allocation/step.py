@@ -9,7 +9,6 @@ gone when its connection has dropped and ``srun`` has said that it ended, or whe
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import subprocess
 import threading
@@ -24,16 +23,14 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import Invitation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.allocation.discovery import (
-    HANDSHAKE,
     MAX_LINE_BYTES,
     DialledAgent,
-    Handshake,
     Pending,
 )
 from laggard.resilience.allocation.node_lists import expand_node_list
 from laggard.resilience.errors import UsageError
-
-__all__ = ["PendingInStep", "Step", "StepAgent"]
+from laggard.resilience.wire import decode, encode
+from laggard.resilience.wire.handshake import HANDSHAKE, Handshake
 
 # Slurm itself gives up a node that does not answer after twice its MessageTimeout, which is 10 s by default.
 LAUNCH_S = 25.0
@@ -46,15 +43,7 @@ _ENDED = re.compile(r"^srun: error: (?P<hosts>[^\s:]+): tasks? [\d,-]+: ")
 
 
 class Step:
-    """One ``srun``, and the agents that it has started.
-
-    Parameters
-    ----------
-    command
-        Of ``srun``.
-    hosts
-        The nodes.
-    """
+    """One ``srun``, and the agents that it has started."""
 
     def __init__(self, command: Sequence[str], hosts: Iterable[str]) -> None:
         self.process = subprocess.Popen(
@@ -81,7 +70,7 @@ class Step:
         """Send the agents their invitation, with which each gets to its channel."""
         self._channels = channels
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
-            self._stdin.write(invitation.to_line())
+            self._stdin.write(encode(invitation))
             self._stdin.flush()
         threading.Thread(target=self._read, name="step", daemon=True).start()
         self._launching.start()
@@ -140,8 +129,8 @@ class Step:
                         self._is_launched = True
                         self._launching.cancel()
                         self._outlive_srun()
-                    message = json.loads(line)
-                    self._settle(str(message["node"]), Handshake.of(message))
+                    answer = decode(line, Handshake)
+                    self._settle(answer.node, answer)
                 elif text := line.decode(errors="replace").strip():
                     self._complaint = text
                     if ended := _ENDED.search(text):
@@ -173,17 +162,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepAgent(DialledAgent):
-    """An agent that a step has started.
+    """An agent that a step has started."""
 
-    Attributes
-    ----------
-    step
-        The step.
-    host
-        Host name of its node.
-    """
-
-    step: Step
+    step: Step  # the step
     host: str
 
     def close(self) -> None:
@@ -204,23 +185,13 @@ class StepAgent(DialledAgent):
 
 
 class PendingInStep:
-    """An agent that a step starts; if the step does not, it is started by itself.
-
-    Parameters
-    ----------
-    step, host
-        The step, and the host name of the node.
-    channel
-        On which the agent will be reached.
-    start_alone
-        Starts the agent of a node by itself.
-    """
+    """An agent that a step starts; if the step does not, it is started by itself."""
 
     def __init__(self, step: Step, host: str, channel: Channel, start_alone: Callable[[str], Pending]) -> None:
-        self._step = step
+        self._step = step  # the step, and the host name of the node
         self._host = host
-        self._channel = channel
-        self._start_alone = start_alone
+        self._channel = channel  # on which the agent will be reached
+        self._start_alone = start_alone  # starts the agent of a node by itself
         self._alone: Pending | None = None
         self._is_given_up = False
 

@@ -18,8 +18,6 @@ from laggard.interrupts import ended_by_interrupts
 from laggard.logs import configure_logging
 from laggard.resilience.command.unblocked_stderr import unblocked_stderr
 
-__all__ = ["main"]
-
 EXIT_USAGE = 2
 EXIT_FAILURE = 1
 COMMANDS = {
@@ -90,12 +88,9 @@ class _ProgramGroup(click.Group):
 )
 @click.version_option(package_name="laggard", message="laggard %(version)s")
 def cli() -> None:
-    """Find the slow GPU in your job and relaunch without its node.
-
-    'laggard [OPTIONS] PROGRAM [ARGS]...' is short for 'laggard run ...'; see 'laggard run --help'.
-
-    LAGGARD_LOG=debug shows what any of them does.
-    """
+    """Find the slow GPU in your job and relaunch without its node."""
+    # 'laggard [OPTIONS] PROGRAM [ARGS]...' is short for 'laggard run ...'; see 'laggard run --help'.
+    # LAGGARD_LOG=debug shows what any of them does.
     configure_logging("warning")
 
 
@@ -124,7 +119,10 @@ def _main(given: Sequence[str]) -> int:
 
 def _exit_code(error: BaseException, given: Sequence[str]) -> int | None:
     """Return the exit code of an error after saying what it is; None for a bug."""
-    from laggard.resilience.command import failures  # what can go wrong is not needed if nothing does
+    # What can go wrong is not needed if nothing does.
+    from laggard.resilience.command import failures
+    from laggard.resilience.controller.stopping import StopRequested
+    from laggard.resilience.errors import ProgramError
 
     match error:
         case click.exceptions.NoArgsIsHelpError():
@@ -137,10 +135,10 @@ def _exit_code(error: BaseException, given: Sequence[str]) -> int | None:
             return _fail(error.format_message(), EXIT_FAILURE)
         case click.Abort() | KeyboardInterrupt():  # Ctrl-C outside a job
             return 128 + signal.SIGINT
-        case failures.StopRequested():
+        case StopRequested():
             return 128 + error.signum
     if isinstance(error, failures.USAGE_ERRORS):
-        hint = _suggestion(given) if isinstance(error, failures.ProgramError) else ""
+        hint = _suggestion(given) if isinstance(error, ProgramError) else ""
         return _fail(f"{error}{hint}", EXIT_USAGE)
     return _fail(str(error), EXIT_FAILURE) if isinstance(error, failures.FAILURES) else None
 

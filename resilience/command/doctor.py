@@ -23,8 +23,8 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
 from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment, peers_here
-from laggard.detectors.diagnosis import Condition, Diagnosis, diagnose, remembered
-from laggard.detectors.inventory import inventoried, with_faults
+from laggard.detectors.judging.diagnosis import Condition, Diagnosis, diagnose, remembered
+from laggard.detectors.judging.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
 from laggard.resilience.allocation.host_files import named_hosts
 from laggard.resilience.allocation.network import is_this_machine
@@ -36,10 +36,9 @@ from laggard.resilience.command.link_check import LinkCheck, check_links
 from laggard.resilience.command.link_lines import lines_on_links
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
-from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated, counted, wrapped
-
-__all__ = ["doctor"]
 
 MAX_COLUMNS = 6
 WIDTH = 120
@@ -100,16 +99,13 @@ def doctor(
     hostfile: Path | None,
     link_interface: str,
 ) -> int:
-    """Check the GPUs of this machine or of many nodes, once, and report which are slow.
-
-    All probes run on all devices. Each device is compared with the others of its model, and with its own past
-    readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. The GPUs of a node copy to each
-    other, several nodes send each other bursts over TCP, and the slowest links are listed.
-
-    The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one could
-    not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2 for wrong
-    options; else 0.
-    """
+    """Check the GPUs of this machine or of many nodes, once, and report which are slow."""
+    # All probes run on all devices. Each device is compared with the others of its model, and with its own past
+    # readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. The GPUs of a node copy to
+    # each other, several nodes send each other bursts over TCP, and the slowest links are listed.
+    # The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one
+    # could not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2
+    # for wrong options; else 0.
     transports, names = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
     path = past_file or default_past_file()
     try:
@@ -233,7 +229,8 @@ def as_text(
     """Return the doctor's output: a table, a line for each reason and a remark, or the same as JSON."""
     if as_json:
         devices = [
-            {"host": device[0], **asdict(check), **asdict(diagnoses[device])} for device, check in checks.items()
+            {"host": device[0], **asdict(check), "cause": str(check.cause), **asdict(diagnoses[device])}
+            for device, check in checks.items()
         ]
         measured = {"links": [asdict(each) for each in links.readings]} if links.readings else {}
         between = [{"host": host, **asdict(each)} for host, check in peers.items() for each in check.peers]

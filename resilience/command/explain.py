@@ -9,7 +9,7 @@ import click
 import redis
 
 from laggard.resilience.command.kept_jobs import kept_job
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.effective_time import effective_time
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
 from laggard.resilience.record.running_jobs import RunningJob, running_jobs
@@ -17,21 +17,16 @@ from laggard.resilience.text import abbreviated
 from laggard.resilience.views.source import running_timeline
 from laggard.resilience.views.story import story
 
-__all__ = ["explain"]
-
 
 @click.command(short_help="Tell a job's story: what it was worth, and why the rest was lost.")
 @click.argument("job", required=False, metavar="[JOB]")
 def explain(job: str | None) -> int:
-    """Tell a job's story in at most twenty lines: what it was worth, each loss with its cause, and what to do.
-
-    Effective training time is the time that became progress and was kept. It is measured by the steps that the program
-    reports with Job.current().progress(step), or else by its commits to State.
-
-    JOB is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job print it;
-    the program's name alone selects its newest job. It may also be the folder of a job's record or a state directory.
-    Without it, the running job is told of, or else the newest one.
-    """
+    """Tell a job's story in at most twenty lines: what it was worth, each loss with its cause, and what to do."""
+    # Effective training time is the time that became progress and was kept. It is measured by the steps that the
+    # program reports with Job.current().progress(step), or else by its commits to State.
+    # JOB is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job print it;
+    # the program's name alone selects its newest job. It may also be the folder of a job's record or a state directory.
+    # Without it, the running job is told of, or else the newest one.
     running = _running(job)
     lines = _of_running(running) if running else _of_record(kept_job(job))
     click.echo("\n".join(lines))
@@ -60,7 +55,7 @@ def _of_running(job: RunningJob) -> list[str]:
 def _of_record(record: Path) -> list[str]:
     from laggard.resilience.report.costs import costs_of  # numpy and the samples are slow to load
     from laggard.resilience.report.inputs import read_inputs
-    from laggard.telemetry.dumps.writing import DumpError
+    from laggard.telemetry.errors import DumpError
 
     if not (record / JOURNAL_FILE).exists():
         raise UsageError(f"{record} has no {JOURNAL_FILE}: name a job, or the folder of its record")

@@ -8,11 +8,8 @@ from laggard.collectors.errors import RayMissingError
 from laggard.errors import LaggardError
 from laggard.kvstore.errors import StateDirectoryError
 from laggard.logs import LogLevelError
-from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.errors import ProgramError, UsageError
 from laggard.telemetry.errors import SettingsError
-
-__all__ = ["FAILURES", "USAGE_ERRORS", "ProgramError", "StopRequested"]
 
 USAGE_ERRORS = (RayMissingError, UsageError, ProgramError, SettingsError, StateDirectoryError, LogLevelError)
 FAILURES = (LaggardError, RedisError)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from laggard.collectors.device import gpu_names
 from laggard.collectors.ray_actors import require_ray
-from laggard.resilience.allocation.base import Allocation, AllocationError
+from laggard.resilience.allocation.base import Allocation
 from laggard.resilience.allocation.host_files import Host, hosts_of_lsf, hosts_of_pbs, named_hosts
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import is_this_machine, resolve_addresses
@@ -16,9 +16,8 @@ from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_this_node
 from laggard.resilience.allocation.ssh import Ssh, transport_of_lsf
 from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.errors import AllocationError
 from laggard.resilience.ray.allocation import RayAllocation
-
-__all__ = ["Elsewhere", "find_allocation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +28,7 @@ class Elsewhere:
 
 
 def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ) -> Allocation | Elsewhere:
-    """Return the nodes of the job, before any of them has been contacted.
-
-    Raises
-    ------
-    UsageError
-        If the options contradict each other or the environment.
-    AllocationError
-        If the nodes are not available.
-    RayMissingError
-        If the nodes are those of a Ray cluster and Ray is not installed here.
-    """
+    """Return the nodes of the job, before any of them has been contacted."""
     match options.manager(environ):
         case "slurm":
             return _of_slurm(options.virtual_gpus, environ)

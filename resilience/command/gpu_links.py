@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from laggard.collectors.links.peer_check import PeerCheck
 from laggard.collectors.links.reading import LinkReading
 
-__all__ = ["lines_on_gpu_links"]
-
 MAX_SHOWN = 5
 SHOWN_FROM = 1.1
 

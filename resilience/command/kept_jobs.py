@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.job_record import records, state_home
 from laggard.resilience.record.journal import JOURNAL_FILE
 from laggard.resilience.record.running_jobs import record_of_running
 
-__all__ = ["kept_job"]
-
 
 def kept_job(given: str | None) -> Path:
-    """Return the folder or file that an argument means; without one, the record of the newest job.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
-    """
+    """Return the folder or file that an argument means; without one, the record of the newest job."""
     kept = records(state_home())
     if given is None:
         if not kept:

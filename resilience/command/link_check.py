@@ -14,15 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
-from laggard.collectors.links.prober import FIRST_BYTES, bytes_for, key_of
+from laggard.collectors.links.handshake import key_of
+from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import circle
 from laggard.kvstore.client.environment import NODE
 from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
 from laggard.resilience.errors import NodeAddressError
-
-__all__ = ["LinkCheck", "check_links"]
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.links.check")
 DEADLINE_S = 120.0
@@ -42,17 +41,7 @@ class LinkCheck:
 
 
 def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
-    """Return the times of bursts that the nodes send each other, each node one at a time.
-
-    Parameters
-    ----------
-    transports
-        How each host is reached; ``None`` for this machine.
-    names
-        The name or address to look up for each host.
-    interface
-        Which network is measured; empty: that of these addresses.
-    """
+    """Return the times of bursts that the nodes send each other, each node one at a time."""
     hosts = list(transports)
     if len(hosts) < 2:
         return LinkCheck()

@@ -10,8 +10,6 @@ from laggard.node_names import folded
 from laggard.resilience.command.link_check import LinkCheck
 from laggard.resilience.text import counted
 
-__all__ = ["lines_on_links"]
-
 MAX_SHOWN = 10
 SHOWN_FROM = 1.1
 # Links of one node are told in one line if none of them is twice as slow as another.
@@ -36,10 +34,8 @@ def lines_on_links(check: LinkCheck) -> list[str]:
 
 
 def _median_of_nodes(links: Sequence[LinkReading]) -> LinkReading:
-    """Return the median of each node's fastest link.
-
-    A node that is slow both ways has half of the links of four nodes: it would be in the middle of all links.
-    """
+    """Return the median of each node's fastest link."""
+    # A node that is slow both ways has half of the links of four nodes: it would be in the middle of all links.
     fastest: dict[str, LinkReading] = {}
     for each in sorted(links, key=lambda each: each.duration_s):
         for node in (each.sender, each.receiver):

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from laggard.detectors.diagnosis import Past
-from laggard.detectors.inventory import Inventory
+from laggard.detectors.judging.diagnosis import Past
+from laggard.detectors.judging.inventory import Inventory
 from laggard.errors import LaggardError
-
-__all__ = ["PastChecks", "PastReadingsError", "default_past_file", "read_past", "update_past"]
 
 _READINGS = "laggard-devices-1"
 _INVENTORY = "inventory"
@@ -26,42 +24,19 @@ LOCK_RETRY_S = 0.05
 
 
 class PastReadingsError(LaggardError, ValueError):
-    """The file of past readings cannot be read.
+    """The file of past readings (``path``) cannot be read."""
 
-    Attributes
-    ----------
-    path
-        The file.
-    reason
-        What is wrong with it.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"cannot read past readings from {self.path} ({self.reason}): "
-            "--forget discards them, --past names another file"
-        )
+    path: Path
+    reason: str
+    template = "cannot read past readings from {path} ({reason}): --forget discards them, --past names another file"
 
 
 @dataclass(frozen=True, slots=True)
 class PastChecks:
-    """What is known from earlier checks.
+    """What is known from earlier checks."""
 
-    Attributes
-    ----------
-    readings
-        Each device's readings.
-    inventory
-        Each node's GPUs.
-    """
-
-    readings: Past = field(default_factory=dict)
-    inventory: Inventory = field(default_factory=dict)
+    readings: Past = field(default_factory=dict)  # each device's readings
+    inventory: Inventory = field(default_factory=dict)  # each node's GPUs
 
 
 def default_past_file() -> Path:
@@ -70,13 +45,7 @@ def default_past_file() -> Path:
 
 
 def read_past(path: Path) -> PastChecks:
-    """Read the file; nothing is known if there is none.
-
-    Raises
-    ------
-    PastReadingsError
-        If it cannot be read.
-    """
+    """Read the file; nothing is known if there is none."""
     if not path.exists():
         return PastChecks()
     try:
@@ -87,24 +56,7 @@ def read_past(path: Path) -> PastChecks:
 
 
 def update_past(path: Path, change: Callable[[PastChecks], PastChecks], *, forget: bool) -> None:
-    """Replace the file by a changed one, atomically, and with what another doctor has written meanwhile.
-
-    Parameters
-    ----------
-    path
-        The file; it and its folder are made readable to its user only.
-    change
-        From the old content to the new one.
-    forget
-        Whether to change an empty content instead of what is there.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    PastReadingsError
-        If it cannot be read.
-    """
+    """Replace the file by a changed one, atomically, and with what another doctor has written meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(path.with_name(path.name + ".lock")):
         new = change(PastChecks() if forget else read_past(path))

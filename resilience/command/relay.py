@@ -18,10 +18,8 @@ from types import FrameType
 import psutil
 
 from laggard.resilience.agent.processes import environment_of
-from laggard.resilience.allocation.base import AllocationError
 from laggard.resilience.allocation.slurm import RELAY_MARK, Srun, slurm_node_names
-
-__all__ = ["deliver", "main", "run_on_primary"]
+from laggard.resilience.errors import AllocationError
 
 DELIVERY_DEADLINE_S = 20.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -14,8 +14,6 @@ from laggard.collectors.links.peer_check import PeerCheck
 from laggard.kvstore.client.environment import NODE
 from laggard.resilience.allocation.remote import Transport, env_command
 
-__all__ = ["NO_GPU", "check_hosts"]
-
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.supervised_check")
 # Enough for a node with eight devices of which the last seven are stuck.
 ANSWER_TIMEOUT_S = 120.0
@@ -28,19 +26,8 @@ NO_GPU = "no GPU found: use --virtual-gpus=K to check the processor instead"
 def check_hosts(
     transports: Mapping[str, Transport | None], virtual_gpus: int, answer_timeout_s: float = ANSWER_TIMEOUT_S
 ) -> Iterator[tuple[str, list[DeviceCheck], Boards, PeerCheck]]:
-    """Yield each host with the checks of its devices, its boards and the links between its GPUs, as they come in.
-
-    A host that does not answer has a single check, of all devices, that says why.
-
-    Parameters
-    ----------
-    transports
-        How each host is reached; ``None`` for this machine.
-    virtual_gpus
-        Number of virtual devices to check on each host; 0: its GPUs.
-    answer_timeout_s
-        How long a host may take to answer.
-    """
+    """Yield each host with the checks of its devices, its boards and the links between its GPUs, as they come in."""
+    # A host that does not answer has a single check, of all devices, that says why.
     with ThreadPoolExecutor(min(MAX_CONCURRENT, len(transports)), "remote-check") as threads:
         hosts = {
             threads.submit(_check_host, host, transport, virtual_gpus, answer_timeout_s): host

@@ -10,20 +10,15 @@ import click
 from laggard.kvstore.state.repair import Repair, repair
 from laggard.resilience.text import counted
 
-__all__ = ["repair_state"]
-
 
 @click.command("repair-state", short_help="Repair the damaged log of a state directory.")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.option("--snapshot", is_flag=True, help="Go back to the last snapshot instead of the log's last good commit.")
 def repair_state(directory: Path, snapshot: bool) -> int:
-    """Repair the log in DIRECTORY, the --state-dir of a job that has ended, to its last good commit.
-
-    What comes after the first damage is left out, since later commits may build on what is lost. Nothing is destroyed:
-    the damaged log is moved to a folder beside the repaired one. Without damage, nothing is changed.
-
-    A running job takes a snapshot of State once an hour. It is the way back if the log is damaged at its beginning.
-    """
+    """Repair the log in DIRECTORY, the --state-dir of a job that has ended, to its last good commit."""
+    # What comes after the first damage is left out, since later commits may build on what is lost. Nothing is
+    # destroyed: the damaged log is moved to a folder beside the repaired one. Without damage, nothing is changed.
+    # A running job takes a snapshot of State once an hour. It is the way back if the log is damaged at its beginning.
     done = repair(directory, snapshot=snapshot, tell=lambda text: click.echo(text, err=True))
     for line in _lines(done, directory):
         click.echo(line)

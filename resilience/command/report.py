@@ -7,10 +7,8 @@ from pathlib import Path
 import click
 
 from laggard.resilience.command.kept_jobs import kept_job
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
-
-__all__ = ["make_report", "report"]
 
 
 def make_report(record: Path) -> None:
@@ -31,19 +29,16 @@ def make_report(record: Path) -> None:
     help="Where to write it.  [default: the record's folder; for a dump, ./report-NAME]",
 )
 def report(job_or_dump: str | None, output: Path | None) -> int:
-    """Make the report of a job: a self-contained HTML page.
-
-    JOB_OR_DUMP is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job
-    print it; the program's name alone selects its newest job. It may also be a folder (a job's record, a state
-    directory or a folder of telemetry dumps) or a single dump (a .csv.gz file). Without it, the report is of the
-    newest job.
-
-    The report shows the nodes of each launch and the excluded nodes, each device's probe times against its peers' with
-    the verdicts, utilisation, where the time went, and the savings of the relaunches.
-    """
+    """Make the report of a job: a self-contained HTML page."""
+    # JOB_OR_DUMP is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job
+    # print it; the program's name alone selects its newest job. It may also be a folder (a job's record, a state
+    # directory or a folder of telemetry dumps) or a single dump (a .csv.gz file). Without it, the report is of the
+    # newest job.
+    # The report shows the nodes of each launch and the excluded nodes, each device's probe times against its peers'
+    # with the verdicts, utilisation, where the time went, and the savings of the relaunches.
     from laggard.resilience.report.inputs import read_inputs  # slow to load
     from laggard.resilience.report.page import write_report
-    from laggard.telemetry.dumps.writing import DumpError
+    from laggard.telemetry.errors import DumpError
 
     source = kept_job(job_or_dump)
     try:

@@ -14,6 +14,8 @@ from typing import Any
 import click
 
 from laggard.collectors.ray_actors import require_ray
+from laggard.detectors.errors import GroupsError
+from laggard.detectors.judging.groups import read_groups
 from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
 from laggard.logs import LOG_VARIABLE, configure_logging
@@ -32,7 +34,8 @@ from laggard.resilience.controller.shard_servers import CheckpointOptions
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
-from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import Folders, job_folders
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.program import command_of, command_of_module
@@ -41,9 +44,8 @@ from laggard.resilience.ray.attached_cluster import AttachedCluster
 from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
-from laggard.resilience.record.job_record import JobCard, recorded
-
-__all__ = ["run"]
+from laggard.resilience.record.job_record import recorded
+from laggard.telemetry.course import JobBegan
 
 LOOPBACK = "127.0.0.1"
 NOT_ENCRYPTED = (
@@ -57,29 +59,23 @@ NOT_ENCRYPTED = (
 @click.argument("program", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
 @click.pass_obj
-def run(
-    as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], *, module: bool, verbose: bool, **given: Any
-) -> int:
-    """Run PROGRAM on the nodes of the allocation. Everything after PROGRAM is passed to it.
-
-    For example, on one machine: laggard --local-nodes=3 --nodes=2 --resilient train.py --epochs 3
-
-    A file whose name ends in .py runs with this Python. The exit code is the program's own if it ends on its own; 69
-    if too few nodes are left; 93 if launches make no progress or no restarts are left; 2 for wrong usage.
-
-    State is kept by the bundled server, or by the valkey-server or redis-server that LAGGARD_STATE_SERVER names.
-
-    The job's private folder is created in /tmp or in LAGGARD_RUNTIME_ROOT, whose path must be short: sockets go there.
-    """
-    if verbose:
+def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **given: Any) -> int:
+    """Run PROGRAM on the nodes of the allocation. Everything after PROGRAM is passed to it."""
+    # For example, on one machine: laggard --local-nodes=3 --nodes=2 --resilient train.py --epochs 3
+    # A file whose name ends in .py runs with this Python. The exit code is the program's own if it ends on its own; 69
+    # if too few nodes are left; 93 if launches make no progress or no restarts are left; 2 for wrong usage.
+    # State is kept by the bundled server, or by the valkey-server or redis-server that LAGGARD_STATE_SERVER names.
+    # The job's private folder is created in /tmp or in LAGGARD_RUNTIME_ROOT, whose path must be short: sockets go
+    # there.
+    if given["verbose"]:
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
-    hang_timeout, groups, preload = options.hang_timeout_s(), options.group_file(), options.preloaded()
+    hang_timeout, groups, preload = options.hang_timeout_s(), group_file(options), options.preloaded()
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
-    command = (command_of_module if module else command_of)(program, arguments)
-    job = _job_name(program if module else Path(program).stem)
+    command = (command_of_module if options.module else command_of)(program, arguments)
+    job = _job_name(program if options.module else Path(program).stem)
     if not options.runs_copies():
         require_ray("run a copy of the program on each node with --per-node")
     allocation = find_allocation(options)
@@ -122,8 +118,19 @@ def run(
 def _detection(options: JobOptions, groups: Path | None) -> Detection:
     interval_s = options.detect_interval_s if options.detect else None
     watched = options.detect or "slow-gpu"
-    cost_s, interface = options.restart_cost(), options.probed_interface()
+    cost_s, interface = options.restart_cost_s, options.probed_interface()
     return Detection(interval_s, options.probe_names(), options.inline_probes, groups, watched, cost_s, interface)
+
+
+def group_file(options: JobOptions) -> Path | None:
+    """Return the file with the labels, wherever it is read from, once it has proved valid."""
+    if options.groups is None:
+        return None
+    try:
+        read_groups(options.groups)
+    except GroupsError as error:
+        raise UsageError(f"--groups={options.groups}", "is not valid", error.reason) from error
+    return options.groups.absolute()
 
 
 def _ray_port(options: JobOptions, address: str) -> int:
@@ -176,7 +183,7 @@ def _run_job(
     account = Account()
     keeper = _state_keeper(options, folders.state, job, allocation.nodes[0].address, account)
     telemetry = plan.telemetry
-    card = JobCard(job, folders.id, plan.command, allocation.nodes, telemetry.level, telemetry.port)
+    card = JobBegan(job, folders.id, tuple(plan.command), tuple(allocation.nodes), telemetry.level, telemetry.port)
     controller: Controller | None = None
     exit_code: int | None = None
     try:
@@ -186,8 +193,8 @@ def _run_job(
                 card,
                 keeper.endpoint,
                 account,
-                options.reports(),
-                kept=options.keeps_report,
+                options.report_folder(),
+                kept=options.report,
                 make_report=make_report,
             ) as record,
         ):

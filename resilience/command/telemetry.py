@@ -8,10 +8,8 @@ from urllib.parse import urlsplit
 import click
 
 from laggard.resilience.controller.telemetry_processes import LOOPBACK
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
 from laggard.telemetry.settings import TelemetrySettings
-
-__all__ = ["grafana", "replay"]
 
 
 @click.command(short_help="Serve telemetry dumps: their page, and Grafana.")
@@ -25,10 +23,8 @@ __all__ = ["grafana", "replay"]
     help="Port to listen on, on the loopback address.",
 )
 def replay(dumps: tuple[Path, ...], port: int) -> int:
-    """Serve telemetry dumps as if their job were still running: the page in a browser, and Grafana.
-
-    DUMP is a file or a folder of files. Stop with Ctrl-C.
-    """
+    """Serve telemetry dumps as if their job were still running: the page in a browser, and Grafana."""
+    # DUMP is a file or a folder of files. Stop with Ctrl-C.
     from laggard.telemetry.errors import DumpError, TelemetryServerError
     from laggard.telemetry.server.runtime import serve_dump  # the web server's libraries are slow to load
 
@@ -56,13 +52,10 @@ def replay(dumps: tuple[Path, ...], port: int) -> int:
     "the token. The job keeps it beside its endpoint file.",
 )
 def grafana(directory: Path, url: str, token_file: Path | None) -> int:
-    """Write Grafana's data source and dashboards to DIR, and Prometheus' scrape job and alert rules.
-
-    While the job runs, or is replayed, the dashboards are fitted to it: to its metrics, its size and its time.
-
-    Start Grafana with GF_PATHS_PROVISIONING=DIR/provisioning, Prometheus with
-    --config.file=DIR/prometheus/prometheus.yml.
-    """
+    """Write Grafana's data source and dashboards to DIR, and Prometheus' scrape job and alert rules."""
+    # While the job runs, or is replayed, the dashboards are fitted to it: to its metrics, its size and its time.
+    # Start Grafana with GF_PATHS_PROVISIONING=DIR/provisioning, Prometheus with
+    # --config.file=DIR/prometheus/prometheus.yml.
     from laggard.telemetry.errors import ServerUnreachableError
     from laggard.telemetry.grafana.provisioning import write_grafana
     from laggard.telemetry.grafana.server_client import read_shape

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, TextIO
 
-__all__ = ["UnblockedText", "unblocked_stderr"]
-
 DRAIN_DEADLINE_S = 5.0
 
 
@@ -24,16 +22,11 @@ class UnblockedText(io.TextIOBase):
     """A text stream that passes on what is written to another one, in a thread.
 
     What the other stream refuses, because nobody reads it any more, is dropped.
-
-    Parameters
-    ----------
-    target
-        The other stream.
     """
 
     def __init__(self, target: TextIO) -> None:
         super().__init__()
-        self._target = target
+        self._target = target  # the other stream
         self._queue: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._pass_on, name="stderr-writer", daemon=True).start()
 
@@ -53,13 +46,7 @@ class UnblockedText(io.TextIOBase):
         return self._target.buffer
 
     def write(self, text: str, /) -> int:
-        """Queue some text.
-
-        Raises
-        ------
-        TypeError
-            For anything else; libraries find out by it that this is not a stream of bytes.
-        """
+        """Queue some text."""
         if not isinstance(text, str):
             raise TypeError(f"a text is needed, not {type(text).__name__}")
         self._queue.put(text)

@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.text import Text
 
 from laggard.resilience.errors import UsageError
+from laggard.resilience.record import wording
 from laggard.resilience.record.running_jobs import RunningJob, choose, running_jobs
 from laggard.resilience.views.screen import header
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.resilience.views.source import LiveSource
 from laggard.resilience.views.tables import device_table, launch_table, metric_table, node_table, sorted_devices
-from laggard.telemetry.nodes.bus import NodeError
-
-__all__ = ["print_status", "status", "top"]
+from laggard.telemetry.errors import NodeError
 
 MAX_ROWS = 20
 NEEDS_LEVEL_3 = "run with --telemetry-level=3 to see utilisation, power, temperature and clocks"
@@ -30,14 +29,11 @@ NEEDS_LEVEL_3 = "run with --telemetry-level=3 to see utilisation, power, tempera
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @click.option("--all", "show_all", is_flag=True, help=f"Show all devices and nodes, not just the {MAX_ROWS} worst.")
 def status(job: str | None, *, as_json: bool, show_all: bool) -> int:
-    """Show the status of a running job, once.
-
-    Shows its launches, its nodes and its devices, the worst first, with their utilisation, power, temperature, clock,
-    newest probe time and its ratio to the peers' median, and verdict; then the program's own metrics.
-
-    JOB is the name of the job, needed only if several jobs of yours are running. Works on any node of the job.
-    'laggard top' shows the same live.
-    """
+    """Show the status of a running job, once."""
+    # Shows its launches, its nodes and its devices, the worst first, with their utilisation, power, temperature, clock,
+    # newest probe time and its ratio to the peers' median, and verdict; then the program's own metrics.
+    # JOB is the name of the job, needed only if several jobs of yours are running. Works on any node of the job.
+    # 'laggard top' shows the same live.
     running = choose(running_jobs(), job)
     snapshot = _snapshot(running)
     if as_json:
@@ -59,17 +55,11 @@ def status(job: str | None, *, as_json: bool, show_all: bool) -> int:
     help="How often to update.",
 )
 def top(job: str | None, interval_s: float) -> int:
-    """Show the status of a running job, live.
-
-    \b
-    d  devices, the worst first      up, down, PgUp, PgDn, Home, End  move
-    n  nodes                         Enter  details of a device, Esc  back
-    h  history                       s  next sort order, r  reverse it
-    m  the program's own metrics     q  quit; the job keeps running
-
-    JOB is the name of the job, needed only if several jobs of yours are running. Works on any node of the job, also
-    over ssh.
-    """  # noqa: D301 - the backspace is for click: it keeps the line breaks
+    """Show the status of a running job, live."""
+    #  d devices, the worst first up, down, PgUp, PgDn, Home, End move n nodes Enter details of a device, Esc back h
+    # history s next sort order, r reverse it m the program's own metrics q quit; the job keeps running
+    # JOB is the name of the job, needed only if several jobs of yours are running. Works on any node of the job, also
+    # over ssh.
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("top needs an interactive terminal that can move its cursor: use 'laggard status' instead")
     from laggard.resilience.views.top import run_top
@@ -102,7 +92,7 @@ def print_status(snapshot: Snapshot, console: Console, max_rows: int | None) -> 
     for line in header(snapshot, width):
         console.print(line)
     if snapshot.timeline.launches:
-        console.print(Text(f"   {snapshot.times}", "dim"))
+        console.print(Text(f"   {wording.effective_time(snapshot.times)}", "dim"))
     console.print(Text("\nlaunches", "bold"))
     console.print(launch_table(snapshot))
     console.print(Text(f"\nnodes{_of(len(snapshot.nodes), max_rows)}", "bold"))

@@ -21,6 +21,7 @@ from laggard.kvstore.control import NodeRecord, Request
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.time_to_save import TimeToSave
+from laggard.resilience.controller import wording as notice_wording
 from laggard.resilience.controller.growth import Growth
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
@@ -33,6 +34,7 @@ from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     Decision,
@@ -55,17 +57,18 @@ from laggard.resilience.decision.events import (
 )
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.policy import decide
+from laggard.resilience.decision.reasons import NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.nodes.waiting import wait_for
-from laggard.resilience.record.account import Account, LaunchEndCause
+from laggard.resilience.record.account import Account
+from laggard.resilience.record.entries import FailureFound, LaunchEndCause, NodeAdded
 from laggard.resilience.text import abbreviated, duration
 from laggard.system.steady_clock import SteadyClock
 
 _log = logging.getLogger("laggard.resilience.controller")
 
-__all__ = ["Controller", "StopRequested"]
 
 # Most events notify us. A node that falls silent and a program that hangs do not, so we look for them this often.
 CHANGE_WAIT_S = 0.5
@@ -90,25 +93,7 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
 
 
 class Controller:
-    """Runs one job to its end. Use it once.
-
-    Parameters
-    ----------
-    plan
-        What to run, on what, and how.
-    allocation
-        The nodes.
-    keeper
-        The job's state server.
-    account
-        Tells the user.
-    record
-        Folder of the job's record; ``None``: none is kept.
-    missing
-        What is wrong with each node that does not answer, by host name.
-    signals
-        What this process hears of a stop.
-    """
+    """Runs one job to its end. Use it once."""
 
     def __init__(
         self,
@@ -120,10 +105,10 @@ class Controller:
         missing: Mapping[str, str] | None = None,
         signals: StopSignals | None = None,
     ) -> None:
-        self._plan = plan
-        self._allocation = allocation
-        self._keeper = keeper
-        self._account = account
+        self._plan = plan  # what to run, on what, and how
+        self._allocation = allocation  # the nodes
+        self._keeper = keeper  # the job's state server
+        self._account = account  # tells the user
         self._changed = keeper.changed
         self._clock = SteadyClock()
         self._hosts = tuple(node.hostname for node in allocation.nodes)
@@ -143,8 +128,8 @@ class Controller:
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
         self._growth = Growth(plan.settings)
-        self._missing = missing or {}
-        self._signals = signals or StopSignals()
+        self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
+        self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         self._membership = Membership(self._cluster, plan.settings, self._join)
@@ -172,13 +157,7 @@ class Controller:
         self._shard_servers.remove_directory()
 
     def run(self) -> int:
-        """Run the job; return its exit code.
-
-        Raises
-        ------
-        ClusterError, KVStoreError
-            If processes of an old launch cannot be ended, or the state server is lost.
-        """
+        """Run the job; return its exit code."""
         adopt_orphans()
         failed = True  # until it is known: an exception fails the job too
         try:
@@ -212,10 +191,10 @@ class Controller:
     def _stop(self, stop: StopRequested) -> None:
         """End the program as the user or the resource manager wants, with as much time to save as there is."""
         time_to_save = self._time_to_save(stop.signum)
-        why = f"{stop}, {time_to_save.why}" if time_to_save.why else str(stop)
+        why = Stopped(stop.signum, time_to_save.why)
         grace_s = time_to_save.grace_s(self._plan.grace_s, LAST_GRACE_S, ENDING_S)
-        self._account.launch_ended(why, "stop")
-        self._account.tell("stop", f"{why}: ending everything (again to end it at once)", "bold red")
+        self._account.launch_ended((why,), "stop")
+        self._account.tell("stop", f"{wording.stopped(why)}: ending everything (again to end it at once)", "bold red")
         self._launches.stop_program(grace_s)
         if time_to_save.is_over:
             self._avoid_bad_nodes()
@@ -272,27 +251,31 @@ class Controller:
                 return self._end(decision, cause)
             case Report(status, reason):
                 self._set_status(status)
-                match event:
-                    case NodeReturned():
-                        self._account.tell("returned", reason, "bold yellow" if event.fault else "bold green")
-                    case NodeJoined():
-                        self._account.tell("joined", reason, "bold green")
-                    case NodeLeaving():
-                        self._account.tell("leaving", reason, "bold yellow")
-                    case NodesWithheld():
-                        self._account.tell("reserve", reason, "bold yellow")
-                    case _:
-                        self._account.tell("stays", f"no relaunch: {reason}", "bold yellow")
+                self._tell_report(event, wording.reason(reason))
                 self._launches.remove_node(lost)
             case Relaunch(status, reason, new_cluster, wait_s):
                 self._set_status(status)
                 self._account.launch_ended(reason, cause, wait_s)
-                self._account.tell("relaunch" if status.waits_since_s is None else "waits", reason, "bold yellow")
+                what = "relaunch" if status.waits_since_s is None else "waits"
+                self._account.tell(what, wording.reason(reason), "bold yellow")
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
         if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
             self._returning.bring_back(lost)
         return None
+
+    def _tell_report(self, event: Event, text: str) -> None:
+        match event:
+            case NodeReturned():
+                self._account.tell("returned", text, "bold yellow" if event.faults else "bold green")
+            case NodeJoined():
+                self._account.tell("joined", text, "bold green")
+            case NodeLeaving():
+                self._account.tell("leaving", text, "bold yellow")
+            case NodesWithheld():
+                self._account.tell("reserve", text, "bold yellow")
+            case _:
+                self._account.tell("stays", f"no relaunch: {text}", "bold yellow")
 
     def _decide(self, event: Event) -> Decision:
         progressed = self._launches.made_progress()
@@ -306,15 +289,15 @@ class Controller:
             if not isinstance(event, NodeLost):  # then it was asked just now
                 self._ask_manager()
             if (withheld := self._withheld()) and isinstance(decision := self._decide(withheld), Report):
-                self._account.tell("reserve", decision.reason, "bold yellow")
+                self._account.tell("reserve", wording.reason(decision.reason), "bold yellow")
                 self._set_status(decision.status)
 
     def _withheld(self) -> NodesWithheld | None:
         words = self._words()
-        found = tuple((host, words[host]) for host in self._roster.reserve if host in words)
+        found = tuple(words[host] for host in self._roster.reserve if host in words)
         return NodesWithheld(found) if found else None
 
-    def _words(self) -> Mapping[str, str]:
+    def _words(self) -> Mapping[str, NodeWord]:
         """Return what is wrong with which node, as those say who give the nodes."""
         return {**self._manager.words, **self._cluster.leaving()}
 
@@ -329,7 +312,7 @@ class Controller:
             return
         if verdicts := self._reserve.find_slow(self._roster):
             hosts = frozenset(verdict.host for verdict in verdicts)
-            evidence = "; ".join(verdict.evidence for verdict in verdicts)
+            evidence = "; ".join(str(verdict.evidence) for verdict in verdicts)
             self._account.tell("reserve", f"{abbreviated(sorted(hosts))} passed over: {evidence}", "bold yellow")
             if isinstance(decision := self._decide(NodesAccused(hosts)), Report):
                 self._set_status(decision.status)
@@ -350,7 +333,7 @@ class Controller:
         if end.status is not None:
             self._set_status(end.status)
         self._account.launch_ended(end.reason, cause)
-        self._account.tell("end", end.reason, "bold green" if end.exit_code == 0 else "bold red")
+        self._account.tell("end", wording.reason(end.reason), "bold green" if end.exit_code == 0 else "bold red")
         self._launches.stop_program(self._plan.grace_s)
         if end.exit_code != 0 and self._launches.number >= 0:
             self._resumable = self._launches.see_progress() > 0 or bool(self._roster.excluded)
@@ -384,7 +367,7 @@ class Controller:
         self._hosts += (node.hostname,)
         self._launches.add_node(node)
         self._returning.bring_back(node.hostname)
-        self._account.take_note("joined", hostname=node.hostname, devices=list(node.devices))
+        self._account.take_note(NodeAdded(node))
 
     def _returned(self) -> NodeReturned | NodesMissing | None:
         settings, since_s = self._plan.settings, self._status.waits_since_s
@@ -412,9 +395,9 @@ class Controller:
         for notice in self._cluster.notices():
             self._account.tell("notice", notice, "bold yellow")
         while self._returning.notices:
-            self._account.tell("notice", self._returning.notices.popleft(), "bold yellow")
+            self._account.tell("notice", notice_wording.not_back(self._returning.notices.popleft()), "bold yellow")
         while self._manager.notices:
-            self._account.tell("notice", self._manager.notices.popleft(), "bold yellow")
+            self._account.tell("notice", notice_wording.stays(self._manager.notices.popleft()), "bold yellow")
         self._launches.warm.look()
         while self._keeper.messages:
             self._account.tell("state", self._keeper.messages.popleft(), "bold yellow")
@@ -428,8 +411,8 @@ class Controller:
 
     def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
         failure, evidence = self._launches.examine_failure(self._roster, lingering)
-        self._account.note_failure(failure, evidence)
-        return ProgramFailed(failure, tuple(evidence.items()))
+        self._account.take_note(FailureFound(failure, evidence))
+        return ProgramFailed(failure, evidence)
 
     def _loss_of(self, host: str) -> NodeLost:
         self._manager.ask()
@@ -437,8 +420,7 @@ class Controller:
             self._signals.anticipate()
             raise StopRequested(signal.SIGTERM)
         self._manager.await_answer(WORD_WAIT_S)
-        why = [self._cluster.why_lost(host), self._manager.words.get(host, "")]
-        return NodeLost(host, "; ".join(filter(None, why)))
+        return NodeLost(host, self._cluster.why_lost(host), self._manager.words.get(host))
 
     def _handle_request(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launches.number:
@@ -455,7 +437,7 @@ class Controller:
                     self._account.tell("notice", str(notice), "bold yellow")
                 return None
             case _:
-                return self._handle_verdicts([Verdict(**fields) for fields in request.body])
+                return self._handle_verdicts([Verdict.of_fields(fields) for fields in request.body])
 
     def _handle_verdicts(self, verdicts: list[Verdict]) -> NodesAccused | None:
         for verdict in verdicts:

@@ -19,8 +19,7 @@ from laggard.resilience.decision.options import Watched
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UsageError
 from laggard.resilience.nodes.cluster import Cluster
-
-__all__ = ["NO_DETECTION", "Detection"]
+from laggard.resilience.wire.tasks import StartTask
 
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.detect")
 STOP_DEADLINE_S = 2.0
@@ -28,42 +27,20 @@ STOP_DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What to watch for in a job.
+    """What to watch for in a job."""
 
-    Attributes
-    ----------
-    interval_s
-        Seconds from one round of probes to the next; ``None``: nothing is watched.
-    probes_in_turn
-        Names of further probes, one of which runs with each round.
-    inline_probes
-        Whether the program runs the probes itself. Then only the primary runs a process, which judges the readings.
-    groups
-        File with the labels of ranks and devices; ``None``: there are none.
-    watched
-        What is watched; of ``sections``, only the program's own timings are compared, and nothing is probed.
-    restart_cost_s
-        What a restart costs; ``None``: as measured.
-    link_interface
-        The network of which links are probed; empty: that of the nodes' addresses.
-    """
-
-    interval_s: float | None = None
-    probes_in_turn: tuple[str, ...] = ()
+    interval_s: float | None = None  # seconds from one round of probes to the next; `None`: nothing is watched
+    probes_in_turn: tuple[str, ...] = ()  # names of further probes, one of which runs with each round
+    # Whether the program runs the probes itself. Then only the primary runs a process, which judges the readings.
     inline_probes: bool = False
-    groups: Path | None = None
+    groups: Path | None = None  # file with the labels of ranks and devices; `None`: there are none
+    # What is watched; of `sections`, only the program's own timings are compared, and nothing is probed
     watched: Watched = "slow-gpu"
-    restart_cost_s: float | None = None
-    link_interface: str = ""
+    restart_cost_s: float | None = None  # what a restart costs; `None`: as measured
+    link_interface: str = ""  # the network of which links are probed; empty: that of the nodes' addresses
 
     def check(self, nodes: Sequence[NodeRecord]) -> None:
-        """Check that there is a device to probe.
-
-        Raises
-        ------
-        UsageError
-            If no node has a device.
-        """
+        """Check that there is a device to probe."""
         if self.interval_s is not None and self.watched == "slow-gpu" and not any(node.devices for node in nodes):
             instead = "add --virtual-gpus=K, use --detect=sections, or leave it out"
             raise UsageError("--detect=slow-gpu", "finds no GPU here", instead)
@@ -85,7 +62,7 @@ class Detection:
         for host in roster.up:
             node = cluster.nodes[host]
             if host == roster.primary or self._probes_on(node.record):
-                node.start_task(_name(launch), command, {LAUNCH: str(launch)}, restarts=True)
+                node.tasks.start(StartTask(_name(launch), tuple(command), {LAUNCH: str(launch)}, restarts=True))
 
     def _probes_on(self, node: NodeRecord) -> bool:
         if self.watched == "slow-gpu":
@@ -96,14 +73,14 @@ class Detection:
         """End the probes of a launch, without waiting."""
         if self.interval_s is not None:
             for node in cluster.nodes.values():
-                node.signal_task(_name(launch), signal.SIGTERM)
+                node.tasks.signal(_name(launch), signal.SIGTERM)
 
     def wait(self, cluster: Cluster, primary: str, launch: int, changed: threading.Condition) -> None:
         """Wait a moment until the primary's process has stored in State what it has learned."""
         node = cluster.nodes.get(primary)
         if self.interval_s is not None and node is not None:
             with changed:
-                changed.wait_for(lambda: node.gone or _name(launch) in node.task_ends, STOP_DEADLINE_S)
+                changed.wait_for(lambda: node.agent.gone or _name(launch) in node.tasks.ends, STOP_DEADLINE_S)
 
 
 NO_DETECTION = Detection()

@@ -9,28 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from laggard.detectors.restart_cost import RestartCost, cost_in_use
+from laggard.detectors.economics.restart_cost import RestartCost, cost_in_use
 from laggard.resilience.controller.launches import Launches
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 
-__all__ = ["Growth"]
-
 
 class Growth:
-    """Watches for how long a launch has had to do with fewer nodes than there are.
-
-    Parameters
-    ----------
-    settings
-        What the user asked for.
-    clock
-        Monotonic seconds.
-    """
+    """Watches for how long a launch has had to do with fewer nodes than there are."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings = settings
-        self._clock = clock
+        self._settings = settings  # what the user asked for
+        self._clock = clock  # monotonic seconds
         self._since: tuple[int, int, float] | None = None  # launch, nodes that there could be, and since when
 
     def pays(self, roster: Roster, launches: Launches) -> bool:

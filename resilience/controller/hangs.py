@@ -12,13 +12,14 @@ from pathlib import Path
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.resilience.controller.records import Records
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife, Suspicion
-from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, summary_of
+from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, standstill_of
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
-
-__all__ = ["Hang", "Hangs"]
+from laggard.resilience.record.entries import HangFound
+from laggard.resilience.wire.tasks import StartTask
 
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch")
 # What a node has not renewed for this long is out of date.
@@ -42,34 +43,20 @@ class Hang:
         # One process alone has nobody to be compared with: a program that runs once is always on the primary.
         hosts = {stack.host for stack in odd_ones(self.stacks)} if len(self.stacks) > 1 else set()
         suspect = next(iter(hosts)) if len(hosts) == 1 else ""
-        return ProgramHung(self.suspicion.silent_s, self.suspicion.what, summary_of(self.stacks), suspect)
+        return ProgramHung(self.suspicion.silent_s, self.suspicion.silent, standstill_of(self.stacks), suspect)
 
 
 class Hangs:
-    """Watches the launches of a job for hangs; does nothing without a timeout.
-
-    Parameters
-    ----------
-    timeout
-        How long the program may show no sign of life; ``None``: forever.
-    cluster
-        The agents of the nodes, which watch the ranks.
-    records
-        Where the program's signs of life are.
-    account
-        Notes each hang.
-    folder
-        Folder for the stacks; ``None``: they are not kept.
-    """
+    """Watches the launches of a job for hangs; does nothing without a timeout."""
 
     def __init__(
         self, timeout: HangTimeout | None, cluster: Cluster, records: Records, account: Account, folder: Path | None
     ) -> None:
-        self._timeout = timeout
-        self._cluster = cluster
-        self._records = records
-        self._account = account
-        self._folder = folder
+        self._timeout = timeout  # how long the program may show no sign of life; `None`: forever
+        self._cluster = cluster  # the agents of the nodes, which watch the ranks
+        self._records = records  # where the program's signs of life are
+        self._account = account  # notes each hang
+        self._folder = folder  # folder for the stacks; `None`: they are not kept
         self._watch: HangWatch | None = None
         self._launch = -1
         self._hosts: Sequence[str] = ()
@@ -87,20 +74,20 @@ class Hangs:
         self._launch, self._hosts, self._renewed = launch, tuple(hosts), {}
         self._watch = HangWatch(self._timeout, signs, time.monotonic())
         for host in hosts:
-            self._cluster.nodes[host].start_task(_name(launch), COMMAND, {LAUNCH: str(launch)}, restarts=True)
+            self._cluster.nodes[host].tasks.start(
+                StartTask(_name(launch), COMMAND, {LAUNCH: str(launch)}, restarts=True)
+            )
 
     def end(self) -> None:
         """End watching the program of the current launch, without waiting."""
         if self._watch is not None:
             self._watch = None
             for node in self._cluster.nodes.values():
-                node.signal_task(_name(self._launch), signal.SIGTERM)
+                node.tasks.signal(_name(self._launch), signal.SIGTERM)
 
     def check(self) -> Hang | None:
-        """Return the hang of the current program, if it hangs.
-
-        It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand.
-        """
+        """Return the hang of the current program, if it hangs."""
+        # It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand.
         if self._watch is None:
             return None
         signs = self._records.signs(self._launch)
@@ -113,7 +100,8 @@ class Hangs:
     def note(self, hang: Hang) -> ProgramHung:
         """Note a hang with where its ranks stand, and return it for the policy."""
         hung = hang.as_event()
-        self._account.note_hang(hung, self._launch, self._keep(hang.stacks))
+        kept = self._keep(hang.stacks)
+        self._account.take_note(HangFound(self._launch, hung, "" if kept is None else kept.name))
         return hung
 
     def _lives(self) -> list[RankLife]:
@@ -144,12 +132,14 @@ def _name(launch: int) -> str:
 
 
 def _text(stack: RankStack) -> str:
-    return "\n".join([_standing(stack, stack.name), *(_standing(each, "its child") for each in stack.children)])
+    return "\n".join(
+        [_standing(stack, wording.rank_name(stack.rank)), *(_standing(each, "its child") for each in stack.children)]
+    )
 
 
 def _standing(stack: RankStack, name: str) -> str:
     waits_in = f" in {stack.waits_in}" if stack.waits_in else ""
-    head = f"{name} on {stack.host}, pid {stack.pid}: {stack.standing}, state {stack.state}{waits_in}"
+    head = f"{name} on {stack.host}, pid {stack.pid}: {stack.doing}, state {stack.state}{waits_in}"
     lines = [head, *([f"  {stack.trouble}"] if stack.trouble else [])]
     for number, frames in enumerate(stack.threads):
         lines.append("  main thread" if number == 0 else f"  thread {number}")

@@ -34,7 +34,7 @@ from laggard.resilience.controller.state_server_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
-from laggard.resilience.decision.evidence import evidence_against, memory_ran_out
+from laggard.resilience.decision.evidence import Found, evidence_against, memory_ran_out
 from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain, raised_and_stays
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
@@ -43,11 +43,10 @@ from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.cluster import HELD, Cluster, NodeFiles
 from laggard.resilience.nodes.copies import Copies, Printer
 from laggard.resilience.nodes.program import Program
-from laggard.resilience.record.account import Account, Gap
+from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
 from laggard.system.steady_clock import SteadyClock
-
-__all__ = ["END_DEADLINE_S", "JobPlan", "Launches", "MakeCluster"]
+from laggard.telemetry.course import Gap
 
 PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
@@ -63,93 +62,30 @@ MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Clust
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What to run, on what, and how.
+    """What to run, on what, and how."""
 
-    Attributes
-    ----------
-    command
-        Command line of the program.
-    settings
-        Settings of the policy.
-    grace_s
-        How long the program may take to save its state when it is asked to stop, in seconds.
-    telemetry
-        The job's telemetry.
-    cluster
-        Creates the kind of cluster that the program needs.
-    runtime_dir
-        Private folder for files that live as long as the job.
-    hang_timeout
-        How long the program may show no sign of life; ``None``: forever.
-    detection
-        What to watch for beside the program.
-    per_node
-        Whether to run copies on every node, instead of one program on the primary.
-    per_device
-        Whether each device has a copy of its own.
-    heartbeat_timeout_s
-        How long an agent may be silent before its node is lost; ``None``: as long as the cluster says.
-    ends_s
-        Unix time at which the job ends at the latest, or is expected to; ``None``: not known.
-    book_keeper
-        Whether the primary cannot run programs, so that it only holds State and the controller.
-    checkpoints
-        Where checkpoints may go.
-    preload
-        What warm processes load; ``None``: there are none.
-    leaves
-        The leaf switches of nodes, by host name; not all of these nodes need be the job's.
-    """
-
-    command: Sequence[str]
-    settings: Settings
-    grace_s: float
-    telemetry: JobTelemetry
-    cluster: MakeCluster
-    runtime_dir: Path
-    hang_timeout: HangTimeout | None = None
-    detection: Detection = NO_DETECTION
-    per_node: bool = False
-    per_device: bool = False
+    command: Sequence[str]  # command line of the program
+    settings: Settings  # settings of the policy
+    grace_s: float  # how long the program may take to save its state when it is asked to stop, in seconds
+    telemetry: JobTelemetry  # the job's telemetry
+    cluster: MakeCluster  # creates the kind of cluster that the program needs
+    runtime_dir: Path  # private folder for files that live as long as the job
+    hang_timeout: HangTimeout | None = None  # how long the program may show no sign of life; `None`: forever
+    detection: Detection = NO_DETECTION  # what to watch for beside the program
+    per_node: bool = False  # whether to run copies on every node, instead of one program on the primary
+    per_device: bool = False  # whether each device has a copy of its own
+    # How long an agent may be silent before its node is lost; `None`: as long as the cluster says
     heartbeat_timeout_s: float | None = None
-    ends_s: float | None = None
-    book_keeper: bool = False
-    checkpoints: CheckpointOptions = IN_MEMORY
-    preload: Preload = None
+    ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
+    book_keeper: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
+    checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
+    preload: Preload = None  # what warm processes load; `None`: there are none
+    # The leaf switches of nodes, by host name; not all of these nodes need be the job's
     leaves: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launches:
-    """The launches of one job, one at a time.
-
-    Parameters
-    ----------
-    plan
-        What to run.
-    nodes
-        All nodes of the job, the primary first.
-    cluster
-        Their agents.
-    keeper
-        The job's state server.
-    records, reserve, hangs, shard_servers
-        What is stored in it, the probes of the reserve, what watches for hangs, and what holds checkpoints.
-    account
-        Tells the user.
-    clock
-        Says when launches began.
-
-    Attributes
-    ----------
-    number
-        The current launch number; -1 before the first one.
-    program
-        The program of the current launch; ``None`` between two launches.
-    any_started
-        Whether the program was started at all.
-    warm
-        The processes from which the next launch is forked.
-    """
+    """The launches of one job, one at a time."""
 
     def __init__(
         self,
@@ -164,18 +100,20 @@ class Launches:
         shard_servers: ShardServers,
         clock: SteadyClock,
     ) -> None:
-        self._plan = plan
-        self._nodes = {node.hostname: node for node in nodes}
+        self._plan = plan  # what to run
+        self._nodes = {node.hostname: node for node in nodes}  # all nodes of the job, the primary first
         self._primary = nodes[0]
-        self._cluster = cluster
-        self._keeper = keeper
+        self._cluster = cluster  # their agents
+        self._keeper = keeper  # the job's state server
+        # What is stored in it, the probes of the reserve, what watches for hangs, and what holds checkpoints
         self._records = records
         self._reserve = reserve
         self._hangs = hangs
         self._shard_servers = shard_servers
-        self._account = account
-        self._clock = clock
+        self._account = account  # tells the user
+        self._clock = clock  # says when launches began
         self._printer = Printer()
+        # The processes from which the next launch is forked
         self.warm = WarmRanks(
             plan.command,
             plan.preload if plan.per_node else None,
@@ -184,9 +122,9 @@ class Launches:
             per_device=plan.per_device,
             writes_stacks=hangs.watched,
         )
-        self.number = -1
-        self.program: Program | Copies | None = None
-        self.any_started = False
+        self.number = -1  # the current launch number; -1 before the first one
+        self.program: Program | Copies | None = None  # the program of the current launch; `None` between two launches
+        self.any_started = False  # whether the program was started at all
         self._began_s = 0.0
         self._first_progress_s: float | None = None
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
@@ -230,24 +168,12 @@ class Launches:
         self._account.see_progress(self.number, commits, step)
         return commits
 
-    def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> tuple[Failure, dict[str, str]]:
-        """Return why the current program failed, and what speaks against which node in use or in reserve.
-
-        It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the rest
-        of the program ends.
-
-        Parameters
-        ----------
-        roster
-            Which node does what.
-        lingering
-            Processes that have failed although none has ended.
-
-        Raises
-        ------
-        ValueError
-            If the program has not failed.
-        """
+    def examine_failure(
+        self, roster: Roster, lingering: Sequence[ProcessEnd] = ()
+    ) -> tuple[Failure, tuple[Found, ...]]:
+        """Return why the current program failed, and what speaks against which node in use or in reserve."""
+        # It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the
+        # rest of the program ends.
         if self.program is None:
             raise ValueError("no program is running")
         hosts_to_check = tuple(dict.fromkeys((*roster.up, *roster.reserve)))
@@ -264,10 +190,8 @@ class Launches:
         return failure, evidence_against(checks)
 
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
-        """Return the hang of the current program, if it hangs.
-
-        If it hangs because processes that have raised an error do not end, it has failed: return these.
-        """
+        """Return the hang of the current program, if it hangs."""
+        # If it hangs because processes that have raised an error do not end, it has failed: return these.
         if self.program is None or (hang := self._hangs.check()) is None:
             return None
         silent_s = hang.suspicion.silent_s
@@ -288,15 +212,8 @@ class Launches:
             self._account.tell("notice", str(lost), "bold yellow")
 
     def begin(self, roster: Roster) -> None:
-        """Begin a launch on the active nodes of a roster.
-
-        If a node is lost meanwhile, no program is started: the loss is the controller's next event.
-
-        Raises
-        ------
-        NodeDownError
-            If the primary is lost before the first launch: to try again would not help.
-        """
+        """Begin a launch on the active nodes of a roster."""
+        # If a node is lost meanwhile, no program is started: the loss is the controller's next event.
         try:
             self._report_leftovers(self._cluster.finish_change(roster, self.number))
         except NodeDownError as down:
@@ -320,17 +237,7 @@ class Launches:
         self._start_helpers(roster)
 
     def end(self, lost: str | None, roster: Roster, *, new_cluster: bool) -> None:
-        """End the current launch, if any, while the nodes of the next one start.
-
-        Parameters
-        ----------
-        lost
-            The node whose loss is the reason; ``None``: there is another reason.
-        roster
-            Roster of the next launch.
-        new_cluster
-            Whether the cluster has to be restarted.
-        """
+        """End the current launch, if any, while the nodes of the next one start."""
         self._relaunch_s = self._relaunch_s or [time.monotonic()]
         self.warm.fork_ahead(roster.active)
         if new_cluster:  # the program depends on the head that is lost, so it ends first
@@ -432,7 +339,7 @@ class Launches:
 
     def _end_leftovers(self) -> int:
         """End what the program has left on this machine; return how many processes that were."""
-        agents = {node.pid for node in self._cluster.nodes.values()}
+        agents = {node.agent.pid for node in self._cluster.nodes.values()}
 
         def is_leftover(process: psutil.Process) -> bool:
             launch = environment_of(process).get(LAUNCH, "")
@@ -493,7 +400,7 @@ class Launches:
 
     def _start_helpers(self, roster: Roster) -> None:
         hosts = dict.fromkeys((*roster.up, *roster.reserve))
-        self._cluster.begin_checks(host for host in hosts if self._cluster.nodes[host].first_check is None)
+        self._cluster.begin_checks(host for host in hosts if self._cluster.nodes[host].checks.first is None)
         self._cluster.warm_up(roster.reserve[:1])
         if self._plan.settings.resilient:
             self._reserve.probe(self._cluster, roster)

@@ -9,26 +9,14 @@ from laggard.resilience.decision.events import NodeJoined, NodeLeaving, Settings
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 
-__all__ = ["Membership"]
-
 
 class Membership:
-    """Looks for nodes that join or leave, and asks for others in the place of those that are gone.
-
-    Parameters
-    ----------
-    cluster
-        The nodes.
-    settings
-        What the user asked for: without ``resilient`` no other nodes are used.
-    take_in
-        Called with each node that has joined, before its event.
-    """
+    """Looks for nodes that join or leave, and asks for others in the place of those that are gone."""
 
     def __init__(self, cluster: Cluster, settings: Settings, take_in: Callable[[NodeRecord], None]) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._take_in = take_in
+        self._cluster = cluster  # the nodes
+        self._settings = settings  # what the user asked for: without `resilient` no other nodes are used
+        self._take_in = take_in  # called with each node that has joined, before its event
         self._new: list[NodeRecord] = []
         self._told: set[str] = set()  # hosts in use that are to leave
         self._most = 0  # nodes that the job had, in use and in reserve
@@ -42,10 +30,10 @@ class Membership:
             node = self._new.pop(0)
             self._take_in(node)
             return NodeJoined(node.hostname, bool(node.devices))
-        for host, why in self._cluster.leaving().items():
+        for host, word in self._cluster.leaving().items():
             if host in roster.active and host not in self._told:
                 self._told.add(host)
-                return NodeLeaving(host, why)
+                return NodeLeaving(host, word)
         return None
 
     def ask_for_replacements(self, roster: Roster) -> None:

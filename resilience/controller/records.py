@@ -24,29 +24,16 @@ from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.roster import Exclusion
 from laggard.resilience.decision.strikes import Strike
 
-__all__ = ["Records", "RequestReader"]
-
 RETRY_FOR_S = 60.0
 READ_WAIT_S = 1.0
 
 
 class Records:
-    """The records of one job.
-
-    Parameters
-    ----------
-    endpoint
-        The job's state server.
-
-    Raises
-    ------
-    StateUnavailableError
-        From every method, if the server does not answer within a minute.
-    """
+    """The records of one job."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._client = endpoint.connect()
-        self._endpoint = endpoint
+        self._endpoint = endpoint  # the job's state server
         self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
 
     def next_launch(self) -> int:
@@ -145,29 +132,13 @@ class RequestReader:
 
     If the server does not answer, the reader keeps trying: either the server is being restarted, or the controller ends
     the job. Whatever else goes wrong is a failure, since a controller that hears no request must not go on.
-
-    Parameters
-    ----------
-    endpoint
-        The job's state server.
-    changed
-        Notified when a request has arrived.
-    after
-        Id of the last request to skip.
-
-    Attributes
-    ----------
-    waiting
-        Requests that the controller has not handled yet, oldest first.
-    failure
-        Why no more requests are read; ``None`` while they are.
     """
 
     def __init__(self, endpoint: Endpoint, changed: threading.Condition, after: str) -> None:
-        self.waiting: deque[Request] = deque()
-        self.failure: Exception | None = None
+        self.waiting: deque[Request] = deque()  # requests that the controller has not handled yet, oldest first
+        self.failure: Exception | None = None  # why no more requests are read; `None` while they are
         self._control = Control(endpoint.connect(), endpoint, launch=0)
-        self._changed = changed
+        self._changed = changed  # notified when a request has arrived
         self._last_id = after
         self._stopped = threading.Event()
         threading.Thread(target=self._read, name="requests", daemon=True).start()

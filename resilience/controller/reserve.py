@@ -17,18 +17,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.collectors.probes import WRONG
-from laggard.detectors.analysis import SlowGPUAnalysis
-from laggard.detectors.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
+from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.resilience.agent.reserve_probe import LONGEST_INTERVAL_S
+from laggard.resilience.decision.evidence import Finding
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
-
-__all__ = ["Reserve", "slow_in_reserve"]
 
 NAME = "reserve-probe"
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.reserve_probe")
@@ -38,13 +37,7 @@ MIN_SLOW_LOOKS = 3
 
 
 class Reserve:
-    """Has the nodes of the reserve probed, and finds the slow ones.
-
-    Parameters
-    ----------
-    endpoint
-        The job's state server, where the readings are.
-    """
+    """Has the nodes of the reserve probed, and finds the slow ones."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._series = Series(endpoint.connect(), endpoint, launch=0)
@@ -52,7 +45,7 @@ class Reserve:
     def probe(self, cluster: Cluster, roster: Roster) -> None:
         """Start probing the nodes that are not in use, and stop on the active ones; does not wait."""
         for host in roster.active:
-            cluster.nodes[host].stop_sidecar(NAME)
+            cluster.nodes[host].tasks.stop_sidecar(NAME)
         for host in (*roster.reserve, *(exclusion.host for exclusion in roster.excluded)):
             if host in cluster.nodes:
                 self.probe_node(cluster.nodes[host])
@@ -60,16 +53,10 @@ class Reserve:
     def probe_node(self, node: Node) -> None:
         """Start probing a node, if it has devices; does not wait."""
         if node.record.devices:
-            node.start_sidecar(NAME, list(COMMAND))
+            node.tasks.start_sidecar(NAME, COMMAND)
 
-    def fault_of(self, node: NodeRecord, roster: Roster, after_s: float) -> str | None:
-        """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time.
-
-        Returns
-        -------
-        str or None
-            Empty if nothing; None while there are no such readings.
-        """
+    def faults_of(self, node: NodeRecord, roster: Roster, after_s: float) -> tuple[Finding, ...] | None:
+        """Return what speaks against a node, from a reading of each of its devices later than a moment in Unix time."""
         newer = self._since(RESERVE_PROBE_TIME, {node.hostname}, after_s)
         looks = Counter(sample.tags["gpu"] for sample in newer)
         if len(looks) < len(node.devices):
@@ -78,8 +65,8 @@ class Reserve:
         found = slow_in_reserve(idle, self._newest(PROBE_TIME, roster.active))
         own = [verdict for verdict in found if verdict.host == node.hostname]
         if min(looks.values()) < MIN_SLOW_LOOKS and not any(verdict.severity == "faulty" for verdict in own):
-            return None if own else ""
-        return "; ".join(verdict.evidence for verdict in own)
+            return None if own else ()
+        return tuple(Finding("slow", fault=str(verdict.evidence)) for verdict in own)
 
     def find_slow(self, roster: Roster) -> list[Verdict]:
         """Return a verdict on each slow device of the reserve, from the readings so far."""
@@ -100,15 +87,7 @@ def _newest(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def slow_in_reserve(idle: Iterable[Sample], busy: Iterable[Sample]) -> list[Verdict]:
-    """Return a verdict on each slow device of the reserve, from one reading per device. Pure.
-
-    Parameters
-    ----------
-    idle
-        Readings of devices in the reserve.
-    busy
-        Readings of active devices. The program slows those down, so a reserve device that is slower still is slow.
-    """
+    """Return a verdict on each slow device of the reserve, from one reading per device. Pure."""
     idle = list(idle)
     accused: dict[tuple[str, str | None], Verdict] = {
         (sample.tags["host"], sample.tags["gpu"]): Verdict.of_fault(

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import ResourceManagerError
-
-__all__ = ["ResourceManager"]
 
 _log = logging.getLogger("laggard.resilience.controller")
 
@@ -20,30 +19,18 @@ ASK_INTERVAL_S = 60.0
 
 
 class ResourceManager:
-    """Asks the resource manager about all nodes of the job, and keeps what it said last.
-
-    Parameters
-    ----------
-    allocation
-        The nodes.
-
-    Attributes
-    ----------
-    words
-        What is wrong with which node, as the resource manager said when it last answered.
-    notices
-        What the user should be told about nodes in use.
-    """
+    """Asks the resource manager about all nodes of the job, and keeps what it said last."""
 
     def __init__(self, allocation: Allocation) -> None:
-        self.words: Mapping[str, str] = {}
-        self.notices: deque[str] = deque()
+        # What is wrong with which node, as the resource manager said when it last answered
+        self.words: Mapping[str, NodeWord] = {}
+        self.notices: deque[NodeWord] = deque()  # what is wrong with nodes in use, which the user should be told
         self._hosts = [node.hostname for node in allocation.nodes]
-        self._words_on: Callable[[Collection[str]], Mapping[str, str]] = allocation.words_on
+        self._words_on: Callable[[Collection[str]], Mapping[str, NodeWord]] = allocation.words_on
         self._asking = ThreadPoolExecutor(1, "resource-manager")
-        self._answer: Future[Mapping[str, str] | None] | None = None
+        self._answer: Future[Mapping[str, NodeWord] | None] | None = None
         self._asked_s = -math.inf  # monotonic
-        self._told: set[str] = set()
+        self._told: set[NodeWord] = set()
 
     def look(self, active: Collection[str]) -> None:
         """Ask if it is time to, take what was answered, and note what is new about nodes in use; does not wait."""
@@ -51,7 +38,7 @@ class ResourceManager:
             self.ask()
         self.await_answer(0.0)
         news = {self.words[host] for host in active if host in self.words}
-        self.notices.extend(f"{word}; it stays in use" for word in sorted(news - self._told))
+        self.notices.extend(sorted(news - self._told, key=lambda word: word.host))
         self._told = news
 
     def ask(self) -> None:
@@ -76,7 +63,7 @@ class ResourceManager:
         """Ask no more; does not wait."""
         self._asking.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self) -> Mapping[str, str] | None:
+    def _ask(self) -> Mapping[str, NodeWord] | None:
         try:
             return self._words_on(self._hosts)
         except ResourceManagerError as error:

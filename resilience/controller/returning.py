@@ -25,15 +25,13 @@ from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.decision.backoff import Backoff
 from laggard.resilience.decision.events import NodeReturned
-from laggard.resilience.decision.evidence import evidence_against
+from laggard.resilience.decision.evidence import Finding, evidence_against
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.errors import ResourceManagerError, UnreachableNodesError
+from laggard.resilience.errors import ResourceManagerError
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.text import duration
 from laggard.system.steady_clock import SteadyClock
-
-__all__ = ["Returning"]
 
 FIRST_WAIT_S = 10.0
 LONGEST_WAIT_S = 300.0
@@ -44,12 +42,31 @@ EXAMINATION_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why an attempt to bring a node back has failed; without an error, its agent has ended again."""
+
+    # The error, and what two errors that say the same have in common
+    error: Exception | None = field(default=None, compare=False)
+    what: tuple[object, ...] = ()
+    word: NodeWord | None = None  # what the manager of nodes says of it
+
+
+@dataclass(frozen=True, slots=True)
+class NotBack:
+    """A node is not back, and is tried again after ``wait_s`` seconds."""
+
+    host: str
+    trouble: Trouble
+    wait_s: float
+
+
 class _Attempt:
     """One attempt to start a node's agent anew, in a thread."""
 
     def __init__(self, allocation: Allocation, record: NodeRecord, changed: threading.Condition) -> None:
         self.agent: AgentProcess | None = None
-        self.trouble = ""
+        self.trouble: Trouble | None = None
         self._allocation = allocation
         self._record = record
         self._changed = changed
@@ -64,20 +81,17 @@ class _Attempt:
     def _run(self) -> None:
         try:
             self.agent = self._allocation.start_agent_again(self._record)
-        except UnreachableNodesError as error:
-            self._give_up(f"no answer by {error.transport} ({', '.join(error.complaints.values())})")
         except (LaggardError, OSError) as error:
-            self._give_up(str(error))
+            self.trouble = Trouble(error, (type(error), *error.args), self._word())
         with self._changed:
             self._changed.notify_all()
 
-    def _give_up(self, why: str) -> None:
+    def _word(self) -> NodeWord | None:
         host = self._record.hostname
         try:
-            word = self._allocation.words_on([host]).get(host, "")
+            return self._allocation.words_on([host]).get(host)
         except ResourceManagerError:
-            word = ""  # it says so later, or never: why the attempt has failed is known all the same
-        self.trouble = "; ".join(filter(None, [why, word]))
+            return None  # it says so later, or never: why the attempt has failed is known all the same
 
 
 @dataclass(slots=True)
@@ -88,17 +102,17 @@ class _Examination:
     began_s: float = field(default_factory=time.time)  # as the readings have it
     due_s: float = field(default_factory=lambda: time.monotonic() + EXAMINATION_DEADLINE_S)
 
-    def fault(self, reserve: Reserve, roster: Roster) -> str | None:
+    def faults(self, reserve: Reserve, roster: Roster) -> tuple[Finding, ...] | None:
         """Return what speaks against the node, empty if nothing; None while it is not known."""
         record = self.node.record
-        reading = reserve.fault_of(record, roster, self.began_s) if record.devices else ""
+        read = reserve.faults_of(record, roster, self.began_s) if record.devices else ()
         if time.monotonic() > self.due_s:
-            return "its devices give no reading" if reading is None else reading
-        if reading is None or not (self.node.has_started and self.node.checked):
+            return (Finding("no reading"),) if read is None else read
+        if read is None or not (self.node.agent.has_started and self.node.checks.done):
             return None
-        first, last = self.node.first_check, self.node.last_check
-        found = evidence_against({record.hostname: (first, last)}) if first and last else {}
-        return "; ".join(filter(None, [found.get(record.hostname, ""), reading]))
+        first, last = self.node.checks.first, self.node.checks.last
+        found = evidence_against({record.hostname: (first, last)}) if first and last else ()
+        return (*(finding for each in found for finding in each.findings), *read)
 
 
 @dataclass(slots=True)
@@ -110,28 +124,13 @@ class _Absent:
     tried_s: float = 0.0  # monotonic times: of the last attempt
     due_s: float = 0.0  # of the next attempt
     back_s: float = 0.0  # at which it came back last
-    trouble: str = ""  # why the last attempt failed
+    trouble: Trouble | None = None  # why the last attempt failed
     attempt: _Attempt | None = None
     examination: _Examination | None = None
 
 
 class Returning:
-    """Brings nodes back into the cluster, in the background.
-
-    Parameters
-    ----------
-    allocation, cluster, reserve
-        How to start agents, where the nodes come back to, and how their devices are probed.
-    changed
-        Notified when there may be something new.
-    clock
-        Says when a quarantine is over.
-
-    Attributes
-    ----------
-    notices
-        What the user should be told.
-    """
+    """Brings nodes back into the cluster, in the background."""
 
     def __init__(
         self,
@@ -141,12 +140,13 @@ class Returning:
         changed: threading.Condition,
         clock: SteadyClock,
     ) -> None:
-        self.notices: deque[str] = deque()
+        self.notices: deque[NotBack] = deque()  # what the user should be told
+        # How to start agents, where the nodes come back to, and how their devices are probed
         self._allocation = allocation
         self._cluster = cluster
         self._reserve = reserve
-        self._changed = changed
-        self._clock = clock
+        self._changed = changed  # notified when there may be something new
+        self._clock = clock  # says when a quarantine is over
         self._known: dict[str, _Absent] = {}
         self._away: dict[str, _Absent] = {}
         self._quarantined: dict[str, _Examination] = {}
@@ -164,37 +164,25 @@ class Returning:
     def next_event(
         self, roster: Roster, quarantine_s: float, withheld: Collection[str] = (), *, urgent: bool
     ) -> NodeReturned | None:
-        """Do what is due, and return a node that is back; it is in the cluster then.
-
-        Parameters
-        ----------
-        roster
-            The present one.
-        quarantine_s
-            How long a first quarantine lasts.
-        withheld
-            Nodes with which something is wrong, as the resource manager says.
-        urgent
-            Whether the job waits for lost nodes: then the wait between two attempts does not grow.
-        """
+        """Do what is due, and return a node that is back; it is in the cluster then."""
         for host, absent in list(self._away.items()):
             if urgent:
                 absent.due_s = min(absent.due_s, absent.tried_s + FIRST_WAIT_S)
-            if (fault := self._advance(absent, roster)) is not None:
+            if (faults := self._advance(absent, roster)) is not None:
                 del self._away[host]
-                return NodeReturned(host, fault)
+                return NodeReturned(host, faults)
         return self._after_quarantine(roster, quarantine_s, withheld)
 
     def close(self) -> None:
         """End the agents of nodes that are not back yet."""
         nodes = [absent.examination.node for absent in self._away.values() if absent.examination]
         for node in nodes:
-            node.close()
+            node.agent.close()
         for node in nodes:
-            node.wait(STOP_DEADLINE_S)
+            node.agent.wait(STOP_DEADLINE_S)
         self._away.clear()
 
-    def _advance(self, absent: _Absent, roster: Roster) -> str | None:
+    def _advance(self, absent: _Absent, roster: Roster) -> tuple[Finding, ...] | None:
         """Take a node a step further; return what speaks against it, which may be nothing, once it is back."""
         if absent.examination is not None:
             return self._examined(absent, absent.examination, roster)
@@ -215,21 +203,21 @@ class Returning:
         node = self._cluster.connect(absent.record, attempt.agent)
         absent.examination = self._examine(node)
 
-    def _examined(self, absent: _Absent, examination: _Examination, roster: Roster) -> str | None:
+    def _examined(self, absent: _Absent, examination: _Examination, roster: Roster) -> tuple[Finding, ...] | None:
         node = examination.node
-        if node.gone:
+        if node.agent.gone:
             absent.examination = None
-            node.kill()
-            self._put_off(absent, "its agent has ended again")
+            node.agent.kill()
+            self._put_off(absent, Trouble())
             return None
-        fault = examination.fault(self._reserve, roster)
-        if fault is None or not self._cluster.may_return(absent.record):
+        faults = examination.faults(self._reserve, roster)
+        if faults is None or not self._cluster.may_return(absent.record):
             return None
         absent.examination = None
-        absent.trouble = ""
+        absent.trouble = None
         absent.back_s = time.monotonic()
         self._cluster.take_back(node)
-        return fault
+        return faults
 
     def _after_quarantine(self, roster: Roster, quarantine_s: float, withheld: Collection[str]) -> NodeReturned | None:
         now_s = self._clock.now_s()
@@ -241,23 +229,22 @@ class Returning:
                 continue
             if exclusion.host not in self._quarantined:
                 self._quarantined[exclusion.host] = self._examine(node)
-            elif (fault := self._quarantined[exclusion.host].fault(self._reserve, roster)) is not None:
+            elif (faults := self._quarantined[exclusion.host].faults(self._reserve, roster)) is not None:
                 del self._quarantined[exclusion.host]
-                return NodeReturned(exclusion.host, fault)
+                return NodeReturned(exclusion.host, faults)
         return None
 
     def _record_of(self, host: str) -> NodeRecord:
         return next(node for node in self._allocation.nodes if node.hostname == host)
 
     def _examine(self, node: Node) -> _Examination:
-        node.check(node.record.devices)  # not probed: the probe of the reserve does that, and more than once
+        node.checks.check(node.record.devices)  # not probed: the probe of the reserve does that, and more than once
         self._reserve.probe_node(node)
         return _Examination(node)
 
-    def _put_off(self, absent: _Absent, trouble: str) -> None:
+    def _put_off(self, absent: _Absent, trouble: Trouble | None) -> None:
         wait_s = absent.backoff.next_s(0.0)
         absent.due_s = time.monotonic() + wait_s
-        if trouble != absent.trouble:
-            host = absent.record.hostname
-            self.notices.append(f"{host} is not back: {trouble}; the next attempt is in {duration(wait_s)}")
+        if trouble is not None and trouble != absent.trouble:
+            self.notices.append(NotBack(absent.record.hostname, trouble, wait_s))
         absent.trouble = trouble

@@ -17,58 +17,31 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.system.certificates import Authority
 
-__all__ = ["IN_MEMORY", "CheckpointOptions", "ShardServers"]
-
 COMMAND = (sys.executable, "-P", "-m", "laggard.kvstore.checkpoints.server")
 NAME = "shards"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
-    """What the user has said about checkpoints.
+    """What the user has said about checkpoints."""
 
-    Attributes
-    ----------
-    memory_bytes
-        How much of a node's memory they may use; None: most of ``/dev/shm``.
-    directory
-        Shared directory for a further copy; None: there is none.
-    """
-
-    memory_bytes: int | None = None
-    directory: Path | None = None
+    memory_bytes: int | None = None  # how much of a node's memory they may use; None: most of `/dev/shm`
+    directory: Path | None = None  # shared directory for a further copy; None: there is none
 
 
 IN_MEMORY = CheckpointOptions()
 
 
 class ShardServers:
-    """The shard servers of one job.
-
-    Parameters
-    ----------
-    options
-        The user's.
-    nodes
-        All nodes of the job.
-    run
-        Id of this run of the job.
-    folder
-        Name of the job's folder in the shared directory: its State has the records of what is there.
-
-    Attributes
-    ----------
-    wanted
-        Whether a program has ever needed them.
-    """
+    """The shard servers of one job."""
 
     def __init__(self, options: CheckpointOptions, nodes: Sequence[NodeRecord], run: str, folder: str) -> None:
-        self._options = options
-        self._run = run
+        self._options = options  # the user's
+        self._run = run  # id of this run of the job
         self._directory = None if options.directory is None else str(options.directory.absolute() / folder)
         self._n_virtual = sum(is_loopback(node.address) for node in nodes)
         self._authority = Authority()
-        self.wanted = False
+        self.wanted = False  # whether a program has ever needed them
 
     def remove_directory(self) -> None:
         """Remove the job's folder in the shared directory, since its State is removed too."""
@@ -97,4 +70,4 @@ class ShardServers:
         """Start those that do not run yet, if a program has ever needed them."""
         if self.wanted:
             for node in cluster.nodes.values():
-                node.start_sidecar(NAME, [*COMMAND, node.path_of("")])
+                node.tasks.start_sidecar(NAME, [*COMMAND, node.path_of("")])

@@ -21,6 +21,7 @@ from laggard.kvstore.errors import (
     KVStoreError,
     PortTakenError,
     ServerError,
+    ServerLostError,
     ServerStartError,
     StateFullError,
     StateUnavailableError,
@@ -28,8 +29,6 @@ from laggard.kvstore.errors import (
 from laggard.kvstore.server.process import Fsync, StateServer
 from laggard.resilience.agent.awake import AwakeClock
 from laggard.system.memory import oom_kills
-
-__all__ = ["StateKeeper"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,20 +56,6 @@ class StateKeeper:
     """A state server that is restarted when it dies or hangs.
 
     Clients only see a pause: they connect again, and everything that was committed is there.
-
-    Parameters
-    ----------
-    directory, job, host, port, fsync, on_loading
-        As for `StateServer.start`; the first start calls ``on_loading``, later ones add to ``messages``.
-
-    Attributes
-    ----------
-    changed : threading.Condition
-        Notified when ``messages`` or ``failure`` has changed.
-    messages : collections.deque of str
-        What has happened to the server, for the user.
-    failure : KVStoreError or None
-        Why it could not be restarted.
     """
 
     def __init__(
@@ -92,9 +77,9 @@ class StateKeeper:
             deadline_s=LOAD_DEADLINE_S,
             on_loading=on_loading,
         )
-        self.changed = threading.Condition()
-        self.messages: deque[str] = deque()
-        self.failure: KVStoreError | None = None
+        self.changed = threading.Condition()  # notified when `messages` or `failure` has changed
+        self.messages: deque[str] = deque()  # what has happened to the server, for the user
+        self.failure: KVStoreError | None = None  # why it could not be restarted
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._stopping = False
         self._restarting = False
@@ -120,13 +105,7 @@ class StateKeeper:
         return self._server.pid
 
     def flush_to_disk(self, deadline_s: float) -> None:
-        """Wait until everything that was acknowledged is on disk, and for a server that is being restarted.
-
-        Raises
-        ------
-        StateUnavailableError
-            If that took longer than ``deadline_s`` seconds.
-        """
+        """Wait until everything that was acknowledged is on disk, and for a server that is being restarted."""
         until_s = time.monotonic() + deadline_s
         while True:
             try:
@@ -190,7 +169,7 @@ class StateKeeper:
                 self._restart(exit_code)
             except Exception as error:  # noqa: BLE001 - the controller ends the job with it
                 with self.changed:
-                    self.failure = error if isinstance(error, KVStoreError) else ServerError(str(error))
+                    self.failure = error if isinstance(error, KVStoreError) else ServerLostError(str(error))
                     self.changed.notify_all()
                 return
             finally:
@@ -235,7 +214,7 @@ class StateKeeper:
 
     def _say_loading(self, message: str) -> None:
         if self._stopping:  # nobody needs it any more
-            raise ServerError("the job ended while its state server was loading its log")
+            raise ServerLostError("the job ended while its state server was loading its log")
         self._say(message)
 
     def _start_again(self, died: StateServer) -> StateServer:
@@ -252,7 +231,7 @@ class StateKeeper:
             with self.changed:
                 if self.changed.wait_for(lambda: self._stopping, POLL_S):
                     break
-        raise failed or ServerError(f"the state server ended {MAX_STARTS_PER_MINUTE} times within a minute")
+        raise failed or ServerLostError(f"the state server ended {MAX_STARTS_PER_MINUTE} times within a minute")
 
     def _too_often(self, now_s: float) -> bool:
         starts_s = self._starts_s

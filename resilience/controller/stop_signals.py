@@ -12,8 +12,6 @@ from laggard.resilience.controller.launches import END_DEADLINE_S
 from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.errors import ProcessesStillRunningError
 
-__all__ = ["SIGNAL_DEBOUNCE_S", "WARNINGS", "StopSignals"]
-
 # Slurm sends SIGTERM twice in a row when a job runs out of time. A user takes longer to press Ctrl-C a second time.
 SIGNAL_DEBOUNCE_S = 1.0
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
-__all__ = ["StopRequested"]
-
 
 class StopRequested(Exception):  # noqa: N818 - a request, not an error, so it is no LaggardError either
     """The user or the resource manager wants the job to end (Ctrl-C, SIGTERM)."""
@@ -13,6 +9,3 @@ class StopRequested(Exception):  # noqa: N818 - a request, not an error, so it i
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
         self.signum = signum
-
-    def __str__(self) -> str:
-        return f"stopped by {signal.Signals(self.signum).name}"

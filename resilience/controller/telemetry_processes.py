@@ -19,8 +19,6 @@ from laggard.telemetry.client import request_dump
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
 
-__all__ = ["JobTelemetry"]
-
 LOOPBACK = "127.0.0.1"
 # Bounds how long the end of a job waits for its dump; a node writes half a million samples per second.
 DUMP_DEADLINE_S = 20.0
@@ -30,33 +28,15 @@ SERVER_COMMAND = (sys.executable, "-P", "-m", "laggard.telemetry.server")
 
 @dataclass(frozen=True, slots=True)
 class JobTelemetry:
-    """The telemetry of a job: how much is observed, and where it is served.
+    """The telemetry of a job: how much is observed, and where it is served."""
 
-    Attributes
-    ----------
-    level
-        Telemetry level, 0 (nothing) to 4.
-    port
-        Port of the server on the primary's loopback address.
-    settings
-        Settings from the user's file.
-    """
-
-    level: int
-    port: int
-    settings: TelemetrySettings
+    level: int  # telemetry level, 0 (nothing) to 4
+    port: int  # port of the server on the primary's loopback address
+    settings: TelemetrySettings  # settings from the user's file
 
     @classmethod
     def configured(cls, level: int, config: Path | None) -> JobTelemetry:
-        """Return the telemetry for a level and the user's settings file.
-
-        Raises
-        ------
-        SettingsError
-            If the file cannot be read or is invalid.
-        UsageError
-            If the port that the file names is taken.
-        """
+        """Return the telemetry for a level and the user's settings file."""
         settings = TelemetrySettings() if config is None else load_settings(config)
         port = settings.aggregator_port
         if level and not claim_port(port, LOOPBACK):
@@ -83,18 +63,12 @@ class JobTelemetry:
         """Start what is not running yet on these hosts; the first one is the primary."""
         if self.level == 0:
             return
-        cluster.nodes[hosts[0]].start_sidecar("telemetry-server", [*SERVER_COMMAND, "--port", str(self.port)])
+        cluster.nodes[hosts[0]].tasks.start_sidecar("telemetry-server", [*SERVER_COMMAND, "--port", str(self.port)])
         for host in hosts:
-            cluster.nodes[host].start_sidecar("telemetry", list(NODE_COMMAND))
+            cluster.nodes[host].tasks.start_sidecar("telemetry", NODE_COMMAND)
 
     def dump(self, endpoint: Endpoint) -> list[str]:
-        """Have the nodes dump their samples to files before they end, if the user has named a folder for it.
-
-        Returns
-        -------
-        list of str
-            Lines for the user: ``host:path`` of each file, and why others are missing.
-        """
+        """Have the nodes dump their samples to files before they end, if the user has named a folder for it."""
         if self.level == 0 or not self.settings.dump_dir:
             return []
         try:

@@ -9,47 +9,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.warm_start import Preload, can_be_warm
+from laggard.resilience.decision.warm_start import Preload, Wanted, can_be_warm
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.copies import Copies
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
 from laggard.resilience.record.account import Account
 from laggard.resilience.text import abbreviated
-
-__all__ = ["WarmRanks"]
+from laggard.resilience.wire.warm import ForkAhead, KeepWarm, WarmReady
 
 MAX_REASONS = 3
 
 
 class WarmRanks:
-    """The warm processes of one job.
-
-    Parameters
-    ----------
-    command
-        Command line of the program.
-    preload
-        What they load; None: there are none.
-    per_device
-        Whether each device has a copy of the program, instead of each node.
-    cluster
-        The job's agents.
-    account
-        Tells the user.
-    writes_stacks
-        Whether copies are started so that they can write their stacks.
-
-    Attributes
-    ----------
-    possible
-        Whether copies may be forked from warm processes at all.
-    """
+    """The warm processes of one job."""
 
     def __init__(
         self,
@@ -61,13 +39,14 @@ class WarmRanks:
         per_device: bool,
         writes_stacks: bool,
     ) -> None:
+        # Whether copies may be forked from warm processes at all
         self.possible = preload is not None and can_be_warm(command)
-        self._command = command
+        self._command = command  # command line of the program
         self._asked = preload if isinstance(preload, tuple) else ()
-        self._per_device = per_device
-        self._cluster = cluster
-        self._account = account
-        self._writes_stacks = writes_stacks
+        self._per_device = per_device  # whether each device has a copy of the program, instead of each node
+        self._cluster = cluster  # the job's agents
+        self._account = account  # tells the user
+        self._writes_stacks = writes_stacks  # whether copies are started so that they can write their stacks
         self._modules: tuple[str, ...] = ()
         self._is_kept = False
         self._roster: Roster | None = None
@@ -94,14 +73,12 @@ class WarmRanks:
         self._tell_starts()
 
     def _has_more(self, first: Node) -> bool:
-        """Return whether it is known for the first time what is to be loaded, or there is more of it.
-
-        The first copy, on the first node in use, says what it has loaded.
-        Nothing is kept before the program's Python has run our code at its start: another one would run the program.
-        """
+        """Return whether it is known for the first time what is to be loaded, or there is more of it."""
+        # The first copy, on the first node in use, says what it has loaded. Nothing is kept before the program's Python
+        # has run our code at its start: another one would run the program.
         if self._asked:
-            return first.hooked and not self._is_kept
-        modules = tuple(dict.fromkeys([*self._modules, *first.imports]))
+            return first.warm.hooked and not self._is_kept
+        modules = tuple(dict.fromkeys([*self._modules, *first.warm.imports]))
         if modules == self._modules or not any(map(_is_no_stdlib_module, modules)):
             return False
         self._modules = modules
@@ -110,7 +87,7 @@ class WarmRanks:
     def fork_ahead(self, hosts: Iterable[str]) -> None:
         """Have the copies of the next launch forked, as far as their nodes are known."""
         for node in (self._cluster.nodes[host] for host in hosts if self.possible and host in self._cluster.nodes):
-            node.fork_ahead(len(node.record.devices) if self._per_device else 1)
+            node.agent.send(ForkAhead(len(node.record.devices) if self._per_device else 1))
 
     def _keep(self) -> None:
         if self._roster is None:
@@ -119,15 +96,9 @@ class WarmRanks:
         for host in (*self._roster.active, *self._roster.reserve):
             if (node := self._cluster.nodes.get(host)) is not None:
                 shared, varying = self._variables(node.record)
-                node.keep_warm(
-                    self._command,
-                    shared,
-                    varying=varying,
-                    directory=str(Path.cwd()),
-                    modules=self._modules,
-                    asked=self._asked,
-                    writes_stacks=self._writes_stacks,
-                )
+                directory = str(Path.cwd())
+                wanted = Wanted(tuple(self._command), shared, tuple(varying), directory, self._modules, self._asked)
+                node.agent.send(KeepWarm(wanted, self._writes_stacks))
 
     def _variables(self, node: NodeRecord) -> tuple[dict[str, str], list[str]]:
         [copies] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)
@@ -135,13 +106,11 @@ class WarmRanks:
 
     def _tell_news(self) -> None:
         for host, node in self._cluster.nodes.items():
-            for news in node.take_warm_news():
-                if "ready" in news:
+            for news in node.warm.take_news():
+                if isinstance(news, WarmReady):
                     self._tell_once("ready", _ready_text(host, news))
                 else:
-                    self._tell_once(
-                        f"{news['left_out']}", f"{news['left_out']} is left out of warm processes: it {news['why']}"
-                    )
+                    self._tell_once(news.name, f"{news.name} is left out of warm processes: it {news.why}")
 
     def _tell_once(self, what: str, text: str) -> None:
         if what not in self._told:
@@ -156,9 +125,8 @@ class WarmRanks:
             self._account.tell("warm", _starts_text(starts))
 
 
-def _ready_text(host: str, news: Mapping[str, object]) -> str:
-    mib = float(str(news["kib"])) / 1024
-    return f"{host} keeps a process ready that has loaded {news['modules']} modules ({mib:.0f} MiB)"
+def _ready_text(host: str, ready: WarmReady) -> str:
+    return f"{host} keeps a process ready that has loaded {ready.n_modules} modules ({ready.kib / 1024:.0f} MiB)"
 
 
 def _starts_text(starts: Sequence[tuple[str, str]]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Backoff", "backoff_s"]
-
 MAX_DOUBLINGS = 32
 
 
@@ -13,15 +11,7 @@ def backoff_s(failures: int, first_s: float, most_s: float) -> float:
 
 
 class Backoff:
-    """The waits of one helper process that is started again whenever it ends.
-
-    Parameters
-    ----------
-    first_s, most_s
-        The first wait and the longest.
-    good_run_s
-        A process that ran for this long was well: the waits begin anew.
-    """
+    """The waits of one helper process that is started again whenever it ends."""
 
     def __init__(self, first_s: float = 1.0, most_s: float = 60.0, good_run_s: float = 60.0) -> None:
         self._first_s, self._most_s, self._good_run_s = first_s, most_s, good_run_s

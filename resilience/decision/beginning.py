@@ -8,12 +8,9 @@ from dataclasses import replace
 from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.enough import too_few, without
 from laggard.resilience.decision.events import End, JobStatus, NodeLost, Settings
-from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES
+from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.decision.roster import MEMORY_S, Exclusion, Roster
 from laggard.resilience.decision.strikes import MAX_STRIKES, Strike, recent_strikes, strikes_of
-from laggard.resilience.text import abbreviated
-
-__all__ = ["begin"]
 
 
 def begin(
@@ -28,32 +25,8 @@ def begin(
     missing: Collection[str] = (),
     withheld: Collection[str] = (),
 ) -> JobStatus | End:
-    """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes.
-
-    Nodes that were only lost are back, unless they are missing.
-
-    Parameters
-    ----------
-    settings
-        What the user asked for.
-    hosts
-        The nodes of the allocation; the first one is the primary. If it is remembered as excluded, its devices are used
-        only where they are needed.
-    remembered
-        Exclusions by earlier jobs, those that are over included.
-    now_s
-        Unix time.
-    strikes
-        Strikes by earlier jobs.
-    with_devices
-        The nodes that have devices.
-    book_keeper
-        Whether the primary cannot run programs at all.
-    missing
-        Nodes that do not answer: they are lost.
-    withheld
-        Nodes with which something is wrong, as the resource manager says: they are used only if there are no others.
-    """
+    """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes."""
+    # Nodes that were only lost are back, unless they are missing.
     quarantine_s = settings.quarantine_s
     hosts, primary = hosts[1:] if book_keeper else hosts, hosts[0]
     known = [e for e in remembered if e.host in hosts and e.until_s(quarantine_s) > now_s - MEMORY_S]
@@ -72,9 +45,8 @@ def begin(
     status = JobStatus(without(settings, roster, frozenset(), now_s), now_s, strikes=counting)
     for host in (host for host in hosts if host in missing):
         status = _begin_without(settings, status, host)
-    if reason := too_few(settings, status):
-        way_out = f", and --quarantine=1 would take {abbreviated(sorted(out))} back" if out else ""
-        return End(EXIT_TOO_FEW_NODES, f"{reason}{way_out}")
+    if fewer := too_few(settings, status):
+        return End((fewer, Fact("quarantined", tuple(sorted(out)))) if out else (fewer,))
     return status
 
 

@@ -11,8 +11,6 @@ from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.strikes import MAX_STRIKES, Strike, is_shared, strikes_of, with_strike
 
-__all__ = ["Case"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -44,13 +42,13 @@ class Case:
     @property
     def proven(self) -> frozenset[str]:
         """The nodes in use that were found bad when they were checked, and can be spared."""
-        return self.sparing(frozenset(host for host, _ in self.event.evidence) & frozenset(self.roster.active))
+        return self.sparing(frozenset(found.host for found in self.event.evidence) & frozenset(self.roster.active))
 
     @property
     def unfit_reserve(self) -> frozenset[str]:
         """The nodes in reserve that were found bad when they were checked after a failure."""
         evidence = self.event.evidence if isinstance(self.event, ProgramFailed) else ()
-        return frozenset(host for host, _ in evidence) & frozenset(self.roster.reserve)
+        return frozenset(found.host for found in evidence) & frozenset(self.roster.reserve)
 
     @property
     def suspect(self) -> str:
@@ -109,10 +107,8 @@ class Case:
         return with_strike(host, self.status.strikes, self.now_s, self.n_nodes)
 
     def status_without(self, hosts: frozenset[str], *, lost: bool = False) -> JobStatus:
-        """Return the job's status with some hosts excluded, and free places filled from the reserve.
-
-        There may be free places although no host is excluded: a job that went on with fewer nodes grows back.
-        """
+        """Return the job's status with some hosts excluded, and free places filled from the reserve."""
+        # There may be free places although no host is excluded: a job that went on with fewer nodes grows back.
         return replace(self.status, roster=without(self.settings, self.roster, hosts, self.now_s, lost=lost))
 
     def reserve_without(self, hosts: frozenset[str]) -> JobStatus:

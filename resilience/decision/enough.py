@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from laggard.resilience.decision.events import JobStatus, Settings
+from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.text import abbreviated
-
-__all__ = ["is_enough", "may_wait", "too_few", "without"]
 
 
 def without(settings: Settings, roster: Roster, hosts: frozenset[str], now_s: float, *, lost: bool = False) -> Roster:
@@ -27,20 +25,17 @@ def _needed(settings: Settings) -> int:
     return 1 if settings.exhaust_resources else settings.nodes
 
 
-def too_few(settings: Settings, status: JobStatus) -> str | None:
+def too_few(settings: Settings, status: JobStatus) -> Fact | None:
     """Return why the nodes in use are too few, or None if they are enough."""
     roster = status.roster
     if is_enough(settings, roster):
         return None
     left = len(roster.active)
     if left >= _needed(settings):
-        return f"no node with devices is left: {abbreviated(roster.active)} cannot run the program"
+        return Fact("devices too few", roster.active)
     if settings.exhaust_resources:
-        return (
-            f"no node is left to run the program: the primary, {roster.primary}, has no processors and no GPUs for it"
-        )
-    good = "1 good node is" if left == 1 else f"{left} good nodes are"
-    return f"{good} left for --nodes={settings.nodes}; --exhaust-resources would go on with fewer"
+        return Fact("primary cannot run", (roster.primary,))
+    return Fact("nodes too few", number=left, of=settings.nodes)
 
 
 def may_wait(settings: Settings, status: JobStatus) -> bool:

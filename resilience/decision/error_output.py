@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from laggard.resilience.decision.signatures import Signature, clean_line, is_warning, signature_of
 from laggard.resilience.decision.traceback_styles import BEGIN, in_pythons_style
 
-__all__ = ["Complaint", "RootCause", "Traceback", "complaints_of", "root_cause_of", "tracebacks_in", "without_numbers"]
-
 # Lines before the last traceback that may belong to it: libraries log what happened before they raise.
 EPISODE_LINES = 50
 MAX_QUOTE = 240
@@ -42,18 +40,10 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Traceback:
-    """A traceback of Python's.
+    """A traceback of Python's."""
 
-    Attributes
-    ----------
-    frames
-        Innermost last: ``file.py:function`` of each frame in the user's own files.
-    error
-        The line that names the exception.
-    """
-
-    frames: tuple[str, ...]
-    error: str
+    frames: tuple[str, ...]  # innermost last: `file.py:function` of each frame in the user's own files
+    error: str  # the line that names the exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +57,16 @@ class RootCause:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """What one rank had to say at its end.
+    """What one rank had to say at its end."""
 
-    Attributes
-    ----------
-    rank
-        Its rank; None if unknown.
-    quote
-        The line that says why; empty if none does.
-    signature
-        The row of the table that the line matches; None if it matches none.
-    place
-        Where it happened, by the user's innermost functions, with the type of the error; empty if unknown.
-    address
-        Address of the node that the line is about, if it names one.
-    last_line
-        The last line that was written, whatever it says; empty if there is none.
-    went_on
-        Whether more was written after the line that says why.
-    """
-
-    rank: int | None
-    quote: str
-    signature: Signature | None
+    rank: int | None  # its rank; None if unknown
+    quote: str  # the line that says why; empty if none does
+    signature: Signature | None  # the row of the table that the line matches; None if it matches none
+    # Where it happened, by the user's innermost functions, with the type of the error; empty if unknown
     place: str = ""
-    address: str | None = None
-    last_line: str = ""
-    went_on: bool = False
+    address: str | None = None  # address of the node that the line is about, if it names one
+    last_line: str = ""  # the last line that was written, whatever it says; empty if there is none
+    went_on: bool = False  # whether more was written after the line that says why
 
     @property
     def is_cascade(self) -> bool:

@@ -3,108 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgress, Stopped, TooFew, WhyLost
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.stacks import Standstill
 from laggard.resilience.decision.strikes import Strike
-
-__all__ = [
-    "Decision",
-    "End",
-    "Event",
-    "GrowthPays",
-    "JobStatus",
-    "NodeJoined",
-    "NodeLeaving",
-    "NodeLost",
-    "NodeReturned",
-    "NodesAccused",
-    "NodesMissing",
-    "NodesWithheld",
-    "OnFailure",
-    "ProgramEnded",
-    "ProgramFailed",
-    "ProgramHung",
-    "Relaunch",
-    "Report",
-    "Settings",
-]
 
 OnFailure = Literal["relaunch", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the user asked for.
+    """What the user asked for."""
 
-    Attributes
-    ----------
-    nodes
-        Nodes in use.
-    resilient
-        Whether to relaunch at all.
-    exhaust_resources
-        Whether to continue with fewer nodes, down to the primary alone.
-    quarantine_s
-        How long a node stays excluded the first time, in seconds.
-    max_restarts
-        Most relaunches in total; ``None``: no limit.
-    max_restarts_per_hour
-        Most relaunches within any hour.
-    on_failure
-        What to do when the program fails, with ``resilient``.
-    backoff_s
-        How long to wait before the second relaunch in a row after failures without progress; each time twice as long.
-    wait_for_nodes_s
-        How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes.
-    grow_back
-        Whether a job on fewer than ``nodes`` relaunches on its own when there are others, and that pays.
-    """
-
-    nodes: int
-    resilient: bool = False
-    exhaust_resources: bool = False
-    quarantine_s: float = 86400.0
-    max_restarts: int | None = None
-    max_restarts_per_hour: int = 60
-    on_failure: OnFailure = "relaunch"
+    nodes: int  # nodes in use
+    resilient: bool = False  # whether to relaunch at all
+    exhaust_resources: bool = False  # whether to continue with fewer nodes, down to the primary alone
+    quarantine_s: float = 86400.0  # how long a node stays excluded the first time, in seconds
+    max_restarts: int | None = None  # most relaunches in total; `None`: no limit
+    max_restarts_per_hour: int = 60  # most relaunches within any hour
+    on_failure: OnFailure = "relaunch"  # what to do when the program fails, with `resilient`
+    # How long to wait before the second relaunch in a row after failures without progress; each time twice as long
     backoff_s: float = 10.0
+    # How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes
     wait_for_nodes_s: float = 300.0
+    # Whether a job on fewer than `nodes` relaunches on its own when there are others, and that pays
     grow_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """Where the job stands: everything that the policy remembers from one event to the next.
+    """Where the job stands: everything that the policy remembers from one event to the next."""
 
-    Attributes
-    ----------
-    roster
-        Which node does what.
-    launched_s
-        Unix time at which the latest launch was decided on.
-    relaunched_s
-        Unix time of each relaunch so far.
-    launches_without_progress
-        How many launches in a row ended without progress.
-    strikes
-        The nodes on which failures began, and when.
-    failures_in_a_row
-        How many failures there were since the last progress.
-    last_failure
-        Fingerprint of the latest of them; empty if there was none.
-    waits_since_s
-        Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not.
-    """
-
-    roster: Roster
-    launched_s: float
-    relaunched_s: tuple[float, ...] = ()
-    launches_without_progress: int = 0
-    strikes: tuple[Strike, ...] = ()
-    failures_in_a_row: int = 0
-    last_failure: str = ""
+    roster: Roster  # which node does what
+    launched_s: float  # Unix time at which the latest launch was decided on
+    relaunched_s: tuple[float, ...] = ()  # Unix time of each relaunch so far
+    launches_without_progress: int = 0  # how many launches in a row ended without progress
+    strikes: tuple[Strike, ...] = ()  # the nodes on which failures began, and when
+    failures_in_a_row: int = 0  # how many failures there were since the last progress
+    last_failure: str = ""  # fingerprint of the latest of them; empty if there was none
+    # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not
     waits_since_s: float | None = None
 
 
@@ -118,36 +60,17 @@ class ProgramFailed:
     """The program exited with an error, or was killed by a signal that we did not send."""
 
     failure: Failure
-    evidence: tuple[tuple[str, str], ...] = ()  # hosts, and what was found on each when it was checked
+    evidence: tuple[Found, ...] = ()  # what was found on its nodes when they were checked
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramHung:
-    """The program hangs: it has shown no sign of life for too long.
+    """The program hangs: it has shown no sign of life for too long."""
 
-    Attributes
-    ----------
-    silent_s
-        For how many seconds.
-    silent
-        Who was silent, if not all: ``from rank 3 on node2``.
-    stacks
-        Where its ranks stand, in one sentence; empty if that is not known.
-    suspect
-        The node of the rank that the others wait for; empty if that is not known.
-    """
-
-    silent_s: float
-    silent: str = ""
-    stacks: str = ""
-    suspect: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The hang in one sentence."""
-        silent = f" {self.silent}" if self.silent else ""
-        stacks = f": {self.stacks}" if self.stacks else ""
-        return f"no sign of life{silent} for {self.silent_s:.0f} s{stacks}"
+    silent_s: float  # for how many seconds
+    silent: Silent | None = None  # who was silent; None: the program gave no sign of its own
+    stacks: Standstill | None = None  # where its ranks stand; None if that is not known
+    suspect: str = ""  # the node of the rank that the others wait for; empty if that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +85,15 @@ class NodeLost:
     """A node does not answer, or its processes have ended."""
 
     host: str
-    why: str = ""
+    why: WhyLost | None = None
+    word: NodeWord | None = None  # what the manager of nodes says of it
 
 
 @dataclass(frozen=True, slots=True)
 class NodesWithheld:
     """The manager of nodes in reserve says that they are down or drained."""
 
-    words: tuple[tuple[str, str], ...]  # hosts, and what it says of each
+    words: tuple[NodeWord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +101,7 @@ class NodeReturned:
     """A node that was lost or withheld is well again, or the quarantine of one is over, and its devices were probed."""
 
     host: str
-    fault: str = ""  # what the probe has found; empty: nothing
+    faults: tuple[Finding, ...] = ()  # what was found when it was examined
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +117,7 @@ class NodeLeaving:
     """The manager is about to take a node in use away (Ray drains it)."""
 
     host: str
-    why: str
+    word: NodeWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,35 +145,64 @@ Event = (
 )
 
 
+ReasonPart = (
+    Fact
+    | Change
+    | Failure
+    | Found
+    | Stopped
+    | ProgramEnded
+    | ProgramHung
+    | NodeLost
+    | NodesWithheld
+    | NodeReturned
+    | NodeJoined
+    | NodeLeaving
+    | GrowthPays
+)
+Reason = tuple[ReasonPart, ...]
+"""Why something was decided: what happened, and what the decision rests on; the words are made last."""
+
+EXIT_TOO_FEW_NODES = 69
+EXIT_NO_PROGRESS = 93
+
+
 @dataclass(frozen=True, slots=True)
 class Relaunch:
-    """Begin the next launch.
+    """Begin the next launch."""
 
-    Attributes
-    ----------
-    status
-        The job's status from now on.
-    reason
-        Why, and on which nodes.
-    new_cluster
-        Whether a new Ray cluster is needed, since the old one has lost its head.
-    wait_s
-        How long to wait before it, in seconds.
-    """
-
-    status: JobStatus
-    reason: str
-    new_cluster: bool = False
-    wait_s: float = 0.0
+    status: JobStatus  # the job's status from now on
+    reason: Reason  # why, and on which nodes
+    new_cluster: bool = False  # whether a new Ray cluster is needed, since the old one has lost its head
+    wait_s: float = 0.0  # how long to wait before it, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     """End the job; ``status``: the new status of the job, if the event changed it."""
 
-    exit_code: int
-    reason: str
+    reason: Reason
     status: JobStatus | None = field(default=None, compare=False)
+
+    @property
+    def exit_code(self) -> int:
+        """The job's exit code: that of the first fact that ends a job."""
+        return next(code for fact in self.reason if (code := _exit_code(fact)) is not None)
+
+
+def _exit_code(fact: object) -> int | None:
+    match fact:
+        case ProgramEnded():
+            return 0
+        case Failure():
+            return fact.job_exit_code
+        case NodeLost():
+            return EXIT_TOO_FEW_NODES
+        case Fact() if fact.kind in get_args(TooFew):
+            return EXIT_TOO_FEW_NODES
+        case Fact() if fact.kind in get_args(NoProgress):
+            return EXIT_NO_PROGRESS
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +210,7 @@ class Report:
     """Let the program go on, and tell the user why."""
 
     status: JobStatus
-    reason: str
+    reason: Reason
 
 
 Decision = Relaunch | End | Report

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 from laggard.resilience.decision.signatures import signature_of
 
-__all__ = ["GpuHealth", "Memory", "NodeCheck", "evidence_against", "memory_ran_out"]
+OfGpu = Literal["gpu lost", "gpu gone", "memory errors", "broken row", "wrong results", "no reading", "slow"]
+FindingKind = Literal[OfGpu, "disk full", "memory lost", "memory in use", "kernel line"]
 
 # A disk with less than this is full: a checkpoint, a log or a socket no longer fits.
 FULL_BELOW_BYTES = 16 << 20
@@ -22,37 +23,19 @@ MAX_KERNEL_LINE = 160
 
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
-    """The state of one GPU.
+    """The state of one GPU."""
 
-    Attributes
-    ----------
-    lost
-        Whether its driver no longer reaches it.
-    uncorrectable
-        Memory errors that could not be corrected, since the driver was loaded.
-    remap_failed
-        Whether a broken row of its memory could not be replaced.
-    """
-
-    lost: bool = False
-    uncorrectable: int = 0
-    remap_failed: bool = False
+    lost: bool = False  # whether its driver no longer reaches it
+    uncorrectable: int = 0  # memory errors that could not be corrected, since the driver was loaded
+    remap_failed: bool = False  # whether a broken row of its memory could not be replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of one machine.
+    """The memory of one machine."""
 
-    Attributes
-    ----------
-    total_bytes
-        All of it.
-    free_bytes
-        What is free, or is held by what the agent has started and can end.
-    """
-
-    total_bytes: int
-    free_bytes: int
+    total_bytes: int  # all of it
+    free_bytes: int  # what is free, or is held by what the agent has started and can end
 
     @property
     def is_scarce(self) -> bool:
@@ -62,64 +45,49 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """The state of a node at one moment.
+    """The state of a node at one moment."""
 
-    Attributes
-    ----------
-    time_s
-        Unix time by the node's own clock.
-    gpus
-        The state of each of its GPUs, by name; empty without GPUs.
-    free_bytes
-        Free space of its file systems, by path.
-    oom_kills
-        Processes that the kernel has killed for want of memory, since the machine or its container started.
-    kernel_lines
-        Lines that the kernel has written in the last ten minutes about failing hardware.
-    faults
-        What was wrong with the results of a test kernel, by the name of the GPU; only of those that had the time.
-    memory
-        The memory of the machine; None if there was no time to add it up.
-    """
-
-    time_s: float
+    time_s: float  # Unix time by the node's own clock
+    # The state of each of its GPUs, by name; empty without GPUs
     gpus: Mapping[str, GpuHealth] = field(default_factory=dict)
-    free_bytes: Mapping[str, int] = field(default_factory=dict)
+    free_bytes: Mapping[str, int] = field(default_factory=dict)  # free space of its file systems, by path
+    # Processes that the kernel has killed for want of memory, since the machine or its container started
     oom_kills: int = 0
+    # Lines that the kernel has written in the last ten minutes about failing hardware
     kernel_lines: tuple[str, ...] = ()
+    # What was wrong with the results of a test kernel, by the name of the GPU; only of those that had the time
     faults: Mapping[str, str] = field(default_factory=dict)
-    memory: Memory | None = None
-
-    @classmethod
-    def of_json(cls, read: Mapping[str, Any]) -> NodeCheck:
-        """Return the check that a node has sent."""
-        return cls(
-            float(read["time_s"]),
-            {name: GpuHealth(**health) for name, health in read["gpus"].items()},
-            {path: int(free) for path, free in read["free_bytes"].items()},
-            int(read["oom_kills"]),
-            tuple(map(str, read["kernel_lines"])),
-            {str(name): str(fault) for name, fault in read["faults"].items()},
-            Memory(**read["memory"]) if read["memory"] else None,
-        )
+    memory: Memory | None = None  # the memory of the machine; None if there was no time to add it up
 
 
-def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
-    """Return what speaks against each node; nodes against which nothing speaks are left out.
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that speaks against a node."""
 
-    What is found on more than one node and on more than half of them has a cause that they share, such as a file system
-    or, for virtual nodes, the machine: it speaks against none of them.
+    kind: FindingKind  # what it is
+    of: str = ""  # the GPU, the path or the kernel's line; empty if it is of the whole node
+    number: float = 0.0  # how many errors; or gigabytes, to one digit, so that two nodes of one machine have the same
+    total: float = 0.0
+    fault: str = ""  # what is wrong with the results of the GPU
 
-    Parameters
-    ----------
-    checks
-        By host: a check from when the job began, and one from now.
-    """
-    found = {host: _findings(before, after) for host, (before, after) in checks.items()}
-    on_nodes = Counter(text for texts in found.values() for text in texts)
-    shared = {text for text, number in on_nodes.items() if number > 1 and number > len(checks) / 2}
-    own = {host: [text for text in texts if text not in shared] for host, texts in found.items()}
-    return {host: "; ".join(texts) for host, texts in own.items() if texts}
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What speaks against a node."""
+
+    host: str
+    findings: tuple[Finding, ...]
+
+
+def evidence_against(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> tuple[Found, ...]:
+    """Return what speaks against each node; nodes against which nothing speaks are left out."""
+    # What is found on more than one node and on more than half of them has a cause that they share, such as a file
+    # system or, for virtual nodes, the machine: it speaks against none of them.
+    found = {host: tuple(_findings(before, after)) for host, (before, after) in checks.items()}
+    on_nodes = Counter(finding for findings in found.values() for finding in findings)
+    shared = {finding for finding, number in on_nodes.items() if number > 1 and number > len(checks) / 2}
+    own = (Found(host, tuple(each for each in of_host if each not in shared)) for host, of_host in found.items())
+    return tuple(each for each in own if each.findings)
 
 
 def memory_ran_out(before: NodeCheck, after: NodeCheck) -> bool:
@@ -127,33 +95,31 @@ def memory_ran_out(before: NodeCheck, after: NodeCheck) -> bool:
     return after.oom_kills > before.oom_kills
 
 
-def _findings(before: NodeCheck, after: NodeCheck) -> Sequence[str]:
-    found = []
+def _findings(before: NodeCheck, after: NodeCheck) -> Iterator[Finding]:
     for name, gpu in after.gpus.items():
         earlier = before.gpus.get(name, GpuHealth())
         if gpu.lost and not earlier.lost:
-            found.append(f"gpu {name} is lost")
+            yield Finding("gpu lost", name)
         if gpu.uncorrectable > earlier.uncorrectable:
-            found.append(f"gpu {name} has had {gpu.uncorrectable - earlier.uncorrectable} uncorrectable memory errors")
+            yield Finding("memory errors", name, gpu.uncorrectable - earlier.uncorrectable)
         if gpu.remap_failed and not earlier.remap_failed:
-            found.append(f"gpu {name} cannot replace a broken row of its memory")
-    found += [f"gpu {name} is gone" for name in sorted(before.gpus.keys() - after.gpus.keys())]
-    found += [f"gpu {name} gives {fault}" for name, fault in after.faults.items()]
+            yield Finding("broken row", name)
+    yield from (Finding("gpu gone", name) for name in sorted(before.gpus.keys() - after.gpus.keys()))
+    yield from (Finding("wrong results", name, fault=fault) for name, fault in after.faults.items())
     for path, free in after.free_bytes.items():
         if free < FULL_BELOW_BYTES <= before.free_bytes.get(path, FULL_BELOW_BYTES):
-            found.append(f"the disk of {path} is full")
+            yield Finding("disk full", path)
     if before.memory is not None and after.memory is not None:
-        found += _memory_findings(before.memory, after.memory)
+        yield from _memory_findings(before.memory, after.memory)
     for line in after.kernel_lines:
         signature = signature_of(line)
         if line not in before.kernel_lines and signature is not None and signature.kind == "hardware":
-            found.append(f"its kernel says {line[:MAX_KERNEL_LINE]!r}")
-    return found
+            yield Finding("kernel line", line[:MAX_KERNEL_LINE])
 
 
-def _memory_findings(before: Memory, after: Memory) -> Iterator[str]:
+def _memory_findings(before: Memory, after: Memory) -> Iterator[Finding]:
+    total_gb, free_gb = round(after.total_bytes / 1e9, 1), round(after.free_bytes / 1e9, 1)
     if after.total_bytes < (1 - LOST_ABOVE_SHARE) * before.total_bytes:
-        yield f"only {after.total_bytes / 1e9:.1f} of its {before.total_bytes / 1e9:.1f} GB of memory are there"
+        yield Finding("memory lost", number=total_gb, total=round(before.total_bytes / 1e9, 1))
     if after.is_scarce and not before.is_scarce:
-        free_gb, total_gb = after.free_bytes / 1e9, after.total_bytes / 1e9
-        yield f"its memory is in use by others: {free_gb:.1f} of {total_gb:.1f} GB are free"
+        yield Finding("memory in use", number=free_gb, total=total_gb)

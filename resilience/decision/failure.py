@@ -20,26 +20,13 @@ from laggard.resilience.decision.error_output import (
     without_numbers,
 )
 from laggard.resilience.decision.signatures import Kind, Response
-from laggard.resilience.text import duration
-
-__all__ = [
-    "EXIT_ERROR",
-    "EXIT_USAGE",
-    "Failure",
-    "ProcessEnd",
-    "by_one_clock",
-    "explain",
-    "has_own_cause",
-    "only_noticed_another",
-    "raised_and_stays",
-]
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
 # What Python returns for an error that nothing has caught.
 EXIT_ERROR = 1
 # What a shell returns for a command that crashed or was killed from outside.
-_SIGNALS_OF_SHELLS = {
+SIGNALS_OF_SHELLS = {
     128 + each: each
     for each in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
 }
@@ -51,120 +38,45 @@ Trust = Literal[0, 1, 2, 3]
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """The end of a process of the program that did not end well.
+    """The end of a process of the program that did not end well."""
 
-    Attributes
-    ----------
-    host
-        Its node.
-    name
-        What it is to the user: ``the program``, ``the copy``.
-    pid
-        Its process id there.
-    exit_code
-        Its exit code; minus the signal number if it was killed by a signal.
-    ended_s
-        Unix time, by the clock of its node.
-    ran_s
-        How long it ran, in seconds.
-    lines
-        The last lines of its standard error, with those of its own children.
-    is_worker
-        Whether it works for a program that runs elsewhere. If that program is killed, so are its workers.
-    rank
-        Its rank; None if it has none, or has processes with ranks of their own.
-    stays
-        Whether it runs on the same node in every launch: the primary's devices may be left out, not its processes.
-    lingers_s
-        For how long it has shown no sign of life without ending, if it has raised an error and has not ended.
-    """
-
-    host: str
-    name: str
-    pid: int
-    exit_code: int
-    ended_s: float
-    ran_s: float
-    lines: tuple[str, ...] = ()
+    host: str  # its node
+    name: str  # what it is to the user: `the program`, `the copy`
+    pid: int  # its process id there
+    exit_code: int  # its exit code; minus the signal number if it was killed by a signal
+    ended_s: float  # Unix time, by the clock of its node
+    ran_s: float  # how long it ran, in seconds
+    lines: tuple[str, ...] = ()  # the last lines of its standard error, with those of its own children
+    # Whether it works for a program that runs elsewhere. If that program is killed, so are its workers.
     is_worker: bool = False
-    rank: int | None = None
+    rank: int | None = None  # its rank; None if it has none, or has processes with ranks of their own
+    # Whether it runs on the same node in every launch: the primary's devices may be left out, not its processes
     stays: bool = False
+    # For how long it has shown no sign of life without ending, if it has raised an error and has not ended
     lingers_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a launch failed.
+    """Why a launch failed."""
 
-    Attributes
-    ----------
-    host
-        The node where it began.
-    rank
-        The rank that was first; None if unknown.
-    pid
-        Its process id, or that of what started it.
-    exit_code
-        Its exit code; minus the signal number if it was killed by a signal.
-    job_exit_code
-        What the job would end with.
-    ended_s, ran_s
-        When its process ended (Unix time), and after how many seconds.
-    quote
-        The line that says why; empty if none does.
-    cause
-        What that is, in a few words; empty if unknown.
-    kind
-        What kind of trouble it is.
-    response
-        What to do about it.
-    fingerprint
-        The type and the place of the error: two failures with the same fingerprint are the same.
-    subject
-        The process as a sentence begins: ``rank 5 on node2``.
-    last_line
-        The last line that it wrote, if none says why; empty if it wrote none.
-    stays
-        Whether that process runs on its node in every launch, whichever devices are used.
-    lingers_s
-        For how long that process has shown no sign of life, if it has raised an error and has not ended.
-    """
-
-    host: str
-    rank: int | None
-    pid: int
-    exit_code: int
-    job_exit_code: int
-    ended_s: float
+    host: str  # the node where it began
+    rank: int | None  # the rank that was first; None if unknown
+    pid: int  # its process id, or that of what started it
+    exit_code: int  # its exit code; minus the signal number if it was killed by a signal
+    job_exit_code: int  # what the job would end with
+    ended_s: float  # when its process ended (Unix time), and after how many seconds
     ran_s: float
-    quote: str
-    cause: str
-    kind: Kind
-    response: Response
-    fingerprint: str
-    subject: str
-    stays: bool = False
+    quote: str  # the line that says why; empty if none does
+    cause: str  # what that is, in a few words; empty if unknown
+    kind: Kind  # what kind of trouble it is
+    response: Response  # what to do about it
+    fingerprint: str  # the type and the place of the error: two failures with the same fingerprint are the same
+    name: str  # what the process is to the user
+    stays: bool = False  # whether that process runs on its node in every launch, whichever devices are used
+    # For how long that process has shown no sign of life, if it has raised an error and has not ended
     lingers_s: float | None = None
-    last_line: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The failure in one sentence."""
-        kind = "" if self.kind == "unknown" else f" ({self.kind}: {self.cause})"
-        if self.quote:
-            return f"{self.subject} {self._how}: {self.quote}{kind}"
-        last = f", its last line: {self.last_line}" if self.last_line else ""
-        return f"{self.subject} {self._how}{kind}{last}"
-
-    @property
-    def _how(self) -> str:
-        if self.lingers_s is not None:
-            return f"raised an error and has hung for {duration(self.lingers_s)} since"
-        if self.exit_code < 0:
-            return f"was killed by {_signal_name(-self.exit_code)} after {duration(self.ran_s)}"
-        child = _SIGNALS_OF_SHELLS.get(self.exit_code)
-        of_child = f" ({child.name} of a child)" if child else ""
-        return f"exited with {self.exit_code}{of_child} after {duration(self.ran_s)}"
+    last_line: str = ""  # the last line that it wrote, if none says why; empty if it wrote none
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
@@ -179,15 +91,7 @@ def by_one_clock(ends: Sequence[ProcessEnd], corrections_s: Mapping[str, float])
 
 
 def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
-    """Return why a launch failed.
-
-    Parameters
-    ----------
-    ends
-        The processes that have ended badly, at least one.
-    hosts
-        Host names by address, for lines that name an address.
-    """
+    """Return why a launch failed."""
     witnesses = [(end, _complaint_of(end)) for end in ends]
     end, complaint = min(witnesses, key=lambda each: _order(*each))
     root = root_cause_of(end.lines)
@@ -209,7 +113,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         kind=kind,
         response=_response(end, exit_code, complaint),
         fingerprint=_fingerprint(exit_code, complaint),
-        subject=f"{end.name} on {host}" if rank is None else f"rank {rank} on {host}",
+        name=end.name,
         stays=end.stays and rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
         last_line="" if complaint.quote else complaint.last_line,
@@ -232,11 +136,10 @@ def raised_and_stays(end: ProcessEnd, ending: Collection[tuple[str, int | None]]
 
 
 def has_own_cause(end: ProcessEnd) -> bool:
-    """Return whether no other process of the launch, whose end is not known yet, can be why this one ended.
-
-    It says why, or was killed by SIGKILL, which only somebody else sends: the kernel, an operator or a scheduler.
-    Crashes (SIGSEGV, SIGABRT) do follow from another's end: NCCL's watchdog aborts, and libraries crash as they close.
-    """
+    """Return whether no other process of the launch, whose end is not known yet, can be why this one ended."""
+    # It says why, or was killed by SIGKILL, which only somebody else sends: the kernel, an operator or a scheduler.
+    # Crashes (SIGSEGV, SIGABRT) do follow from another's end: NCCL's watchdog aborts, and libraries crash as they
+    # close.
     trust = _trust(end, _complaint_of(end))
     return trust == 0 or (trust == 1 and end.exit_code == -signal.SIGKILL)
 
@@ -256,10 +159,8 @@ def _complaint_of(end: ProcessEnd) -> Complaint:
 
 
 def _was_survived(complaint: Complaint) -> bool:
-    """Return whether a process that somebody else killed had gone on after what it complained of.
-
-    A lack of memory and bad hardware may well be why it was killed.
-    """
+    """Return whether a process that somebody else killed had gone on after what it complained of."""
+    # A lack of memory and bad hardware may well be why it was killed.
     kind = complaint.signature.kind if complaint.signature else "unknown"
     return complaint.went_on and not complaint.is_cascade and kind not in ("capacity", "hardware")
 
@@ -289,11 +190,9 @@ def _is_of_another(end: ProcessEnd, complaint: Complaint) -> bool:
 
 
 def _may_be_of(root: RootCause, unmarked: Complaint) -> bool:
-    """Return whether lines without a rank may be those of the rank that torchrun names.
-
-    A traceback of a peer that was lost is, if Python has ended the rank: until its process group is there, PyTorch does
-    not mark its lines. What libraries log of lost peers may be another rank's.
-    """
+    """Return whether lines without a rank may be those of the rank that torchrun names."""
+    # A traceback of a peer that was lost is, if Python has ended the rank: until its process group is there, PyTorch
+    # does not mark its lines. What libraries log of lost peers may be another rank's.
     if unmarked.is_cascade:
         return bool(unmarked.place) and root.exit_code == EXIT_ERROR
     return unmarked.quote != ""
@@ -338,11 +237,4 @@ def _fingerprint(exit_code: int, complaint: Complaint) -> str:
 
 
 def _by_signal(exit_code: int) -> bool:
-    return exit_code < 0 or exit_code in _SIGNALS_OF_SHELLS
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return exit_code < 0 or exit_code in SIGNALS_OF_SHELLS

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Counters", "HangTimeout", "HangWatch", "LifeWatch", "RankLife", "Suspicion"]
-
 HangTimeout = float | Literal["auto"]
 """Seconds, or ``auto``: derived from the launch itself."""
 
@@ -36,60 +34,25 @@ ACTIVE_BYTES_PER_S = 4096.0
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the kernel counts for a rank.
+    """What the kernel counts for a rank."""
 
-    Attributes
-    ----------
-    cpu_s
-        Processor time of the rank and its descendants, in seconds.
-    own_bytes
-        Bytes that its main thread has read and written.
-    children_bytes
-        Bytes that its descendants have read and written.
-    wake_ups
-        How often its main thread has waited and gone on; only of a program without ranks, which may do little but that.
-    """
-
-    cpu_s: float
-    own_bytes: int
-    children_bytes: int = 0
+    cpu_s: float  # processor time of the rank and its descendants, in seconds
+    own_bytes: int  # Bytes that its main thread has read and written
+    children_bytes: int = 0  # Bytes that its descendants have read and written
+    # How often its main thread has waited and gone on; only of a program without ranks, which may do little but that
     wake_ups: int = 0
 
 
 class LifeWatch:
-    """How long a rank has been silent, and its longest silence before.
-
-    Parameters
-    ----------
-    counters
-        The rank's counters now.
-    now_s
-        Monotonic seconds.
-
-    Attributes
-    ----------
-    longest_s
-        Its longest silence before the present one, in seconds.
-    """
+    """How long a rank has been silent, and its longest silence before."""
 
     def __init__(self, counters: Counters, now_s: float) -> None:
-        self._counters = counters
+        self._counters = counters  # the rank's counters now
         self._looked_s = self._active_s = now_s
-        self.longest_s = 0.0
+        self.longest_s = 0.0  # its longest silence before the present one, in seconds
 
     def look(self, counters: Counters, now_s: float, *, device_active: bool | None = None) -> float:
-        """Take the rank's counters; return for how many seconds it has been silent.
-
-        Parameters
-        ----------
-        counters
-            The rank's counters now.
-        now_s
-            Monotonic seconds.
-        device_active
-            Whether a GPU of its node moves data; None without GPUs. A rank that waits for others spins on a processor
-            where it uses a GPU, so there processor time says nothing.
-        """
+        """Take the rank's counters; return for how many seconds it has been silent."""
         before, passed_s = self._counters, now_s - self._looked_s
         self._counters, self._looked_s = counters, now_s
         busy = abs(counters.cpu_s - before.cpu_s) >= ACTIVE_SHARE * passed_s if device_active is None else device_active
@@ -103,24 +66,12 @@ class LifeWatch:
 
 @dataclass(frozen=True, slots=True)
 class RankLife:
-    """How a rank looks from outside.
+    """How a rank looks from outside."""
 
-    Attributes
-    ----------
-    host
-        Its node.
-    rank
-        Its number; None for a program without ranks.
-    state
-        The kernel's letter: R running, S sleeping, D waiting in the kernel, T stopped.
-    silent_s, longest_s
-        For how many seconds it has been silent, and its longest silence before.
-    """
-
-    host: str
-    rank: int | None
-    state: str
-    silent_s: float
+    host: str  # its node
+    rank: int | None  # its number; None for a program without ranks
+    state: str  # the kernel's letter: R running, S sleeping, D waiting in the kernel, T stopped
+    silent_s: float  # for how many seconds it has been silent, and its longest silence before
     longest_s: float
 
     @classmethod
@@ -131,40 +82,28 @@ class RankLife:
 
 
 @dataclass(frozen=True, slots=True)
+class Silent:
+    """Who has shown no sign of life: a rank, the program without ranks on a node, or, without a node, any rank."""
+
+    host: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Suspicion:
-    """Why a program may hang.
+    """Why a program may hang."""
 
-    Attributes
-    ----------
-    silent_s
-        For how many seconds there was silence.
-    what
-        Who was silent, as a sentence reads on from "no sign of life".
-    certain
-        Whether it hangs whatever its stacks show.
-    """
-
-    silent_s: float
-    what: str = ""
-    certain: bool = True
+    silent_s: float  # for how many seconds there was silence
+    silent: Silent | None = None  # who was silent; None: the program gave no sign of its own
+    certain: bool = True  # whether it hangs whatever its stacks show
 
 
 class HangWatch:
-    """Watches one launch for a hang.
-
-    Parameters
-    ----------
-    timeout
-        How long the program may be silent.
-    signs
-        Its own signs of life so far; all that matters is whether they change.
-    now_s
-        When the launch began, in monotonic seconds.
-    """
+    """Watches one launch for a hang."""
 
     def __init__(self, timeout: HangTimeout, signs: object, now_s: float) -> None:
-        self._timeout = timeout
-        self._signs = signs
+        self._timeout = timeout  # how long the program may be silent
+        self._signs = signs  # its own signs of life so far; all that matters is whether they change
         self._last_s = now_s
         self._count = 0
         self._longest_s = 0.0
@@ -173,19 +112,8 @@ class HangWatch:
         self._quiet_until_s = now_s  # no suspicion before this
 
     def check(self, signs: object, ranks: Sequence[RankLife], now_s: float) -> Suspicion | None:
-        """Return why the program may hang, if it does.
-
-        If the program is left running, the same suspicion comes again when the silence is twice as long.
-
-        Parameters
-        ----------
-        signs
-            Its own signs of life so far.
-        ranks
-            Its ranks as they look from outside; empty if that is not known.
-        now_s
-            Monotonic seconds.
-        """
+        """Return why the program may hang, if it does."""
+        # If the program is left running, the same suspicion comes again when the silence is twice as long.
         self._take(signs, ranks, now_s)
         if now_s < self._quiet_until_s:
             return None
@@ -226,7 +154,7 @@ class HangWatch:
             return _of_rank(stopped[0], certain=True)
         certain = self._timeout != "auto"
         if ranks and not gives_signs and self._together_s > self._least_s(MIN_OUTSIDE_S, self._longest_together_s):
-            return Suspicion(self._together_s, "from any rank", certain)
+            return Suspicion(self._together_s, Silent(), certain)
         for each in sorted(ranks, key=lambda rank: -rank.silent_s):
             # While the program gives signs of its own, a rank may be silent because it has nothing to do.
             least_s = max(self._least_s(0.0), MIN_RANK_S) if gives_signs else self._least_s(MIN_RANK_S, each.longest_s)
@@ -239,5 +167,4 @@ class HangWatch:
 
 
 def _of_rank(life: RankLife, *, certain: bool) -> Suspicion:
-    who = f"the program on {life.host}" if life.rank is None else f"rank {life.rank} on {life.host}"
-    return Suspicion(life.silent_s, f"from {who}", certain)
+    return Suspicion(life.silent_s, Silent(life.host, life.rank), certain)

@@ -6,12 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from laggard.resilience.decision.enough import too_few
-from laggard.resilience.decision.events import JobStatus, Settings
+from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES, JobStatus, Settings
+from laggard.resilience.decision.reasons import Fact
 
-__all__ = ["EXIT_NO_PROGRESS", "EXIT_TOO_FEW_NODES", "LIMITS", "TOO_FEW", "Limit"]
-
-EXIT_TOO_FEW_NODES = 69
-EXIT_NO_PROGRESS = 93
 MAX_LAUNCHES_WITHOUT_PROGRESS = 3
 STORM_WINDOW_S = 3600.0
 
@@ -26,28 +23,26 @@ class Limit:
 
     when: str
     exit_code: int
-    reached: Callable[[Settings, JobStatus], str | None]
+    reached: Callable[[Settings, JobStatus], Fact | None]
 
 
-def _no_progress(_: Settings, status: JobStatus) -> str | None:
+def _no_progress(_: Settings, status: JobStatus) -> Fact | None:
     if status.launches_without_progress < MAX_LAUNCHES_WITHOUT_PROGRESS:
         return None
-    return (
-        f"{status.launches_without_progress} launches in a row made no progress: no commit to State, no step reported"
-    )
+    return Fact("no progress", number=status.launches_without_progress)
 
 
-def _budget(settings: Settings, status: JobStatus) -> str | None:
+def _budget(settings: Settings, status: JobStatus) -> Fact | None:
     if settings.max_restarts is None or len(status.relaunched_s) <= settings.max_restarts:
         return None
-    return f"--max-restarts={settings.max_restarts} is used up"
+    return Fact("restarts used up", number=settings.max_restarts)
 
 
-def _storm(settings: Settings, status: JobStatus) -> str | None:
+def _storm(settings: Settings, status: JobStatus) -> Fact | None:
     recent = sum(moment > status.launched_s - STORM_WINDOW_S for moment in status.relaunched_s)
     if recent <= settings.max_restarts_per_hour:
         return None
-    return f"--max-restarts-per-hour={settings.max_restarts_per_hour} is used up"
+    return Fact("hourly restarts used up", number=settings.max_restarts_per_hour)
 
 
 TOO_FEW = Limit(

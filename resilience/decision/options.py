@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from laggard.detectors.errors import GroupsError
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
+from laggard.resilience.decision.option import declared_in, flag_of, option
 from laggard.resilience.decision.warm_start import Preload, parse_preload
 from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated
@@ -19,13 +19,10 @@ if TYPE_CHECKING:  # every agent imports this module, and needs no client of the
     from laggard.kvstore.control import NodeRecord
     from laggard.kvstore.server.process import Fsync
 
-__all__ = ["MANAGERS", "JobOptions", "Manager", "UsageError", "Watched"]
-
 Watched = Literal["slow-gpu", "sections", "slow-link"]
 """What ``--detect`` can watch for."""
 
 Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
-MANAGERS: tuple[Manager, ...] = ("local", "slurm", "ssh", "pbs", "lsf", "ray")
 # Variables by which a job of each manager is found; of LSF's each job has at least the last.
 _OF_JOBS: Mapping[Manager, tuple[str, ...]] = {
     "slurm": ("SLURM_JOB_ID",),
@@ -48,119 +45,236 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """The options of ``laggard run``, as given.
+    """The options of ``laggard run``, as given, in the order of its help."""
 
-    Attributes
-    ----------
-    wlm
-        What manages the nodes; ``None``: detected.
-    hostlist, hostfile
-        Hosts to reach by ssh, as a comma-separated list or in a file, one per line.
-    local_nodes
-        Number of virtual nodes on this machine; ``None``: one, unless another manager is detected.
-    nodes
-        Number of nodes in use; ``None``: all but the idle ones.
-    idle
-        Number of nodes kept in reserve; ``None``: all that are not in use.
-    resilient, exhaust_resources, quarantine_s, wait_for_nodes_s, grow_back, max_restarts, max_restarts_per_hour,
-    on_failure, backoff_s
-        Passed on to the policy (`Settings`).
-    virtual_gpus
-        Virtual devices per node; 0: the machine's own GPUs.
-    telemetry_level
-        0 to 4.
-    telemetry_config
-        File with the telemetry settings.
-    hang_timeout
-        How long the program may be silent, in seconds, or ``auto``; ``None``: forever.
-    heartbeat_timeout_s
-        How long an agent may be silent before its node is lost; ``None``: 3.5 s, or 15 s on an existing Ray cluster.
-    per_node
-        Whether to run a copy of the program on every node.
-    per_device
-        Whether to run a copy of the program on every device of every node.
-    preload
-        What warm processes load: modules, ``auto`` or ``none``; ``None``: ``auto``.
-    detect
-        What to watch for beside the program; ``None``: nothing.
-    detect_interval_s
-        Seconds from one round of probes to the next.
-    probes_in_turn
-        Names of further probes, one of which runs with each round: ``A,B`` or ``all``; ``None``: none.
-    inline_probes
-        Whether the program runs the probes itself.
-    groups
-        File with the labels of ranks, devices and nodes; ``None``: there is none.
-    link_interface
-        The network interfaces of which links are probed; ``None``: those of the nodes' addresses.
-    restart_cost_s
-        What a restart for a slow device costs; ``None``: as measured.
-    expected_duration_s
-        How long the job is expected to run; ``None``: not known.
-    grace_s
-        How long the program may take to save its state, in seconds.
-    state_dir
-        Where State is kept; ``None``: in a temporary folder.
-    state_port, ray_port
-        Ports to use; ``None``: free ones.
-    state_fsync
-        When a commit to State is flushed to disk.
-    checkpoint_memory, checkpoint_dir
-        How much of a node's memory checkpoints may use, as ``200G``; a shared directory for a further copy of them.
-    keeps_report, report_dir
-        Whether to keep a record and a report of the job, and where; ``None``: in ``state_dir``, else in the user's
-        folder for state.
-    """
+    nodes: int | None = option(
+        None, "Nodes in use; the rest are the reserve.", "N", short="-N", unset="all, less --idle"
+    )
+    idle: int | None = option(None, "Nodes kept in reserve, to replace bad ones.", "N", short="-i")
 
-    wlm: Manager | None = None
-    hostlist: str | None = None
-    hostfile: Path | None = None
-    local_nodes: int | None = None
-    nodes: int | None = None
-    idle: int | None = None
-    resilient: bool = False
-    exhaust_resources: bool = False
-    quarantine_s: float = 86400.0
-    max_restarts: int | None = None
-    max_restarts_per_hour: int = 60
-    on_failure: OnFailure = "relaunch"
-    backoff_s: float = 10.0
-    wait_for_nodes_s: float = 300.0
-    grow_back: bool = False
-    virtual_gpus: int = 0
-    telemetry_level: int = 0
-    telemetry_config: Path | None = None
-    hang_timeout: str | None = None
-    heartbeat_timeout_s: float | None = None
-    per_node: bool = False
-    per_device: bool = False
-    preload: str | None = None
-    detect: Watched | None = None
-    detect_interval_s: float = 3.0
-    probes_in_turn: str | None = None
-    inline_probes: bool = False
-    groups: Path | None = None
-    link_interface: str | None = None
-    restart_cost_s: float | None = None
-    expected_duration_s: float | None = None
-    grace_s: float = 10.0
-    state_dir: Path | None = None
-    state_port: int | None = None
-    state_fsync: Fsync = "always"
-    checkpoint_memory: str | None = None
-    checkpoint_dir: Path | None = None
-    ray_port: int | None = None
-    keeps_report: bool = True
-    report_dir: Path | None = None
+    resilient: bool = option(False, "Relaunch without a node that is slow or lost.", short="-r")
+    exhaust_resources: bool = option(
+        False,
+        "With --resilient: continue on fewer than --nodes nodes, down to the primary alone.",
+        short="-e",
+        needs=("--resilient",),
+    )
+    quarantine_s: float = option(
+        86400,
+        "How long a bad node stays excluded, and each further time twice as long, up to 7 times; with --state-dir, "
+        "from later jobs there too.",
+        "SECONDS",
+        least=1,
+    )
+    max_restarts: int | None = option(None, "Limit on relaunches in total.", "N", least=0, unset="none")
+    max_restarts_per_hour: int = option(60, "Limit on relaunches in any hour.", "N", least=0)
+    on_failure: OnFailure = option(
+        "relaunch",
+        "With --resilient, what to do when the program fails. An error in the program itself ends the job if it "
+        "repeats without progress.",
+    )
+    backoff_s: float = option(
+        10.0,
+        "Wait before the second relaunch in a row after failures without progress; doubled each time, to 5 min.",
+        "SECONDS",
+        least=0,
+    )
+    wait_for_nodes_s: float = option(
+        300,
+        "With --resilient: how long to wait for lost nodes to return before the job ends for want of nodes.",
+        "SECONDS",
+        least=0,
+    )
+    grow_back: bool = option(
+        False,
+        "With --exhaust-resources: when nodes are back, relaunch a job that went on with fewer, once that pays; "
+        "otherwise its next relaunch uses them.",
+        needs=("--exhaust-resources",),
+    )
+    heartbeat_timeout_s: float | None = option(
+        None,
+        "How long a node may be silent before it is lost: more than the network's longest pause.",
+        "SECONDS",
+        least=2,
+        most=3600,
+        unset="3.5; 15 on an existing Ray cluster",
+    )
+    hang_timeout: str | None = option(
+        None,
+        "Relaunch if the program shows no sign of life for this long (a commit, a step, processor time, output), and "
+        "name the rank that the others wait for; auto: ten times the longest silence so far, within limits.",
+        "SECONDS|auto",
+        unset="off",
+    )
+
+    telemetry_level: int = option(
+        0,
+        "0 off, 1 the program's metrics, 2 + nodes, 3 + GPUs, 4 + the telemetry's own.",
+        "0..4",
+        short="-T",
+        least=0,
+        most=4,
+    )
+    telemetry_config: Path | None = option(
+        None, "YAML file with telemetry settings.", "FILE", exists=True, also="LAGGARD_TELEMETRY_CONFIG"
+    )
+
+    wlm: Manager | None = option(
+        None,
+        "Workload manager that provides the nodes.",
+        unset="ssh if hosts are given, slurm, pbs or lsf inside such a job, ray if RAY_ADDRESS is set, else local",
+    )
+    hostlist: str | None = option(
+        None, "Hosts to reach by ssh, also as user@host:port or node[01-16]; the first is this machine.", "A,B"
+    )
+    hostfile: Path | None = option(None, "File with such hosts, also as for MPI: host slots=8.", "FILE")
+    local_nodes: int | None = option(None, "Virtual nodes on this machine.", "N", unset="1")
+    virtual_gpus: int = option(
+        0,
+        "Virtual devices per node, for machines without GPUs.",
+        "K",
+        least=0,
+        most=64,
+        unset="use the GPUs",
+        also="LAGGARD_VIRTUAL_GPUS",
+    )
+
+    module: bool = option(False, "PROGRAM is the name of a module, to be run as 'python -m' does.", short="-m")
+    per_node: bool = option(
+        False,
+        "Run a copy of PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT set, "
+        "and for other launchers LAGGARD_HOSTFILE and LAGGARD_HOSTLIST.",
+    )
+    per_device: bool = option(
+        False,
+        "Run a copy of PROGRAM for every device of every node, without Ray, with the variables that torchrun sets: "
+        "RANK, LOCAL_RANK, WORLD_SIZE and the rest.",
+    )
+    preload: str | None = option(
+        None,
+        "With --per-node or --per-device: modules that a process on each node loads ahead, to fork a relaunch of a "
+        "Python program from it; auto: the libraries that the last launch has loaded.",
+        "A,B|auto|none",
+        unset="auto",
+        needs=("--per-node", "--per-device"),
+    )
+
+    detect: Watched | None = option(
+        None,
+        "slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
+        "(laggard.section); sections: only these; slow-link: time bursts between nodes, to find slow NICs and cables. "
+        "With --resilient, relaunch without their nodes.",
+    )
+    detect_interval_s: float = option(
+        3, "With --detect: time between rounds of probes, and of the program's own timings.", "SECONDS", least=0.1
+    )
+    groups: Path | None = option(
+        None,
+        "With --detect: YAML file that says which ranks or devices have equal work, 'rank 0-7: stage 0' or 'node2 gpu "
+        "1: big'; only those with the same label are compared. For slow-link: the switch of each node, as 'node2: "
+        "leaf1'.",
+        "FILE",
+        exists=True,
+        needs=("--detect",),
+    )
+    link_interface: str | None = option(
+        None,
+        "With --detect=slow-link: probe the links of the first network interface of each node whose name begins so, as "
+        "NCCL_SOCKET_IFNAME; =A: of exactly this name; ^A: of another.",
+        "A,B",
+        unset="that of the node's address",
+        needs=("--detect=slow-link",),
+    )
+    probes_in_turn: str | None = option(
+        None,
+        "With --detect: also run these probes, one per round, in turn; all: every probe. They only report.",
+        "A,B",
+        needs=("--detect=slow-gpu",),
+    )
+    inline_probes: bool = option(
+        False,
+        "With --detect: the program runs the probes itself, when its devices are free (laggard.InlineProbe).",
+        needs=("--detect=slow-gpu",),
+    )
+    restart_cost_s: float | None = option(
+        None,
+        "With --detect: relaunch without a slow device once it has cost the job this much; 0: at once.",
+        "SECONDS",
+        least=0,
+        unset="as measured, from a launch's start to its first progress and since the last commit",
+        needs=("--detect",),
+    )
+    expected_duration_s: float | None = option(
+        None,
+        "How long the job will run: no relaunch for a slow device that can no longer earn its cost.",
+        "SECONDS",
+        least=1,
+        unset="up to Slurm's time limit, or not known",
+    )
+
+    grace_s: float = option(
+        10, "How long the program may take to save its state after SIGTERM.", "SECONDS", least=0, most=3600
+    )
+    state_dir: Path | None = option(
+        None,
+        "Keep the program's state here; the same command resumes from it later.",
+        "DIR",
+        unset="a temporary folder",
+    )
+    checkpoint_memory: str | None = option(
+        None,
+        "How much of each node's memory checkpoints may use, as 200G.",
+        "SIZE",
+        unset="most of /dev/shm",
+    )
+    checkpoint_dir: Path | None = option(
+        None,
+        "Also keep a copy of each checkpoint in this directory, which all nodes share.",
+        "DIR",
+        unset="in the memory of two nodes only",
+    )
+    state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
+    state_fsync: Fsync = option(
+        "always",
+        "When a commit to State is on disk: before it returns (always), within two seconds (everysec), or whenever the "
+        "operating system writes it (no).",
+    )
+    ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
+
+    verbose: bool = option(
+        False, "Log what laggard does, here and in its processes' own logs.  [also: LAGGARD_LOG=debug]", short="-v"
+    )
+    report: bool = option(
+        True,
+        "Keep a record of the job, with its logs if it fails, and make a report of it at the end.",
+        unset="report",
+        also="LAGGARD_REPORT=0",
+    )
+    report_dir: Path | None = option(
+        None,
+        "Where to put the report's folder.",
+        "DIR",
+        unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
+    )
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, needs = getattr(self, each.name), declared_in(each).needs
+            if needs and value != each.default and not any(self._has(flag) for flag in needs):
+                given = flag_of(each.name)
+                if value is not True:
+                    given += f"={value:g}" if isinstance(value, float) else f"={value}"
+                fix = f"add {'it' if len(needs) == 1 else 'one'}, or leave this out"
+                raise UsageError(given, f"has no effect without {' or '.join(needs)}", fix)
+
+    def _has(self, wanted: str) -> bool:
+        """Return whether an option is given: ``--detect``, or with this value ``--detect=slow-gpu``."""
+        name, _, value = wanted.removeprefix("--").partition("=")
+        found = getattr(self, name.replace("-", "_"))
+        return bool(found == value if value else found)
 
     def manager(self, environ: Mapping[str, str]) -> Manager:
-        """Return what manages the nodes: as named, else as other options imply, else the first that is detected.
-
-        Raises
-        ------
-        UsageError
-            If the options contradict each other, or that manager is not available here.
-        """
+        """Return what manages the nodes: as named, else as other options imply, else the first that is detected."""
         hosts = self.hostlist is not None or self.hostfile is not None
         named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
         self._check_local_nodes(named)
@@ -189,24 +303,7 @@ class JobOptions:
         return total - 1 if self.exhaust_resources else total - self._active_nodes(total)
 
     def settings(self, total: int, *, varies: bool = False) -> Settings:
-        """Return the policy's settings for these options.
-
-        Parameters
-        ----------
-        total
-            Number of nodes in the allocation.
-        varies
-            Whether the allocation may once have had more: with ``exhaust_resources`` the job then begins with fewer.
-
-        Raises
-        ------
-        UsageError
-            If the options contradict each other or the size of the allocation.
-        """
-        if self.exhaust_resources and not self.resilient:
-            raise UsageError("--exhaust-resources", "has no effect without --resilient", "add it, or leave this out")
-        if self.grow_back and not self.exhaust_resources:
-            raise UsageError("--grow-back", "has no effect without --exhaust-resources", "add it, or leave this out")
+        """Return the policy's settings for these options."""
         return Settings(
             self._active_nodes(total, may_be_fewer=varies and self.exhaust_resources),
             self.resilient,
@@ -221,13 +318,7 @@ class JobOptions:
         )
 
     def hang_timeout_s(self) -> HangTimeout | None:
-        """Return the timeout as a number of seconds, ``"auto"`` or None.
-
-        Raises
-        ------
-        UsageError
-            If it is anything else.
-        """
+        """Return the timeout as a number of seconds, ``"auto"`` or None."""
         if self.hang_timeout is None:
             return None
         if self.hang_timeout == "auto":
@@ -242,38 +333,17 @@ class JobOptions:
         return seconds
 
     def runs_copies(self) -> bool:
-        """Return whether copies of the program run on the nodes, without Ray.
-
-        Raises
-        ------
-        UsageError
-            If they are to run both on every node and on every device.
-        """
+        """Return whether copies of the program run on the nodes, without Ray."""
         if self.per_node and self.per_device:
             raise UsageError("--per-node and --per-device", "cannot be combined", "leave one out")
         return self.per_node or self.per_device
 
     def preloaded(self) -> Preload:
-        """Return what warm processes load; ``None``: there are none.
-
-        Raises
-        ------
-        UsageError
-            If it is not valid, or no copies of the program run.
-        """
-        if self.preload is not None and not self.runs_copies():
-            given = f"--preload={self.preload}"
-            raise UsageError(given, "has no effect without --per-node or --per-device", "add one, or leave this out")
+        """Return what warm processes load; ``None``: there are none."""
         return parse_preload("auto" if self.preload is None else self.preload)
 
     def check_devices(self, nodes: Sequence[NodeRecord]) -> None:
-        """Check that each node has a device, if each device is to have a copy of the program.
-
-        Raises
-        ------
-        UsageError
-            If one has none.
-        """
+        """Check that each node has a device, if each device is to have a copy of the program."""
         without = abbreviated([node.hostname for node in nodes if not node.devices])
         if self.per_device and without:
             raise UsageError(
@@ -281,56 +351,20 @@ class JobOptions:
             )
 
     def probe_names(self) -> tuple[str, ...]:
-        """Return the names of the further probes.
-
-        Raises
-        ------
-        UsageError
-            If there is no such probe, or ``--detect`` is not given.
-        """
-        if self.detect != "slow-gpu":
-            given = {"--probes-in-turn": self.probes_in_turn is not None, "--inline-probes": self.inline_probes}
-            for option in (name for name, is_given in given.items() if is_given):
-                no_effect = "has no effect without --detect=slow-gpu"
-                raise UsageError(option, no_effect, "add it, or leave this out")
+        """Return the names of the further probes."""
+        if self.probes_in_turn is None:
             return ()
         from laggard.collectors.probes import PROBE_NAMES  # every agent imports this module, and needs no probes
 
         if self.probes_in_turn == "all":
             return PROBE_NAMES
-        names = tuple(filter(None, (self.probes_in_turn or "").split(",")))
+        names = tuple(filter(None, self.probes_in_turn.split(",")))
         for unknown in (name for name in names if name not in PROBE_NAMES):
             raise UsageError(f"--probes-in-turn={unknown}", "is not a probe", f"use {', '.join(PROBE_NAMES)}, or all")
         return names
 
-    def group_file(self) -> Path | None:
-        """Return the file with the labels, wherever it is read from.
-
-        Raises
-        ------
-        UsageError
-            If it is not valid, or ``--detect`` is not given.
-        """
-        if self.groups is None:
-            return None
-        if self.detect is None:
-            raise UsageError(f"--groups={self.groups}", "has no effect without --detect", "add it, or leave this out")
-        from laggard.detectors.groups import read_groups  # every agent imports this module, and needs no labels
-
-        try:
-            read_groups(self.groups)
-        except GroupsError as error:
-            raise UsageError(f"--groups={self.groups}", "is not valid", error.reason) from error
-        return self.groups.absolute()
-
     def checkpoint_bytes(self) -> int | None:
-        """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default.
-
-        Raises
-        ------
-        UsageError
-            If it is not a size.
-        """
+        """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""
         if self.checkpoint_memory is None:
             return None
         match = _SIZE.fullmatch(self.checkpoint_memory.strip())
@@ -340,47 +374,18 @@ class JobOptions:
         return size_bytes
 
     def probed_interface(self) -> str:
-        """Return the network interfaces of which links are probed; empty: those of the nodes' addresses.
-
-        Raises
-        ------
-        UsageError
-            If it is given without ``--detect=slow-link``, or names none.
-        """
-        given = f"--link-interface={self.link_interface}"
-        if self.link_interface is not None and self.detect != "slow-link":
-            raise UsageError(given, "has no effect without --detect=slow-link", "add it, or leave this out")
+        """Return the network interfaces of which links are probed; empty: those of the nodes' addresses."""
         if self.link_interface is not None and not self.link_interface.strip("^=,"):
+            given = f"--link-interface={self.link_interface}"
             raise UsageError(given, "names no interface", "give the beginnings of names, as ib,eth1")
         return self.link_interface or ""
 
-    def restart_cost(self) -> float | None:
-        """Return what a restart for a slow device costs, in seconds; ``None``: as measured.
-
-        Raises
-        ------
-        UsageError
-            If it is given without ``--detect``.
-        """
-        if self.restart_cost_s is not None and self.detect is None:
-            given = f"--restart-cost={self.restart_cost_s:g}"
-            raise UsageError(given, "has no effect without --detect", "add it, or leave this out")
-        return self.restart_cost_s
-
     def ends_s(self, now_s: float, time_left_s: float | None) -> float | None:
-        """Return when the job is expected to end, as Unix time; ``None`` if that is not known.
-
-        Parameters
-        ----------
-        now_s
-            Unix time at which the job begins.
-        time_left_s
-            How long the allocation lasts; ``None``: for ever, or not known.
-        """
+        """Return when the job is expected to end, as Unix time; ``None`` if that is not known."""
         known_s = [length_s for length_s in (self.expected_duration_s, time_left_s) if length_s is not None]
         return now_s + min(known_s) if known_s else None
 
-    def reports(self) -> Path | None:
+    def report_folder(self) -> Path | None:
         """Return the folder for the job's report; None: below the user's folder for state."""
         return self.report_dir or (None if self.state_dir is None else self.state_dir / "reports")
 

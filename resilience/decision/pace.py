@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["LEASE_S", "LONGEST_S", "Pace"]
-
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.5, 2.0
 # Up to so many nodes the interval is the shortest; with four times as many it is twice as long.
 N_NODES = 250
@@ -27,15 +25,9 @@ FIRST_HEARTBEAT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The intervals and limits of one job.
+    """The intervals and limits of one job."""
 
-    Attributes
-    ----------
-    n_nodes
-        How many nodes it has.
-    """
-
-    n_nodes: int = 1
+    n_nodes: int = 1  # how many nodes it has
 
     @property
     def interval_s(self) -> float:
@@ -60,10 +52,8 @@ class Pace:
 
     @property
     def replace_s(self) -> float:
-        """How long nothing comes through a connection before the agent dials again: it may only be late.
-
-        A controller that is too busy to reply would have even more to do if all agents dialled again.
-        """
+        """How long nothing comes through a connection before the agent dials again: it may only be late."""
+        # A controller that is too busy to reply would have even more to do if all agents dialled again.
         return 4 * self.interval_s + 3.0 + self._dialling_s / 4
 
     @property

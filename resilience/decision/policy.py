@@ -22,44 +22,31 @@ from laggard.resilience.decision.events import (
     JobStatus,
     ProgramFailed,
     ProgramHung,
+    Reason,
     Relaunch,
     Report,
     Settings,
 )
-from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES, LIMITS, TOO_FEW
-from laggard.resilience.decision.rules import ALONE, RULES
-from laggard.resilience.text import abbreviated, duration
-
-__all__ = ["decide"]
+from laggard.resilience.decision.limits import LIMITS, TOO_FEW
+from laggard.resilience.decision.reasons import Change, Fact
+from laggard.resilience.decision.rules import RULES
 
 # A program may write checkpoints of its own that we know nothing of: a launch this long counts as progress.
 LONG_LAUNCH_S = 3600.0
 
 
 def decide(settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool) -> Decision:
-    """Return what to do about an event.
-
-    Parameters
-    ----------
-    settings, status
-        What the user asked for, and where the job stands.
-    event
-        What happened.
-    now_s
-        Unix time.
-    progressed
-        Whether the current launch has committed anything to State, or has reported a step.
-    """
+    """Return what to do about an event."""
     made_progress = progressed or now_s - status.launched_s >= LONG_LAUNCH_S
     case = Case(settings, status, event, now_s, made_progress)
     rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.applies(case))
     decision = rule.decision(case)
     if isinstance(decision, Relaunch):
         return _within_limits(case, decision)
-    if isinstance(decision, Report) and status.waits_since_s is not None and not may_wait(settings, decision.status):
-        reason = f"{decision.reason}; {too_few(settings, decision.status)}"
-        return End(EXIT_TOO_FEW_NODES, reason, decision.status)
-    return decision
+    if not isinstance(decision, Report) or status.waits_since_s is None or may_wait(settings, decision.status):
+        return decision
+    fewer = too_few(settings, decision.status)
+    return decision if fewer is None else End((*decision.reason, fewer), decision.status)
 
 
 def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
@@ -77,24 +64,23 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
         decision = replace(decision, new_cluster=True)  # Ray's head is started with or without its devices
     waits = too_few(settings, after) is not None and may_wait(settings, after)
     for limit in LIMITS:
-        if (reason := limit.reached(settings, after)) and not (limit is TOO_FEW and waits):
-            return End(limit.exit_code, f"{reason}{_last_trouble(case.event)}", after)
+        if (fact := limit.reached(settings, after)) and not (limit is TOO_FEW and waits):
+            return End((fact, *_last_trouble(case.event)), after)
     if not waits:
         return replace(decision, status=replace(after, launched_s=now_s, waits_since_s=None))
     since_s = now_s if status.waits_since_s is None else status.waits_since_s
     left_s = since_s + settings.wait_for_nodes_s - now_s
-    waiting = f"waiting up to {duration(max(0.0, left_s))} for {abbreviated(after.roster.lost_hosts)} to return"
-    reason = decision.reason
-    if reason.endswith(ALONE):  # nobody goes on
-        reason = reason.rpartition("; ")[0]
-    return replace(decision, status=replace(after, waits_since_s=since_s), reason=f"{reason}; {waiting}")
+    waiting = Fact("waiting", after.roster.lost_hosts, max(0.0, left_s))
+    # Nobody goes on.
+    before = (replace(fact, alone="") if isinstance(fact, Change) else fact for fact in decision.reason)
+    return replace(decision, status=replace(after, waits_since_s=since_s), reason=(*before, waiting))
 
 
-def _last_trouble(event: Event) -> str:
+def _last_trouble(event: Event) -> Reason:
     match event:
         case ProgramFailed(failure):
-            return f"; the last failure: {failure.sentence}"
+            return Fact("last failure"), failure
         case ProgramHung():
-            return f"; the last hang: {event.sentence}"
+            return Fact("last hang"), event
         case _:
-            return ""
+            return ()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-__all__ = ["MEMORY_S", "Exclusion", "Roster", "bad_and_well"]
-
 # How many times as long as the first a quarantine may be: by default a week.
 LONGEST_QUARANTINE = 7
 # Exclusions that are over are remembered for as long as "Revisiting Reliability in Large-Scale ML Research Clusters"
@@ -16,24 +14,13 @@ MEMORY_S = 28 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """A node in quarantine.
-
-    Attributes
-    ----------
-    host
-        Host name.
-    since_s
-        Unix time of the exclusion. How long it lasts depends on the settings of the job that reads it.
-    lost
-        Whether the loss of its agent is the only reason: then it comes back as soon as an agent answers there again.
-    count
-        How often the node has been excluded, this time included.
-    """
+    """A node in quarantine."""
 
     host: str
-    since_s: float
+    since_s: float  # Unix time of the exclusion. How long it lasts depends on the settings of the job that reads it.
+    # Whether the loss of its agent is the only reason: then it comes back as soon as an agent answers there again
     lost: bool = False
-    count: int = 1
+    count: int = 1  # how often the node has been excluded, this time included
 
     def until_s(self, quarantine_s: float) -> float:
         """Return the Unix time at which it is over; each quarantine of a node is twice as long as its last."""
@@ -51,26 +38,14 @@ class Roster:
 
     The primary holds State and the controller wherever it stands here. It is the first active node, or it is only the
     job's book-keeper: in reserve, in quarantine, or in none of these if it cannot run programs.
-
-    Attributes
-    ----------
-    active, reserve
-        Nodes in use, and nodes to swap in.
-    excluded
-        Nodes in quarantine; of the primary, only its devices are.
-    past
-        The last exclusion of each node that is back, since its next one lasts longer.
-    primary
-        The node that runs the controller and the state server; by default the first active one.
-    with_devices
-        The nodes of which each launch needs one at least; empty: any node will do.
     """
 
-    active: tuple[str, ...]
+    active: tuple[str, ...]  # nodes in use, and nodes to swap in
     reserve: tuple[str, ...] = ()
-    excluded: tuple[Exclusion, ...] = ()
-    past: tuple[Exclusion, ...] = ()
-    primary: str = ""
+    excluded: tuple[Exclusion, ...] = ()  # nodes in quarantine; of the primary, only its devices are
+    past: tuple[Exclusion, ...] = ()  # the last exclusion of each node that is back, since its next one lasts longer
+    primary: str = ""  # the node that runs the controller and the state server; by default the first active one
+    # The nodes of which each launch needs one at least; empty: any node will do
     with_devices: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -159,20 +134,7 @@ class Roster:
 def bad_and_well(
     roster: Roster, remembered: Iterable[Exclusion], quarantine_s: float, now_s: float
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the nodes that a job should not get when it is started again, and those that it may get again.
-
-    Parameters
-    ----------
-    roster
-        The roster as the job ends.
-    remembered
-        All exclusions on record, those of nodes that the job does not have this time included. One that was only lost
-        then may be back by now.
-    quarantine_s
-        How long a first quarantine lasts.
-    now_s
-        Unix time.
-    """
+    """Return the nodes that a job should not get when it is started again, and those that it may get again."""
     known = list(remembered)
     good = {*roster.active, *roster.reserve}
     serving = {each.host for each in known if not each.lost and now_s < each.until_s(quarantine_s)}

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-__all__ = ["SIGNATURES", "Kind", "Response", "Signature", "clean_line", "is_warning", "signature_of"]
-
 Kind = Literal["program", "hardware", "network", "transient", "capacity", "unknown"]
 """What kind of trouble it is."""
 
@@ -42,27 +40,13 @@ _BAR = re.compile(r"^.*?(?:\d+%\|[^|]*\| *\S+|\b\d[\d.]*\w*) \[\d+:\d\d(?::\d\d)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One row of the table.
+    """One row of the table."""
 
-    Attributes
-    ----------
-    name
-        What it is, in a few words.
-    pattern
-        Regular expression, looked for in each line without regard to case.
-    kind
-        What kind of trouble it is.
-    response
-        What to do about it.
-    cascade
-        Whether it is written by a process that noticed the end of another one.
-    """
-
-    name: str
-    pattern: str
-    kind: Kind
-    response: Response
-    cascade: bool = False
+    name: str  # what it is, in a few words
+    pattern: str  # regular expression, looked for in each line without regard to case
+    kind: Kind  # what kind of trouble it is
+    response: Response  # what to do about it
+    cascade: bool = False  # whether it is written by a process that noticed the end of another one
 
 
 _H: Kind = "hardware"

@@ -9,41 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CONFIRMED_S", "Silence", "is_lost"]
-
 # An agent whose heartbeats get no reply raises its count twice a second.
 CONFIRMED_S = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long nothing has come from an agent.
+    """How long nothing has come from an agent."""
 
-    Attributes
-    ----------
-    silent_s
-        Seconds without a heartbeat, counted only while we were awake.
-    unchanged_s
-        For how many of them its count has stood still, as far as that was seen; None: the state server has not
-        answered since.
-    """
-
-    silent_s: float
+    silent_s: float  # seconds without a heartbeat, counted only while we were awake
+    # For how many of them its count has stood still, as far as that was seen; None: the state server has not answered
+    # since
     unchanged_s: float | None
 
 
 def is_lost(silence: Silence, timeout_s: float, longest_s: float) -> bool:
-    """Return whether a node is lost.
-
-    Parameters
-    ----------
-    silence
-        Of its agent.
-    timeout_s
-        How long an agent may be silent, in seconds.
-    longest_s
-        How long one may be that is there, as its count says, but cannot be told what to do.
-    """
+    """Return whether a node is lost."""
     if silence.silent_s <= timeout_s:
         return False
     if silence.silent_s > max(timeout_s, longest_s):

@@ -10,26 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Literal
 
 from laggard.resilience.decision.hang import ACTIVE_SHARE, MIN_RANK_S, Suspicion
 
-__all__ = [
-    "Frame",
-    "RankStack",
-    "StackGroup",
-    "groups_of",
-    "is_hang",
-    "odd_ones",
-    "own_frames",
-    "parse_faulthandler",
-    "summary_of",
-]
-
-Standing = Literal["waits for others", "works", "stuck", "disk sleep", "stopped"]
+Doing = Literal["waits for others", "works", "stuck", "disk sleep", "stopped"]
 
 MAX_GROUPS = 4
-_KERNEL: Mapping[str, Standing] = {"T": "stopped", "D": "disk sleep"}
+_KERNEL: Mapping[str, Doing] = {"T": "stopped", "D": "disk sleep"}
+HELD = frozenset(_KERNEL.values())
 # Functions in which a rank waits for other ranks, or for a device that does.
 _COLLECTIVE = re.compile(r"[/\\](torch[/\\]distributed|horovod|deepspeed[/\\]comm|mpi4py)[/\\]")
 _WAITING = {"backward", "_engine_run_backward", "synchronize", "item", "tolist", "block_until_ready"}
@@ -62,62 +51,22 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """Where a rank stands.
+    """Where a rank stands."""
 
-    Attributes
-    ----------
-    host
-        Its node.
-    rank
-        Its number; None for a program without ranks.
-    pid
-        Its process id on the node.
-    state
-        The kernel's letter for its main thread: R running, S sleeping, D waiting in the kernel, T stopped.
-    waits_in
-        The function of the kernel that it waits in; empty if unknown.
-    cpu_share
-        Processor time that it used while it was looked at, in processors.
-    threads
-        The frames of each thread, innermost first, the main thread first; empty if they could not be read.
-    trouble
-        Why they could not be read.
-    children
-        Where its child processes stand, of those that it has started itself and those that they have started.
-    """
-
-    host: str
-    rank: int | None
-    pid: int
-    state: str
-    waits_in: str = ""
-    cpu_share: float = 0.0
+    host: str  # its node
+    rank: int | None  # its number; None for a program without ranks
+    pid: int  # its process id on the node
+    state: str  # the kernel's letter for its main thread: R running, S sleeping, D waiting in the kernel, T stopped
+    waits_in: str = ""  # the function of the kernel that it waits in; empty if unknown
+    cpu_share: float = 0.0  # processor time that it used while it was looked at, in processors
+    # The frames of each thread, innermost first, the main thread first; empty if they could not be read
     threads: tuple[tuple[Frame, ...], ...] = ()
-    trouble: str = ""
+    trouble: str = ""  # why they could not be read
+    # Where its child processes stand, of those that it has started itself and those that they have started
     children: tuple[RankStack, ...] = ()
 
-    @classmethod
-    def of_json(cls, host: str, read: Mapping[str, Any]) -> RankStack:
-        """Return what a node has sent."""
-        return cls(
-            host,
-            None if read["rank"] is None else int(read["rank"]),
-            int(read["pid"]),
-            str(read["state"]),
-            str(read["waits_in"]),
-            float(read["cpu_share"]),
-            tuple(tuple(Frame(str(f), str(file), int(n)) for f, file, n in frames) for frames in read["threads"]),
-            str(read["trouble"]),
-            tuple(cls.of_json(host, child) for child in read["children"]),
-        )
-
     @property
-    def name(self) -> str:
-        """The rank as a sentence names it, without its node."""
-        return "the program" if self.rank is None else f"rank {self.rank}"
-
-    @property
-    def standing(self) -> Standing:
+    def doing(self) -> Doing:
         """What it does."""
         if self.state in _KERNEL:
             return _KERNEL[self.state]
@@ -129,7 +78,7 @@ class RankStack:
     @property
     def is_held(self) -> bool:
         """Whether a signal has stopped it or the kernel holds it, or a child that it waits for."""
-        return self._is_held_itself or (self.standing == "stuck" and any(c._is_held_itself for c in self.children))
+        return self._is_held_itself or (self.doing == "stuck" and any(c._is_held_itself for c in self.children))
 
     @property
     def _is_held_itself(self) -> bool:
@@ -163,84 +112,74 @@ class RankStack:
 
 
 @dataclass(frozen=True, slots=True)
-class StackGroup:
+class Standing:
     """Ranks that stand at the same place and do the same."""
 
-    standing: Standing
+    doing: Doing  # what they do, and where; `place` is empty if it is not known
     place: str
-    ranks: tuple[RankStack, ...]
-
-    @property
-    def sentence(self) -> str:
-        """What they do, with their number or their names."""
-        one = len(self.ranks) == 1
-        who = f"{self.ranks[0].name} on {self.ranks[0].host}" if one else f"{len(self.ranks)} ranks"
-        if self.standing == "waits for others":
-            return f"{who} {'waits' if one else 'wait'} in {self.place}"
-        sentence = f"{who} {'is' if one else 'are'} {_whereabouts(self.place, self.standing)}"
-        child = self.ranks[0].awaited_child if one else None
-        return (
-            sentence
-            if child is None
-            else f"{sentence}, its child {child.pid} is {_whereabouts(child.place, child.standing)}"
-        )
+    n_ranks: int = 1  # how many they are
+    host: str = ""  # the first of them; `rank` is None for a program without ranks
+    rank: int | None = None
+    # Where the child stands that a single rank seems to wait for, and its process id; None if there is none
+    child: tuple[int, Doing, str] | None = None
 
 
-def _whereabouts(place: str, standing: Standing) -> str:
-    remark = standing if standing in _KERNEL.values() else ""
-    if not place:
-        return remark or "at an unknown place"
-    return f"in {place}{f', {remark}' if remark else ''}"
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Where the ranks stand, the odd ones last; ``n_more`` places are left out."""
+
+    standings: tuple[Standing, ...]
+    n_more: int = 0
 
 
-def groups_of(stacks: Iterable[RankStack]) -> list[StackGroup]:
+def _standing(ranks: Sequence[RankStack]) -> Standing:
+    first = ranks[0]
+    child = first.awaited_child if len(ranks) == 1 and first.doing != "waits for others" else None
+    of_child = None if child is None else (child.pid, child.doing, child.place)
+    return Standing(first.doing, first.place, len(ranks), first.host, first.rank, of_child)
+
+
+def groups_of(stacks: Iterable[RankStack]) -> list[tuple[RankStack, ...]]:
     """Return the ranks grouped by what they do and where they stand, the largest group first."""
-    found: dict[tuple[Standing, str], list[RankStack]] = {}
+    found: dict[tuple[Doing, str], list[RankStack]] = {}
     for stack in stacks:
-        found.setdefault((stack.standing, stack.place), []).append(stack)
-    groups = [StackGroup(standing, place, tuple(ranks)) for (standing, place), ranks in found.items()]
-    return sorted(groups, key=lambda group: -len(group.ranks))
+        found.setdefault((stack.doing, stack.place), []).append(stack)
+    return sorted(map(tuple, found.values()), key=lambda group: -len(group))
 
 
 def odd_ones(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
-    """Return the ranks that the others wait for; empty if that cannot be told.
-
-    If some ranks wait for others and some do not, it is those that do not; of these, those that are held, themselves or
-    with a child that they wait for, if there are any. If all do the same kind of thing, it is those that are not at the
-    place where most are.
-    """
+    """Return the ranks that the others wait for; empty if that cannot be told."""
+    # If some ranks wait for others and some do not, it is those that do not; of these, those that are held, themselves
+    # or with a child that they wait for, if there are any. If all do the same kind of thing, it is those that are not
+    # at the place where most are.
     held = tuple(stack for stack in stacks if stack.is_held)
     if 0 < len(held) < len(stacks):
         return held
-    free = tuple(stack for stack in stacks if stack.standing != "waits for others")
+    free = tuple(stack for stack in stacks if stack.doing != "waits for others")
     if 0 < len(free) < len(stacks):
         return free
-    largest = groups_of(stacks)[0].ranks if stacks else ()
+    largest = groups_of(stacks)[0] if stacks else ()
     return tuple(stack for stack in stacks if stack not in largest) if 2 * len(largest) > len(stacks) else ()
 
 
-def summary_of(stacks: Sequence[RankStack]) -> str:
-    """Return in one sentence where the ranks stand, the odd ones last; empty without stacks."""
+def standstill_of(stacks: Sequence[RankStack]) -> Standstill | None:
+    """Return where the ranks stand, the odd ones last; None without stacks."""
     odd = odd_ones(stacks)
-    groups = sorted(groups_of(stacks), key=lambda group: group.ranks[0] in odd)
-    if len(groups) > MAX_GROUPS:
-        left_out = len(groups) - MAX_GROUPS
-        # The first group is the largest of the others, the last ones are the odd ones.
-        kept = [groups[0].sentence, *(group.sentence for group in groups[-MAX_GROUPS + 1 :])]
-        return "; ".join([*kept, f"and {left_out} more places"])
-    return "; ".join(group.sentence for group in groups)
+    found = list(map(_standing, sorted(groups_of(stacks), key=lambda group: group[0] in odd)))
+    if len(found) <= MAX_GROUPS:
+        return Standstill(tuple(found)) if found else None
+    # The first group is the largest of the others, the last ones are the odd ones.
+    return Standstill((found[0], *found[-MAX_GROUPS + 1 :]), len(found) - MAX_GROUPS)
 
 
 def is_hang(suspicion: Suspicion, stacks: Sequence[RankStack]) -> bool:
-    """Return whether the program hangs, given why it is suspected and where its ranks stand.
-
-    A rank that works, while others wait for it, may be about something that takes long, such as an evaluation. That is
-    a hang only after `MIN_RANK_S`, and if it is not just few that wait.
-    """
-    working = sum(stack.standing == "works" for stack in stacks)
+    """Return whether the program hangs, given why it is suspected and where its ranks stand."""
+    # A rank that works, while others wait for it, may be about something that takes long, such as an evaluation. That
+    # is a hang only after `MIN_RANK_S`, and if it is not just few that wait.
+    working = sum(stack.doing == "works" for stack in stacks)
     if suspicion.certain or not working:
         return True
-    stuck = any(stack.standing not in {"works", "waits for others"} for stack in stacks)
+    stuck = any(stack.doing not in {"works", "waits for others"} for stack in stacks)
     return suspicion.silent_s > MIN_RANK_S and (stuck or 2 * working < len(stacks))
 
 

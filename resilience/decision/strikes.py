@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["MAX_STRIKES", "STRIKE_WINDOW_S", "Strike", "is_shared", "recent_strikes", "strikes_of", "with_strike"]
-
 # A node is excluded at its second strike.
 MAX_STRIKES = 2
 STRIKE_WINDOW_S = 86400.0

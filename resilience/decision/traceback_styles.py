@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-__all__ = ["BEGIN", "in_pythons_style"]
-
 BEGIN = "Traceback (most recent call last):"
 _BOX_BEGINS = re.compile(r"^╭─+ Traceback \(most recent call last\) ─+╮$")
 _BOX_ENDS = re.compile(r"^╰─+╯$")

@@ -10,8 +10,6 @@ from typing import Literal
 
 from laggard.resilience.errors import UsageError
 
-__all__ = ["Preload", "Wanted", "can_be_warm", "parse_preload"]
-
 Preload = tuple[str, ...] | Literal["auto"] | None
 """Modules that warm processes load; ``auto``: those that the last launch has loaded; None: there are none."""
 
@@ -25,30 +23,14 @@ _BEGINS_PROGRAM = "cm"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a warm process is for.
+    """What a warm process is for."""
 
-    Attributes
-    ----------
-    command
-        Command line of the program, which begins with a Python.
-    environment
-        All variables that its ranks have in common.
-    varying
-        Names of the variables that each launch or rank has its own of.
-    directory
-        The ranks' working directory.
-    modules
-        Modules to load if they are installed libraries.
-    asked
-        Modules to load in any case.
-    """
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    varying: frozenset[str]
-    directory: str
-    modules: tuple[str, ...]
-    asked: tuple[str, ...] = ()
+    command: tuple[str, ...]  # command line of the program, which begins with a Python
+    environment: Mapping[str, str]  # all variables that its ranks have in common
+    varying: tuple[str, ...]  # names of the variables that each launch or rank has its own of
+    directory: str  # the ranks' working directory
+    modules: tuple[str, ...]  # modules to load if they are installed libraries
+    asked: tuple[str, ...] = ()  # modules to load in any case
 
     def difference(self, command: Sequence[str], environment: Mapping[str, str], directory: str) -> str:
         """Return in what a process that is to start differs from what this one is for; empty: in nothing that counts.
@@ -98,13 +80,7 @@ def can_be_warm(command: Sequence[str]) -> bool:
 
 
 def parse_preload(given: str) -> Preload:
-    """Return what ``--preload`` says.
-
-    Raises
-    ------
-    UsageError
-        If a name is not one of a module.
-    """
+    """Return what ``--preload`` says."""
     if given in ("auto", "none"):
         return "auto" if given == "auto" else None
     names = tuple(filter(None, (name.strip() for name in given.split(","))))

@@ -22,15 +22,15 @@ from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.reasons import NodeWord, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
-from laggard.resilience.errors import ClusterError, LeftoversError, NodeDownError, ProcessesStillRunningError
+from laggard.resilience.errors import LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.second_path import Counts
 from laggard.resilience.nodes.waiting import wait_for
-
-__all__ = ["HELD", "RAY_ADDRESS", "Cluster", "ClusterError", "NodeDownError", "NodeFiles"]
+from laggard.resilience.wire.node import SetUp
 
 RAY_ADDRESS = "RAY_ADDRESS"
 _log = logging.getLogger("laggard.resilience.nodes")
@@ -50,58 +50,33 @@ HELD = "killed but held in the kernel, they run nothing more; the job goes on be
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """What a node needs before it starts anything: private files by name, and environment variables.
+    """What a node needs before it starts anything: private files by name, and environment variables."""
 
-    Attributes
-    ----------
-    files, environment
-        For all nodes.
-    of_node
-        Returns further files, which differ from node to node.
-    """
-
-    files: dict[str, str]
+    files: dict[str, str]  # for all nodes
     environment: dict[str, str]
+    # Returns further files, which differ from node to node
     of_node: Callable[[NodeRecord], dict[str, str]] = lambda _: {}
 
 
 class Cluster:
-    """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication.
+    """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication."""
 
-    Parameters
-    ----------
-    allocation
-        The nodes, and how to start a process on each.
-    directory
-        Private folder for the nodes' files; its path must be short, since sockets are created below it.
-    setup
-        Files and variables for every node.
-    changed
-        Notified at every change that an agent reports.
-
-    Attributes
-    ----------
-    heartbeat_timeout_s
-        How long an agent may be silent before its node counts as lost.
-    nodes
-        The nodes that are not lost, by host name.
-    """
-
-    heartbeat_timeout_s: float = Pace().timeout_s
+    heartbeat_timeout_s: float = Pace().timeout_s  # how long an agent may be silent before its node counts as lost
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
-        self._allocation = allocation
+        self._allocation = allocation  # the nodes, and how to start a process on each
+        # Private folder for the nodes' files; its path must be short, since sockets are created below it
         self._directory = directory
-        self._changed = changed
+        self._changed = changed  # notified at every change that an agent reports
         self._primary = allocation.nodes[0]
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
-        self._setup = setup
+        self._setup = setup  # files and variables for every node
         self._pace = Pace(len(allocation.nodes))
         self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._pace.timeout_s)
         self._awake_clock = AwakeClock()
         self._counts: Counts | None = None
         self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Node] = {}  # the nodes that are not lost, by host name
 
     def confirm_by(self, endpoint: Endpoint) -> None:
         """Have silence confirmed by the counts of the agents in a state server before a node is lost."""
@@ -127,13 +102,7 @@ class Cluster:
         self.begin_change(roster)
 
     def restart(self, roster: Roster) -> None:
-        """Begin a new cluster after the primary's agent, or whatever else the cluster depends on, was lost.
-
-        Raises
-        ------
-        ClusterError
-            If processes of the old cluster do not end in time.
-        """
+        """Begin a new cluster after the primary's agent, or whatever else the cluster depends on, was lost."""
         if self._primary.hostname not in self.nodes:
             self._start_agent(self._primary)
         self.begin_change(roster)
@@ -145,20 +114,7 @@ class Cluster:
         """Begin to start what the hosts of a launch need, without waiting."""
 
     def finish_change(self, roster: Roster, launch: int) -> int:
-        """Wait until the cluster is what a launch needs, and no process of a launch before ``launch`` is left.
-
-        Returns
-        -------
-        int
-            How many leftover processes were ended.
-
-        Raises
-        ------
-        NodeDownError
-            If a node does not start in time, or is lost meanwhile; the message shows the end of its log.
-        LeftoversError
-            If a process cannot be ended in time.
-        """
+        """Wait until the cluster is what a launch needs, and no process of a launch before ``launch`` is left."""
         self._raise_if_lost(self.nodes[host] for host in roster.up)
         n_ended = self._end_leftovers(launch)
         self._raise_if_lost(self.nodes[host] for host in roster.up)
@@ -168,26 +124,24 @@ class Cluster:
         """Return the hosts whose agent is gone or silent, or where something that must keep running has ended."""
         return [host for host, node in self.nodes.items() if self._is_lost(node)]
 
-    def why_lost(self, host: str) -> str:
+    def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
-        if node.gone:
-            return "its agent has ended"
+        if node.agent.gone:
+            return WhyLost("ended")
         if node.told_to_end:
-            return "its agent was told to end"
-        if node.stuck:
-            return node.stuck
-        return f"no heartbeat for {self._silence(node).silent_s:.1f} s"
+            return WhyLost("told to end")
+        if node.tasks.stuck:
+            return WhyLost("stuck", said=node.tasks.stuck)
+        return WhyLost("silent", self._silence(node).silent_s)
 
     def lost_after_ping(self, hosts: Iterable[str]) -> list[str]:
-        """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones.
-
-        A program may notice that a node is lost, and fail, before we do.
-        """
+        """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones."""
+        # A program may notice that a node is lost, and fail, before we do.
         nodes = [self.nodes[host] for host in hosts if host in self.nodes]
         for node in nodes:
-            node.ping()
-        self._wait_for(lambda: bool(self.lost()) or all(node.answered for node in nodes), ANSWER_DEADLINE_S)
+            node.checks.ping()
+        self._wait_for(lambda: bool(self.lost()) or all(node.checks.answered for node in nodes), ANSWER_DEADLINE_S)
         return self.lost()
 
     def killed_workers(self, since_s: float) -> list[ProcessEnd]:
@@ -197,37 +151,41 @@ class Cluster:
 
     def clock_corrections_s(self) -> dict[str, float]:
         """Return what to subtract from each node's times for those of this machine, in seconds."""
-        return {host: node.clock.correction_s for host, node in self.nodes.items() if node.clock is not None}
+        return {
+            host: clock.correction_s for host, node in self.nodes.items() if (clock := node.checks.clock) is not None
+        }
 
     def begin_checks(self, hosts: Iterable[str], *, probe: bool = False) -> None:
         """Begin to check these nodes, and to probe their devices, side by side, without waiting."""
         for node in (self.nodes[host] for host in hosts if host in self.nodes):
             if len(self.nodes) <= MAX_VIRTUAL_CHECKS or not is_loopback(node.record.address):
-                node.check(node.record.devices, probe=probe)
+                node.checks.check(node.record.devices, probe=probe)
 
     def finish_checks(self, hosts: Iterable[str]) -> dict[str, tuple[NodeCheck, NodeCheck]]:
         """Wait for the checks, and return each node's state when the job began and now; others are left out."""
         nodes = [self.nodes[host] for host in hosts if host in self.nodes]
-        self._wait_for(lambda: all(node.checked or self._is_lost(node) for node in nodes), CHECK_WAIT_S)
+        self._wait_for(lambda: all(node.checks.done or self._is_lost(node) for node in nodes), CHECK_WAIT_S)
         return {
-            node.record.hostname: (node.first_check, node.last_check)
+            node.record.hostname: (first, last)
             for node in nodes
-            if node.first_check is not None and node.last_check is not None and node.first_check != node.last_check
+            if (first := node.checks.first) is not None and (last := node.checks.last) is not None and first != last
         }
 
     def stacks(self, hosts: Iterable[str], launch: int) -> list[RankStack]:
         """Return where the ranks of a launch stand on these nodes; those of nodes that do not answer are missing."""
         nodes = [self.nodes[host] for host in hosts if host in self.nodes]
         for node in nodes:
-            node.dump_stacks(launch)
-        self._wait_for(lambda: all(node.stacks is not None or self._is_lost(node) for node in nodes), STACKS_WAIT_S)
-        return [stack for node in nodes for stack in node.stacks or ()]
+            node.checks.dump_stacks(launch)
+        self._wait_for(
+            lambda: all(node.checks.stacks is not None or self._is_lost(node) for node in nodes), STACKS_WAIT_S
+        )
+        return [stack for node in nodes for stack in node.checks.stacks or ()]
 
     def joined(self) -> list[NodeRecord]:
         """Return the nodes that have joined since the last time, and add them; they have no agent yet."""
         return []
 
-    def leaving(self) -> dict[str, str]:
+    def leaving(self) -> dict[str, NodeWord]:
         """Return the hosts on which nothing new should run, since their manager takes them away, and why."""
         return {}
 
@@ -243,9 +201,9 @@ class Cluster:
         node = self.nodes.pop(host)
         if self._counts is not None:
             self._counts.forget(host)
-        if node.first_check is not None:
-            self._first_checks[host] = node.first_check
-        node.kill()
+        if node.checks.first is not None:
+            self._first_checks[host] = node.checks.first
+        node.agent.kill()
         try:
             self._allocation.clear(node.record)
         except ProcessesStillRunningError as error:  # held in the kernel, which is why the node is lost
@@ -254,10 +212,10 @@ class Cluster:
     def connect(self, record: NodeRecord, agent: AgentProcess) -> Node:
         """Return a node by way of an agent that has just been started there; it is not one of ``nodes`` yet."""
         node = Node(record, agent, self._changed, self._awake_clock.now_s)
-        node.first_check = self._first_checks.get(record.hostname)
-        environment = self.environment(record)
-        node.set_up(str(self._node_directory(record)), self._files(record), environment, self._pace.n_nodes)
-        node.ping()
+        node.checks.first = self._first_checks.get(record.hostname)
+        directory, environment = str(self._node_directory(record)), self.environment(record)
+        node.set_up(SetUp(directory, self._files(record), environment, self._pace.n_nodes))
+        node.checks.ping()
         return node
 
     def may_return(self, record: NodeRecord) -> bool:
@@ -272,9 +230,9 @@ class Cluster:
         """Return the end of each log, by host: as the agents send it, or else from a folder on this machine."""
         nodes = [node for node in self.nodes.values() if not self._is_lost(node)]
         for node in nodes:
-            node.send_logs()
-        self._wait_for(lambda: all(node.logs_sent or self._is_lost(node) for node in nodes), LOGS_DEADLINE_S)
-        sent = {node.record.hostname: dict(node.logs) for node in nodes}
+            node.checks.send_logs()
+        self._wait_for(lambda: all(node.checks.logs_sent or self._is_lost(node) for node in nodes), LOGS_DEADLINE_S)
+        sent = {node.record.hostname: dict(node.checks.logs) for node in nodes}
         here = {node.hostname: ends_of_logs(self._node_directory(node)) for node in self._allocation.nodes}
         return {host: logs for host in here if (logs := sent.get(host) or here[host])}
 
@@ -286,10 +244,10 @@ class Cluster:
         if self._counts is not None:
             self._counts.close()
         for node in self.nodes.values():
-            node.close()
+            node.agent.close()
         until_s = time.monotonic() + STOP_DEADLINE_S
         for node in self.nodes.values():
-            node.wait(max(0.1, until_s - time.monotonic()))
+            node.agent.wait(max(0.1, until_s - time.monotonic()))
         self.nodes.clear()
         self._allocation.close()
 
@@ -302,41 +260,41 @@ class Cluster:
     def _end_leftovers(self, launch: int) -> int:
         """End what is left of launches before ``launch`` on every node; return how many processes that were."""
         nodes = list(self.nodes.values())
-        all_started = all(node.has_started for node in nodes)
+        all_started = all(node.agent.has_started for node in nodes)
         deadline_s = ANSWER_DEADLINE_S if all_started else START_DEADLINE_S
         for node in nodes:
-            node.end_leftovers(launch)
+            node.tasks.end_leftovers(launch)
         if not self._wait_for(
-            lambda: all(n.leftovers_ended is not None or self._is_lost(n) for n in nodes), deadline_s
+            lambda: all(n.tasks.leftovers_ended is not None or self._is_lost(n) for n in nodes), deadline_s
         ):
             for node in nodes:
-                if node.leftovers_ended is None and node.record == self._primary:
-                    raise LeftoversError("processes of an old launch", [node.record.hostname])
-                if node.leftovers_ended is None:
-                    node.stuck = f"processes of an old launch could not be ended within {deadline_s:.0f} s"
-        if (primary := self.nodes.get(self._primary.hostname)) is not None and primary.stuck:
-            primary.note(f"{primary.stuck}; {HELD}")
-        return sum(node.leftovers_ended or 0 for node in nodes)
+                if node.tasks.leftovers_ended is None and node.record == self._primary:
+                    raise LeftoversError("processes of an old launch could not be ended", [node.record.hostname])
+                if node.tasks.leftovers_ended is None:
+                    node.tasks.stuck = f"processes of an old launch could not be ended within {deadline_s:.0f} s"
+        if (primary := self.nodes.get(self._primary.hostname)) is not None and primary.tasks.stuck:
+            primary.notices.append(f"{primary.tasks.stuck}; {HELD}")
+        return sum(node.tasks.leftovers_ended or 0 for node in nodes)
 
     def _is_lost(self, node: Node) -> bool:
-        timeout_s = self.heartbeat_timeout_s if node.has_started else self._pace.first_heartbeat_s
-        if (node.stuck or node.told_to_end) and node.record != self._primary:
+        timeout_s = self.heartbeat_timeout_s if node.agent.has_started else self._pace.first_heartbeat_s
+        if (node.tasks.stuck or node.told_to_end) and node.record != self._primary:
             return True
-        return node.gone or is_lost(self._silence(node), timeout_s, self._pace.longest_s)
+        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._pace.longest_s)
 
     def _silence(self, node: Node) -> Silence:
-        silent_s = self._awake_clock.now_s() - node.last_heard_s
-        if self._counts is None or not node.has_started:
+        silent_s = self._awake_clock.now_s() - node.agent.last_heard_s
+        if self._counts is None or not node.agent.has_started:
             return Silence(silent_s, silent_s)
         return Silence(silent_s, self._counts.unchanged_s(node.record.hostname, silent_s))
 
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             if self._is_lost(node):
-                raise NodeDownError(node.record.hostname, self._last_words(node))
+                raise NodeDownError(self._last_words(node), node.record.hostname)
 
     def _last_words(self, node: Node) -> str:
-        return node.stuck or "its agent does not answer"
+        return node.tasks.stuck or "its agent does not answer"
 
     def _node_directory(self, node: NodeRecord) -> Path:
         # Not named after the host, whose name may be long: sockets are created below.

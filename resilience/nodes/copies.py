@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
 from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_cause, only_noticed_another
-from laggard.resilience.nodes.node import Node, TaskEnd
+from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
 from laggard.resilience.nodes.waiting import wait_for
-
-__all__ = ["Copies", "Lines", "Printer", "combined_exit_code"]
+from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 
 LONGEST_LINE_BYTES = 1 << 16
 # How long to wait for the other copies when another one may be why the first failed, or is why for sure.
@@ -47,34 +46,12 @@ class _Copy:
         return f"[{host}] " if self.rank is None else f"[{host} rank {self.rank}] "
 
     @property
-    def end(self) -> TaskEnd | None:
-        return self.node.task_ends.get(self.task)
+    def end(self) -> TaskEnded | None:
+        return self.node.tasks.ends.get(self.task)
 
 
 class Copies:
-    """The running copies of one launch; to the controller they are one program.
-
-    Parameters
-    ----------
-    command
-        Command line, the same on every node.
-    launch
-        Number of the launch.
-    nodes
-        Where to run, the primary first.
-    port
-        A port of the primary for the copies' own use.
-    changed
-        Notified by the nodes when a copy has ended.
-    printer
-        Prints what the copies write.
-    per_device
-        Whether each device has a copy of its own, with the variables of torchrun; if not, each node has one.
-    writes_stacks
-        Whether their Python processes are to write their stacks when an agent asks for them.
-    may_be_warm
-        Whether they are forked from warm processes where there are some; the first one then records what it imports.
-    """
+    """The running copies of one launch; to the controller they are one program."""
 
     def __init__(
         self,
@@ -89,7 +66,7 @@ class Copies:
         writes_stacks: bool = False,
         may_be_warm: bool = False,
     ) -> None:
-        self._changed = changed
+        self._changed = changed  # notified by the nodes when a copy has ended
         self._copies: list[_Copy] = []
         records = [node.record for node in nodes]
         variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
@@ -99,17 +76,17 @@ class Copies:
                 rank = int(own["RANK"]) if per_device else None
                 copy = _Copy(node, f"program-{launch}" + (f"-{number}" if per_device else ""), rank)
                 self._copies.append(copy)
-                node.start_task(
+                start = StartTask(
                     copy.task,
-                    command,
+                    tuple(command),
                     {**own, HOST_FILE: node.path_of(hosts)},
-                    files={hosts: host_list},
-                    directory=str(Path.cwd()),
-                    output=_Relay(copy, printer).take,
+                    str(Path.cwd()),
+                    {hosts: host_list},
                     writes_stacks=writes_stacks,
                     may_be_warm=may_be_warm,
                     records_imports=may_be_warm and len(self._copies) == 1,
                 )
+                node.tasks.start(start, _Relay(copy, printer).take)
 
     @property
     def exit_code(self) -> int | None:
@@ -119,14 +96,14 @@ class Copies:
     @property
     def ended(self) -> bool:
         """Whether all copies have ended; a copy on a lost node counts as ended."""
-        return all(copy.end is not None or copy.node.gone for copy in self._copies)
+        return all(copy.end is not None or copy.node.agent.gone for copy in self._copies)
 
     def starts(self) -> list[tuple[str, str]] | None:
         """Return each copy's host, and why it was not forked from a warm process, if not; None: not known yet."""
-        if any(copy.task not in copy.node.task_starts and not copy.node.gone for copy in self._copies):
+        if any(copy.task not in copy.node.tasks.starts and not copy.node.agent.gone for copy in self._copies):
             return None
         return [
-            (copy.node.record.hostname, copy.node.task_starts.get(copy.task, "it is lost")) for copy in self._copies
+            (copy.node.record.hostname, copy.node.tasks.starts.get(copy.task, "it is lost")) for copy in self._copies
         ]
 
     def ask_to_stop(self) -> None:
@@ -143,13 +120,11 @@ class Copies:
 
     def _signal(self, signum: int) -> None:
         for copy in self._copies:
-            copy.node.signal_task(copy.task, signum)
+            copy.node.tasks.signal(copy.task, signum)
 
     def failed(self) -> list[ProcessEnd]:
-        """Return the copies that have ended badly, once it is known which of them was first, or after a while.
-
-        The nodes were pinged since the first of them failed, so all copies that ended before it are known.
-        """
+        """Return the copies that have ended badly, once it is known which of them was first, or after a while."""
+        # The nodes were pinged since the first of them failed, so all copies that ended before it are known.
         wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
         wait_for(
             self._changed,
@@ -175,7 +150,7 @@ class Copies:
                 exit_code=EXIT_ERROR,
                 ended_s=0.0,
                 ran_s=0.0,
-                lines=tuple(copy.node.error_output.get(copy.task, "").splitlines()),
+                lines=tuple(copy.node.checks.error_output.get(copy.task, "").splitlines()),
                 rank=copy.rank,
                 lingers_s=silent_s,
             )
@@ -204,16 +179,9 @@ class Copies:
 
 
 def combined_exit_code(exits: Sequence[int | None]) -> int | None:
-    """Return the exit code of all copies together, or None while there is none. Pure.
-
-    If a copy was killed by a signal, that is why the others failed. Otherwise the first failure counts (that of the
-    lowest rank, if several are known at once). The result is 0 once all copies have ended with 0.
-
-    Parameters
-    ----------
-    exits
-        Exit code of each copy, by rank: ``None`` while it runs, minus the signal number if it was killed by a signal.
-    """
+    """Return the exit code of all copies together, or None while there is none. Pure."""
+    # If a copy was killed by a signal, that is why the others failed. Otherwise the first failure counts (that of the
+    # lowest rank, if several are known at once). The result is 0 once all copies have ended with 0.
     ended = [code for code in exits if code is not None]
     died = [code for code in ended if code < 0]
     failed = [code for code in ended if code > 0]
@@ -231,22 +199,18 @@ class _Relay:
         prefix = copy.prefix.encode()
         self._lines = {stream: Lines(prefix) for stream in ("stdout", "stderr")}
 
-    def take(self, stream: str, data: bytes) -> None:
+    def take(self, stream: Stream, data: bytes) -> None:
         lines = self._lines[stream]
-        self._printer.add(stream, lines.take(data) if data else lines.end(), partial(self._node.printed, len(data)))
+        self._printer.add(
+            stream, lines.take(data) if data else lines.end(), partial(self._node.agent.send, Printed(len(data)))
+        )
 
 
 class Lines:
-    """Splits a stream that arrives in pieces into whole lines. Pure.
-
-    Parameters
-    ----------
-    prefix
-        Put in front of each line.
-    """
+    """Splits a stream that arrives in pieces into whole lines. Pure."""
 
     def __init__(self, prefix: bytes) -> None:
-        self._prefix = prefix
+        self._prefix = prefix  # put in front of each line
         self._rest = b""
 
     def take(self, data: bytes) -> bytes:
@@ -269,14 +233,10 @@ class Printer:
     """Writes the output of copies in a separate thread, so that nothing else waits for a slow terminal.
 
     Output that cannot be written, because our own standard output is closed, is dropped.
-
-    Parameters
-    ----------
-    streams
-        Where to write, by name.
     """
 
     def __init__(self, streams: Mapping[str, BinaryIO] | None = None) -> None:
+        # Where to write, by name
         self._streams = streams or {"stdout": _unbuffered(sys.stdout), "stderr": _unbuffered(sys.stderr)}
         self._queue: queue.SimpleQueue[tuple[str, bytes, Callable[[], None]] | None] = queue.SimpleQueue()
         self._broken: set[str] = set()

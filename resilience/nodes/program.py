@@ -21,8 +21,6 @@ from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
 from laggard.system.child_process import dies_with_parent
 
-__all__ = ["JOB_CONFIG", "Program", "ProgramError", "command_of", "command_of_module"]
-
 KILL_DEADLINE_S = 5.0
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
@@ -31,13 +29,7 @@ DRAIN_DEADLINE_S = 2.0
 
 
 def command_of(program: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command line of a program; a Python file is run by this interpreter.
-
-    Raises
-    ------
-    ProgramError
-        If there is no such file or command, or it cannot be run.
-    """
+    """Return the command line of a program; a Python file is run by this interpreter."""
     path = Path(program)
     if path.is_dir():
         raise ProgramError(program, "is a directory, not a program")
@@ -58,13 +50,7 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
 
 
 def command_of_module(name: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command line of a module that is run as a program by this interpreter, as ``python -m`` does.
-
-    Raises
-    ------
-    ProgramError
-        If there is no such module in the working directory, nor an installed one.
-    """
+    """Return the command line of a module that is run as a program by this interpreter, as ``python -m`` does."""
     package = name.partition(".")[0]
     if package not in sys.builtin_module_names and PathFinder.find_spec(package, ["", *sys.path]) is None:
         raise ProgramError(name, "is not a module, neither of this folder nor an installed one")
@@ -75,19 +61,6 @@ class Program:
     """The program of one launch, running; its standard error is copied to ours, and the last lines of it are kept.
 
     Start it from the main thread: the kernel kills it when the thread that started it ends.
-
-    Parameters
-    ----------
-    command
-        Command line.
-    launch
-        Number of the launch; every process that the program starts, on any node, has it in its environment.
-    environment
-        Variables in addition to the controller's own.
-    changed
-        Notified when the program has ended.
-    host
-        The node that it runs on.
     """
 
     def __init__(
@@ -98,7 +71,7 @@ class Program:
         changed: threading.Condition,
         host: str,
     ) -> None:
-        self._host = host
+        self._host = host  # the node that it runs on
         self._began_s, self._ran_s, self._ended_s = time.monotonic(), 0.0, 0.0
         self._stderr = StderrTee()
         if self._stderr.is_terminal:  # the kernel announces a new window size, but does not know of the copy
@@ -110,7 +83,7 @@ class Program:
         finally:
             self._stderr.close_child_fd()
         self.exit_code: int | None = None
-        self._changed = changed
+        self._changed = changed  # notified when the program has ended
         self._watcher = threading.Thread(target=self._watch, name=f"program-{launch}", daemon=True)
         self._watcher.start()
 
@@ -147,13 +120,7 @@ class Program:
         ]
 
     def lingering(self, silent_s: float) -> list[ProcessEnd]:
-        """Return the program if it runs, with what it has written so far, as if it had failed.
-
-        Parameters
-        ----------
-        silent_s
-            For how many seconds there has been no sign of life.
-        """
+        """Return the program if it runs, with what it has written so far, as if it had failed."""
         if self.ended:
             return []
         return [
@@ -176,13 +143,7 @@ class Program:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the program and wait until it has ended.
-
-        Raises
-        ------
-        ProcessesStillRunningError
-            If it does not end in time: it waits in the kernel, for a driver or for a file system.
-        """
+        """Kill the program and wait until it has ended."""
         self._process.kill()
         self._watcher.join(KILL_DEADLINE_S)
         if self._watcher.is_alive():

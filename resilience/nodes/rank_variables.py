@@ -8,17 +8,6 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import NodeRecord
 
-__all__ = [
-    "HOST_FILE",
-    "HOST_LIST",
-    "device_variables",
-    "host_file",
-    "host_list",
-    "launch_variables",
-    "node_variables",
-    "shared_variables",
-]
-
 HOST_FILE = "LAGGARD_HOSTFILE"
 HOST_LIST = "LAGGARD_HOSTLIST"
 # Python writes to a pipe in blocks, and a block may be an hour's worth of lines.
@@ -31,21 +20,7 @@ _SAME_IN_EACH_LAUNCH = (_UNBUFFERED, _THREADS, _NCCL_ERRORS)
 def launch_variables(
     nodes: Sequence[NodeRecord], port: int, launch: int, environ: Mapping[str, str], *, per_device: bool
 ) -> list[list[dict[str, str]]]:
-    """Return, for each node, the variables of each copy on it, without the path of the host file.
-
-    Parameters
-    ----------
-    nodes
-        The nodes of the launch, the primary first.
-    port
-        A port of the primary.
-    launch
-        Number of the launch.
-    environ
-        The user's own variables.
-    per_device
-        Whether each device has a copy.
-    """
+    """Return, for each node, the variables of each copy on it, without the path of the host file."""
     if per_device:
         own = device_variables(nodes, port, launch, environ)
     else:
@@ -67,18 +42,9 @@ def shared_variables(variables: Mapping[str, str]) -> tuple[dict[str, str], list
 
 
 def node_variables(rank: int, n_nodes: int, address: str, port: int) -> dict[str, str]:
-    """Return the variables of one node's copy: those that PyTorch documents, and the defaults of torchrun's options.
-
-    ``torchrun train.py`` needs no ``--nnodes``, ``--node-rank`` or ``--master-addr``, since its options take their
-    defaults from ``PET_*`` (``torch.distributed.argparse_util``).
-
-    Parameters
-    ----------
-    rank, n_nodes
-        Number of the node, from 0, and how many there are.
-    address, port
-        Where the copy on the primary node may listen.
-    """
+    """Return the variables of one node's copy: those that PyTorch documents, and the defaults of torchrun's options."""
+    # `torchrun train.py` needs no `--nnodes`, `--node-rank` or `--master-addr`, since its options take their defaults
+    # from `PET_*` (`torch.distributed.argparse_util`).
     ranks = {"NODE_RANK": str(rank), "NNODES": str(n_nodes), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
     return ranks | {f"PET_{name}": value for name, value in ranks.items()}
 
@@ -86,21 +52,8 @@ def node_variables(rank: int, n_nodes: int, address: str, port: int) -> dict[str
 def device_variables(
     nodes: Sequence[NodeRecord], port: int, launch: int, environ: Mapping[str, str]
 ) -> list[list[dict[str, str]]]:
-    """Return, for each device of each node, the variables that torchrun sets for the process of that device.
-
-    The first rank listens for the others at ``MASTER_PORT`` itself, as there is no torchrun to do it.
-
-    Parameters
-    ----------
-    nodes
-        The nodes of the launch, the primary first.
-    port
-        A port of the primary.
-    launch
-        Number of the launch.
-    environ
-        The user's own variables; torchrun, too, leaves a number of threads alone that the user has set.
-    """
+    """Return, for each device of each node, the variables that torchrun sets for the process of that device."""
+    # The first rank listens for the others at `MASTER_PORT` itself, as there is no torchrun to do it.
     counts = [len(node.devices) for node in nodes]
     world = str(sum(counts))
     common = {

@@ -13,8 +13,6 @@ import redis
 from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.agent.second_path import COUNTS
 
-__all__ = ["N_SILENT", "Count", "Counts", "seen", "seen_of_all"]
-
 _log = logging.getLogger("laggard.resilience.nodes")
 
 INTERVAL_S = 0.5
@@ -25,18 +23,10 @@ N_SILENT = 250
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What was read of one agent's count.
+    """What was read of one agent's count."""
 
-    Attributes
-    ----------
-    value
-        The count; None if the agent has never raised it.
-    since_s, seen_s
-        When this value was read first, and last.
-    """
-
-    value: bytes | None
-    since_s: float
+    value: bytes | None  # the count; None if the agent has never raised it
+    since_s: float  # when this value was read first, and last
     seen_s: float
 
 
@@ -50,30 +40,18 @@ def seen(count: Count | None, value: bytes | None, now_s: float) -> Count:
 def seen_of_all(
     silent: Mapping[str, Count | None], values: Mapping[bytes, bytes], now_s: float
 ) -> dict[str, Count | None]:
-    """Return what is known of the counts of all silent agents after they were read once more. Pure.
-
-    While very many are silent at once, no count stands still: they have not all frozen, but dial again, and the state
-    server may be as busy with their counts as we are with them.
-    """
+    """Return what is known of the counts of all silent agents after they were read once more. Pure."""
+    # While very many are silent at once, no count stands still: they have not all frozen, but dial again, and the state
+    # server may be as busy with their counts as we are with them.
     are_many = len(silent) > N_SILENT
     return {host: seen(None if are_many else count, values.get(host.encode()), now_s) for host, count in silent.items()}
 
 
 class Counts:
-    """Reads the counts of silent agents, from a thread of its own, for as long as there are any.
-
-    Parameters
-    ----------
-    endpoint
-        The job's state server.
-    clock
-        Seconds.
-    look_after_s
-        For how long an agent is silent before its count is read.
-    """
+    """Reads the counts of silent agents, from a thread of its own, for as long as there are any."""
 
     def __init__(self, endpoint: Endpoint, clock: Callable[[], float], look_after_s: float) -> None:
-        self._look_after_s = look_after_s
+        self._look_after_s = look_after_s  # for how long an agent is silent before its count is read
         self._key = endpoint.key(COUNTS)
         self._client = endpoint.connect(timeout_s=ANSWER_S)
         self._clock = clock
@@ -82,20 +60,7 @@ class Counts:
         self._is_reading = False
 
     def unchanged_s(self, host: str, silent_s: float) -> float | None:
-        """Return for how many seconds the count of an agent has stood still; does not wait.
-
-        Parameters
-        ----------
-        host
-            Host name of its node.
-        silent_s
-            For how long nothing has come from it. Its count is read from now on if that is long.
-
-        Returns
-        -------
-        float or None
-            None: it is not known.
-        """
+        """Return for how many seconds the count of an agent has stood still; does not wait."""
         with self._changed:
             if silent_s <= self._look_after_s:
                 self._silent.pop(host, None)

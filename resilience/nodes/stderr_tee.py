@@ -13,8 +13,6 @@ import tty
 from collections import deque
 from contextlib import suppress
 
-__all__ = ["StderrTee"]
-
 CHUNK_BYTES = 1 << 16
 # What is read but not copied, and what the channel holds: no pipe is larger without privileges, and a pty holds less.
 MOST_PENDING_BYTES = CHUNK_BYTES + (1 << 20)
@@ -36,25 +34,11 @@ class StderrTee:
     The channel is a terminal if the target is one, so that the program shows its progress bars; otherwise it is a pipe.
     The program never waits for a target that is broken: what it writes is then only kept. Copying ends when every
     process that has the channel has closed it, or at `close`.
-
-    Parameters
-    ----------
-    target
-        File descriptor that everything is copied to.
-    ring_bytes
-        How many of the last bytes to keep.
-
-    Attributes
-    ----------
-    child_fd
-        What to give to the program as its standard error; -1 once it is closed here.
-    is_terminal
-        Whether the channel is a terminal.
     """
 
     def __init__(self, target: int = _STDERR, ring_bytes: int = 1 << 16) -> None:
-        self._target = target
-        self._ring_bytes = ring_bytes
+        self._target = target  # file descriptor that everything is copied to
+        self._ring_bytes = ring_bytes  # how many of the last bytes to keep
         self._ring = bytearray()
         self._cut = False
         # If our standard error was closed when we started, its number is by now that of some other file of ours.
@@ -77,10 +61,8 @@ class StderrTee:
             os.close(fd)
 
     def drain(self, deadline_s: float) -> bool:
-        """Wait until everything that was written before is copied; return whether it was in time.
-
-        It does not wait for the end of the stream, since another process may keep it open.
-        """
+        """Wait until everything that was written before is copied; return whether it was in time."""
+        # It does not wait for the end of the stream, since another process may keep it open.
         with self._changed:
             self._n_asked += 1
             request, enough = self._n_asked, self._n_copied + MOST_PENDING_BYTES
@@ -92,11 +74,9 @@ class StderrTee:
             )
 
     def last_lines(self, n_lines: int = 200) -> tuple[str, ...]:
-        """Return the last lines as plain text, without those that are empty.
-
-        A carriage return ends a line too. A first line of which only a part is kept is left out, unless it is the only
-        one.
-        """
+        """Return the last lines as plain text, without those that are empty."""
+        # A carriage return ends a line too. A first line of which only a part is kept is left out, unless it is the
+        # only one.
         with self._changed:
             kept, cut = bytes(self._ring), self._cut
         lines = _LINE_ENDS.split(_ESCAPES.sub("", kept.decode(errors="replace")))

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from laggard.resilience.agent.awake import Deadline
 
-__all__ = ["wait_for"]
-
 # Nobody notifies when a node falls silent.
 TICK_S = 0.25
 # After a look at all nodes that took long, so many times as long passes until the next one: to look after each of ten
@@ -19,17 +17,7 @@ _LONG_S = 0.001
 
 
 def wait_for(changed: threading.Condition, done: Callable[[], bool], deadline_s: float) -> bool:
-    """Wait until something holds; return False at the deadline.
-
-    Parameters
-    ----------
-    changed
-        Notified at every change; not held by the caller.
-    done
-        Whether it holds; called with ``changed`` held.
-    deadline_s
-        In seconds, counted only while we are awake.
-    """
+    """Wait until something holds; return False at the deadline."""
     deadline = Deadline(deadline_s)
     while True:
         with changed:

@@ -20,7 +20,6 @@ from typing import IO, Any, cast
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import (
     AgentProcess,
-    AllocationError,
     Tell,
     Unmanaged,
     clear_this_machine,
@@ -29,9 +28,7 @@ from laggard.resilience.allocation.base import (
     start_here,
 )
 from laggard.resilience.allocation.network import is_this_machine, listens
-from laggard.resilience.decision.options import UsageError
-
-__all__ = ["ASK_FOR_DEVICES", "DriverProcess", "RayAllocation", "RayNode", "RelayedAgent", "records_of"]
+from laggard.resilience.errors import AllocationError, UsageError
 
 ASK_FOR_DEVICES = "--devices"
 DRIVER_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.driver")
@@ -43,29 +40,15 @@ CLOSE_DEADLINE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RayNode:
-    """A node in Ray's records.
+    """A node in Ray's records."""
 
-    Attributes
-    ----------
-    id
-        The node's ID in Ray.
-    address, hostname, name
-        As its raylet reports them.
-    devices
-        Names of the GPUs that Ray assigns on the node, as in ``CUDA_VISIBLE_DEVICES`` there.
-    head
-        Whether Ray's head runs on the node.
-    offers
-        Whether Ray places tasks on it: whether it has processors or GPUs for them.
-    """
-
-    id: str
-    address: str
+    id: str  # the node's ID in Ray
+    address: str  # as its raylet reports them
     hostname: str
     name: str
-    devices: tuple[str, ...]
-    head: bool
-    offers: bool = True
+    devices: tuple[str, ...]  # names of the GPUs that Ray assigns on the node, as in `CUDA_VISIBLE_DEVICES` there
+    head: bool  # whether Ray's head runs on the node
+    offers: bool = True  # whether Ray places tasks on it: whether it has processors or GPUs for them
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> RayNode:
@@ -74,10 +57,8 @@ class RayNode:
 
 
 def records_of(nodes: Sequence[RayNode], virtual_gpus: int) -> dict[str, NodeRecord]:
-    """Return a record of each node by its ID in Ray, in the same order. Pure.
-
-    Nodes go by their host names. If two share a host name, all go by their names in Ray, or else by their addresses.
-    """
+    """Return a record of each node by its ID in Ray, in the same order. Pure."""
+    # Nodes go by their host names. If two share a host name, all go by their names in Ray, or else by their addresses.
     kind = naming(nodes)
     return {node.id: _record_of(node, getattr(node, kind), virtual_gpus) for node in nodes}
 
@@ -95,29 +76,7 @@ def _record_of(node: RayNode, name: str, virtual_gpus: int) -> NodeRecord:
 
 
 class DriverProcess:
-    """The process that is laggard's driver on the cluster; see :mod:`laggard.resilience.ray.driver`.
-
-    Parameters
-    ----------
-    address
-        ``host:port`` of the cluster's head.
-    with_devices
-        Whether to ask the nodes for the names of their GPUs.
-
-    Attributes
-    ----------
-    nodes
-        The nodes when it began.
-    joined
-        Those that have joined since, until somebody takes them from here.
-    draining
-        The nodes that Ray drains by their IDs, and until when (Unix time; 0: no limit).
-
-    Raises
-    ------
-    UsageError
-        If nothing answers there in time, or it is not a Ray cluster that we may use.
-    """
+    """The process that is laggard's driver on the cluster; see :mod:`laggard.resilience.ray.driver`."""
 
     def __init__(self, address: str, *, with_devices: bool = True) -> None:
         host, _, port = address.rpartition(":")
@@ -125,7 +84,7 @@ class DriverProcess:
             raise UsageError(f"RAY_ADDRESS={address} is not an address: give host:port of the head, or --wlm=local")
         if not listens(host, int(port)):
             raise UsageError(f"RAY_ADDRESS={address} does not answer: is the cluster up? --wlm=local runs without it")
-        self._address = address
+        self._address = address  # `host:port` of the cluster's head
         ours, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = ours
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -138,7 +97,9 @@ class DriverProcess:
                 start_new_session=True,
             )
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        # Those that have joined since, until somebody takes them from here
         self.joined: queue.SimpleQueue[RayNode] = queue.SimpleQueue()
+        # The nodes that Ray drains by their IDs, and until when (Unix time; 0: no limit)
         self.draining: Mapping[str, float] = {}
         threading.Thread(target=self._read, name="ray-driver", daemon=True).start()
         if (handshake := self._handshake()) is None:
@@ -146,7 +107,7 @@ class DriverProcess:
             self._process.kill()
             self.close()
             raise UsageError(f"RAY_ADDRESS={address} is not a Ray cluster that laggard can use: {reason}")
-        self.nodes = tuple(map(RayNode.of_json, handshake["nodes"]))
+        self.nodes = tuple(map(RayNode.of_json, handshake["nodes"]))  # the nodes when it began
 
     @property
     def pid(self) -> int:
@@ -165,13 +126,7 @@ class DriverProcess:
         return RelayedAgent(self.pid, os.fdopen(our_stdin, "wb"), os.fdopen(our_stdout, "rb"))
 
     def hold_all_but(self, node_ids: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """Hold all nodes but these; return which are alive, and which could not be held.
-
-        Raises
-        ------
-        AllocationError
-            If the cluster's head is lost.
-        """
+        """Hold all nodes but these; return which are alive, and which could not be held."""
         self._send({"do": "hold", "free": list(node_ids)})
         if (answer := self._next_answer(HOLD_DEADLINE_S)) is None:
             raise AllocationError(f"the Ray cluster at {self._address} is lost: {self._last_error_line()}")
@@ -254,31 +209,10 @@ class RayAllocation(Unmanaged):
     """The nodes of a Ray cluster that is already running; the primary is this machine.
 
     Other nodes that offer neither processors nor GPUs are left out: nothing of a program runs there.
-
-    Parameters
-    ----------
-    address
-        ``host:port`` of the cluster's head.
-    virtual_gpus
-        Virtual devices of each node, or 0 to use the GPUs that Ray has.
-
-    Raises
-    ------
-    UsageError
-        If there is no such cluster, or this machine is not one of its nodes.
-
-    Attributes
-    ----------
-    nodes
-        All nodes, the primary first; those that have been taken in since come last.
-    ids
-        Their IDs in Ray, by host name.
-    book_keeper
-        Whether the primary offers neither, so that it only holds State and the controller.
     """
 
     def __init__(self, address: str, virtual_gpus: int) -> None:
-        self.address = address
+        self.address = address  # `host:port` of the cluster's head
         self.driver = DriverProcess(address, with_devices=virtual_gpus == 0)
         here = [node for node in self.driver.nodes if is_this_machine(node.address)]
         if not here:
@@ -290,19 +224,19 @@ class RayAllocation(Unmanaged):
             (node for node in self.driver.nodes if node is not primary and node.offers), key=lambda node: node.name
         )
         records = records_of([primary, *others], virtual_gpus)
+        # Whether the primary offers neither, so that it only holds State and the controller
         self.book_keeper = not primary.offers
-        self.ids = {record.hostname: node_id for node_id, record in records.items()}
+        self.ids = {record.hostname: node_id for node_id, record in records.items()}  # their IDs in Ray, by host name
+        # All nodes, the primary first; those that have been taken in since come last
         self.nodes = tuple(records.values())
         self._naming = naming([primary, *others])
-        self._virtual_gpus = virtual_gpus
+        self._virtual_gpus = virtual_gpus  # virtual devices of each node, or 0 to use the GPUs that Ray has
         self._job = secrets.token_hex(8)
         self._marks = {record.hostname: self._mark(record) for record in self.nodes}
 
     def take_in(self, node: RayNode) -> NodeRecord | None:
-        """Return a record of a node that has joined the cluster; None if it is of no use, or was known before.
-
-        One with the name and the address of a node that was lost is that node: it comes back as lost nodes do.
-        """
+        """Return a record of a node that has joined the cluster; None if it is of no use, or was known before."""
+        # One with the name and the address of a node that was lost is that node: it comes back as lost nodes do.
         known = {record.hostname: record.address for record in self.nodes}
         name = getattr(node, self._naming)
         if not node.offers:

@@ -5,37 +5,29 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.decision.reasons import NodeWord, WhyLost
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeDownError, NodeFiles
+from laggard.resilience.errors import NodeDownError
+from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.program import JOB_CONFIG
 from laggard.resilience.ray.allocation import RayAllocation
 from laggard.resilience.ray.worker import HOOK, NODE_FILE, RUNTIME_DIR, node_file
 
-__all__ = ["AttachedCluster", "job_config"]
-
 
 def job_config(runtime_dir: Path, environ: Mapping[str, str]) -> str:
-    """Return the job configuration that Ray passes to every worker of the program. Pure.
-
-    It keeps what is configured already: a job submitted to Ray names the packages and the folder that it needs there.
-    """
+    """Return the job configuration that Ray passes to every worker of the program. Pure."""
+    # It keeps what is configured already: a job submitted to Ray names the packages and the folder that it needs there.
     config: dict[str, Any] = json.loads(environ.get(JOB_CONFIG, "{}"))
     runtime_env = {"worker_process_setup_hook": HOOK, **config.get("runtime_env", {})}
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), RUNTIME_DIR: str(runtime_dir)}
     return json.dumps({**config, "runtime_env": runtime_env})
-
-
-def _draining(until_s: float) -> str:
-    until = f", until {time.strftime('%H:%M:%S', time.localtime(until_s))}" if until_s else ""
-    return f"Ray drains it{until}"
 
 
 class AttachedCluster(Cluster):
@@ -43,15 +35,6 @@ class AttachedCluster(Cluster):
 
     Its Ray processes are neither started nor ended. Nodes that a launch does not use are held:
     nothing is placed on them.
-
-    Parameters
-    ----------
-    allocation, directory, setup, changed
-        As for :class:`Cluster`.
-    ray
-        The allocation, which is that cluster.
-    per_node
-        The program does not use Ray, so its nodes are held too.
     """
 
     # Messages relayed by Ray are late when processors are scarce. Ray itself reports a node that is gone.
@@ -68,8 +51,8 @@ class AttachedCluster(Cluster):
         per_node: bool,
     ) -> None:
         super().__init__(allocation, directory, setup, changed)
-        self._ray = ray
-        self._per_node = per_node
+        self._ray = ray  # the allocation, which is that cluster
+        self._per_node = per_node  # the program does not use Ray, so its nodes are held too
         self._pending_notices: list[str] = []
         self._missed: frozenset[str] = frozenset()
 
@@ -86,8 +69,8 @@ class AttachedCluster(Cluster):
         ids = {self._ray.ids[host]: host for host in roster.active}
         alive, missed = self._ray.driver.hold_all_but([] if self._per_node else list(ids))
         for dead in ids.keys() - alive:
-            self.nodes[ids[dead]].mark_ray_ended()
-            raise NodeDownError(ids[dead], "it has left the Ray cluster")
+            self.nodes[ids[dead]].ray.mark_ended()
+            raise NodeDownError("it has left the Ray cluster", ids[dead])
         hosts = {node_id: host for host, node_id in self._ray.ids.items()}
         self._pending_notices += [
             f"{hosts.get(node, node)} could not be held: others use it, and Ray may place the program on the rest of it"
@@ -105,10 +88,11 @@ class AttachedCluster(Cluster):
                 found.append(record)
         return found
 
-    def leaving(self) -> dict[str, str]:
+    def leaving(self) -> dict[str, NodeWord]:
         """Return the hosts that Ray drains, and until when."""
         draining = self._ray.driver.draining
-        return {host: _draining(draining[id_]) for host, id_ in self._ray.ids.items() if id_ in draining}
+        found = {host: draining[id_] for host, id_ in self._ray.ids.items() if id_ in draining}
+        return {host: NodeWord("Ray", host, "draining", until_s=until_s) for host, until_s in found.items()}
 
     def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
         """Ask the cluster's autoscaler for a number of nodes beside some that there are."""
@@ -123,12 +107,12 @@ class AttachedCluster(Cluster):
         variables = self.environment(node)
         return {**super()._files(node), NODE_FILE: node_file(self._ray.ids[node.hostname], variables)}
 
-    def why_lost(self, host: str) -> str:
+    def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
-        if node.ray == "ended" and not super()._is_lost(node):
-            return "Ray says that it is dead"
+        if node.ray.state == "ended" and not super()._is_lost(node):
+            return WhyLost("dead to Ray")
         return super().why_lost(host)
 
     def _is_lost(self, node: Node) -> bool:
-        return super()._is_lost(node) or node.ray == "ended"
+        return super()._is_lost(node) or node.ray.state == "ended"

@@ -20,22 +20,21 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
 from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.nodes.cluster import (
     RAY_ADDRESS,
     START_DEADLINE_S,
     STOP_DEADLINE_S,
     Cluster,
-    ClusterError,
     NodeFiles,
 )
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.ray.private_api import HeadClient, HeadNotAnsweringError
 from laggard.resilience.text import abbreviated
 from laggard.system.certificates import Authority
-
-__all__ = ["RayCluster"]
 
 POLL_S = 0.05
 # Virtual nodes share this machine's processors: if all started at once, each would take longer than Ray allows.
@@ -69,20 +68,7 @@ _TOKEN, _CERTIFICATE, _KEY, _AUTHORITY = "ray-token", "ray.crt", "ray.key", "ray
 
 
 class RayCluster(Cluster):
-    """Ray processes on the active nodes of an allocation.
-
-    Parameters
-    ----------
-    allocation, directory, setup, changed
-        As for :class:`Cluster`.
-    port
-        Port of Ray's head on the primary.
-
-    Raises
-    ------
-    ClusterError
-        If the directory's path is too long for Ray's sockets.
-    """
+    """Ray processes on the active nodes of an allocation."""
 
     def __init__(
         self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition, port: int
@@ -96,7 +82,7 @@ class RayCluster(Cluster):
         self._token = secrets.token_hex(32)
         self._authority = Authority()
         self.address = f"{self._primary.address}:{port}"
-        self._port = port
+        self._port = port  # port of Ray's head on the primary
         self._head: HeadClient | None = None
         self._waiting: list[str] = []
         self._offered: frozenset[str] = frozenset()  # the hosts on which Ray may place something
@@ -117,20 +103,15 @@ class RayCluster(Cluster):
         }
 
     def restart(self, roster: Roster) -> None:
-        """End Ray on every node and begin to start it again with a new head.
-
-        The old head is lost, or it offers devices that are not to be used any more, or hides some that are.
-
-        Raises
-        ------
-        ClusterError
-            If a node's old Ray processes do not end in time.
-        """
-        up = [node for node in self.nodes.values() if node.ray == "up"]
+        """End Ray on every node and begin to start it again with a new head."""
+        # The old head is lost, or it offers devices that are not to be used any more, or hides some that are.
+        up = [node for node in self.nodes.values() if node.ray.state == "up"]
         for node in up:
-            node.stop_ray()
-        if not self._wait_for(lambda: all(node.ray != "up" or self._is_lost(node) for node in up), STOP_DEADLINE_S):
-            slow = abbreviated([node.record.hostname for node in up if node.ray == "up"])
+            node.ray.stop()
+        if not self._wait_for(
+            lambda: all(node.ray.state != "up" or self._is_lost(node) for node in up), STOP_DEADLINE_S
+        ):
+            slow = abbreviated([node.record.hostname for node in up if node.ray.state == "up"])
             raise ClusterError(f"the old Ray processes could not be ended on {slow}")
         self._head = None
         self._joined = set()
@@ -139,32 +120,36 @@ class RayCluster(Cluster):
     def warm_up(self, hosts: Iterable[str]) -> None:
         """Prepare nodes that may soon be swapped in."""
         for host in hosts:
-            self.nodes[host].warm_up()
+            self.nodes[host].ray.warm_up()
 
     def begin_change(self, roster: Roster) -> None:
         """Begin to start Ray on the hosts of a launch where it is not up; :meth:`finish_change` does the rest."""
         self._offered = frozenset(roster.active)
-        self._waiting = [host for host in roster.up if self.nodes[host].ray == "down"]
+        self._waiting = [host for host in roster.up if self.nodes[host].ray.state == "down"]
         self._attempts.clear()
         self._start_waiting()
 
     def _start_waiting(self) -> None:
         """Start Ray on the hosts that wait for it; on this machine not too many at once."""
-        joining = sum(node.ray == "up" and node.record.address not in self._joined for node in self.nodes.values())
+        joining = sum(
+            node.ray.state == "up" and node.record.address not in self._joined for node in self.nodes.values()
+        )
         while self._waiting:
             node = self.nodes.get(self._waiting[0])
             if node is not None:
                 if joining >= MAX_JOINING and is_loopback(node.record.address):
                     return
-                node.start_ray(self._ray_arguments(node.record))
+                node.ray.start(self._ray_arguments(node.record))
                 self._attempts[node.record.hostname] += 1
                 joining += 1
             del self._waiting[0]
 
     def _try_again(self) -> None:
         """Queue the hosts again whose Ray ended before it had joined."""
-        for host in [host for host, node in self.nodes.items() if node.ray == "ended" and self._may_try_again(node)]:
-            self.nodes[host].ray = "down"
+        for host in [
+            host for host, node in self.nodes.items() if node.ray.state == "ended" and self._may_try_again(node)
+        ]:
+            self.nodes[host].ray.state = "down"
             self._waiting.append(host)
 
     def _may_try_again(self, node: Node) -> bool:
@@ -176,11 +161,11 @@ class RayCluster(Cluster):
         """Leave exactly a launch's hosts in the cluster, and no process of a launch before ``launch`` on any host."""
         wanted = [self.nodes[host] for host in roster.up]
         self._raise_if_lost(wanted)
-        leaving = [node for node in self.nodes.values() if node.ray == "up" and node not in wanted]
+        leaving = [node for node in self.nodes.values() if node.ray.state == "up" and node not in wanted]
         for node in leaving:
-            node.stop_ray()
+            node.ray.stop()
         n_ended = self._end_leftovers(launch)
-        self._wait_for(lambda: all(node.ray != "up" or self._is_lost(node) for node in leaving), STOP_DEADLINE_S)
+        self._wait_for(lambda: all(node.ray.state != "up" or self._is_lost(node) for node in leaving), STOP_DEADLINE_S)
         self._wait_until_members(wanted)
         return n_ended
 
@@ -193,11 +178,11 @@ class RayCluster(Cluster):
         self._joined.discard(node.record.address)
         super().take_back(node)
 
-    def why_lost(self, host: str) -> str:
+    def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
-        if node.ray == "ended" and not super()._is_lost(node):
-            return "Ray on it has ended"
+        if node.ray.state == "ended" and not super()._is_lost(node):
+            return WhyLost("Ray ended")
         return super().why_lost(host)
 
     def killed_workers(self, since_s: float) -> list[ProcessEnd]:
@@ -225,7 +210,7 @@ class RayCluster(Cluster):
         return {**super()._files(node), **keys}
 
     def _is_lost(self, node: Node) -> bool:
-        return super()._is_lost(node) or (node.ray == "ended" and not self._may_try_again(node))
+        return super()._is_lost(node) or (node.ray.state == "ended" and not self._may_try_again(node))
 
     def _ray_arguments(self, node: NodeRecord) -> list[str]:
         role = ["--head", f"--port={self._port}", "--include-dashboard=false", "--no-monitor"]
@@ -258,7 +243,7 @@ class RayCluster(Cluster):
                 missing = [node for node in nodes if node.record.address not in members]
                 for node in missing:
                     self._attempts[node.record.hostname] = JOIN_ATTEMPTS
-                    node.mark_ray_ended()
+                    node.ray.mark_ended()
                 self._raise_if_lost(missing)
                 others = abbreviated(sorted(members - addresses))
                 raise ClusterError(f"{others} did not leave the cluster within {START_DEADLINE_S:.0f} s")
@@ -276,4 +261,4 @@ class RayCluster(Cluster):
         return self._head.alive_addresses()
 
     def _last_words(self, node: Node) -> str:
-        return node.last_words or "no log"
+        return node.ray.last_words or "no log"

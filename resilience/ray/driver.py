@@ -58,8 +58,6 @@ from laggard.resilience.decision.pace import LEASE_S
 from laggard.resilience.ray.allocation import ASK_FOR_DEVICES
 from laggard.resilience.ray.private_api import ask_autoscaler, draining_nodes, ping_head
 
-__all__ = ["main"]
-
 HEAD_DEADLINE_S = 5.0
 DEVICES_DEADLINE_S = 20.0
 REFRESH_INTERVAL_S = 1.0
@@ -161,10 +159,8 @@ class HeldNodes:
         self._held: dict[str, PlacementGroup] = {}
 
     def hold_all_but(self, free: Sequence[str]) -> dict[str, list[str]]:
-        """Hold all other nodes; return which are alive, and which could not be held because somebody else uses them.
-
-        A node that has just crashed is neither held nor known to be dead, so it is waited for too.
-        """
+        """Hold all other nodes; return which are alive, and which could not be held because somebody else uses them."""
+        # A node that has just crashed is neither held nor known to be dead, so it is waited for too.
         self._free = set(free)
         until_s = time.monotonic() + HOLD_DEADLINE_S
         while True:
@@ -191,7 +187,8 @@ class HeldNodes:
 class Send(Protocol):
     """Sends an answer to the controller."""
 
-    def __call__(self, event: str, **fields: object) -> None: ...
+    def __call__(self, event: str, **fields: object) -> None:
+        """Send an event with its fields."""
 
 
 class Watch:
@@ -266,10 +263,8 @@ def runs_programs(node: dict[str, Any]) -> dict[str, float]:
 
 
 def raylet_devices() -> list[str] | None:
-    """Return the devices that the raylet of this worker was given; None: those of its machine.
-
-    Ray changes the variable in its workers, and a raylet is the parent of its workers.
-    """
+    """Return the devices that the raylet of this worker was given; None: those of its machine."""
+    # Ray changes the variable in its workers, and a raylet is the parent of its workers.
     return listed_devices(psutil.Process(os.getppid()).environ())
 
 

@@ -17,8 +17,6 @@ import threading
 from laggard.resilience.agent.processes import end_descendants
 from laggard.resilience.ray.private_api import ray_command, replace_dashboard_agent
 
-__all__ = ["main"]
-
 END_DEADLINE_S = 5.0
 
 

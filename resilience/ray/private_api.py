@@ -15,17 +15,6 @@ from typing import Any
 
 from laggard.errors import LaggardError
 
-__all__ = [
-    "HeadClient",
-    "HeadNotAnsweringError",
-    "KilledWorker",
-    "ask_autoscaler",
-    "draining_nodes",
-    "ping_head",
-    "ray_command",
-    "replace_dashboard_agent",
-]
-
 _SECRETS = ("RAY_AUTH_", "RAY_TLS_", "RAY_USE_TLS")
 _ALIVE = 0
 _TIMEOUT_S = 5.0
@@ -33,63 +22,28 @@ _DASHBOARD_AGENT_PORTS = ("METRICS_AGENT_PORT_NAME", "METRICS_EXPORT_PORT_NAME",
 
 
 class HeadNotAnsweringError(LaggardError, ConnectionError):
-    """Ray's head listens but does not answer.
+    """Ray's head listens at ``address`` but does not answer; ``reason`` is what Ray reported."""
 
-    Attributes
-    ----------
-    address
-        ``host:port`` of the head.
-    reason
-        What Ray reported.
-    """
-
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(address, reason)
-        self.address, self.reason = address, reason
-
-    def __str__(self) -> str:
-        return f"Ray's head at {self.address} does not answer: {self.reason}"
+    address: str
+    reason: str
+    template = "Ray's head at {address} does not answer: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class KilledWorker:
-    """A worker process that was killed, from the records of Ray's head.
+    """A worker process that was killed, from the records of Ray's head."""
 
-    Attributes
-    ----------
-    address
-        Of its node.
-    pid
-        Its process id there.
-    ended_s, ran_s
-        When it ended (Unix time), and after how many seconds.
-    out_of_memory
-        Whether Ray killed it, since its node was running out of memory.
-    """
-
-    address: str
-    pid: int
-    ended_s: float
+    address: str  # of its node
+    pid: int  # its process id there
+    ended_s: float  # when it ended (Unix time), and after how many seconds
     ran_s: float
-    out_of_memory: bool
+    out_of_memory: bool  # whether Ray killed it, since its node was running out of memory
 
 
 class HeadClient:
     """Reads the records of Ray's head about nodes and workers without becoming a driver.
 
     A driver would take part in the job.
-
-    Parameters
-    ----------
-    address
-        ``host:port`` of the head, which must be listening.
-    environment
-        The cluster's variables: the client finds its token through them.
-
-    Raises
-    ------
-    HeadNotAnsweringError
-        If the head does not answer in time.
     """
 
     def __init__(self, address: str, environment: dict[str, str]) -> None:
@@ -98,7 +52,7 @@ class HeadClient:
         from ray._raylet import GcsClient  # type: ignore[attr-defined]
         from ray.exceptions import RpcError
 
-        self._address = address
+        self._address = address  # `host:port` of the head, which must be listening
         try:
             self._client = GcsClient(address=address)
         except RpcError as error:
@@ -145,10 +99,8 @@ class HeadClient:
 
 
 def ask_autoscaler(bundles: Sequence[Mapping[str, float]]) -> None:
-    """Ask for a cluster in which these fit, one per node, whoever uses them; for a connected driver.
-
-    It holds until the next request, also when the driver has ended.
-    """
+    """Ask for a cluster in which these fit, one per node, whoever uses them; for a connected driver."""
+    # It holds until the next request, also when the driver has ended.
     from ray.autoscaler.sdk import request_resources
 
     request_resources(bundles=[dict(bundle) for bundle in bundles])
@@ -177,11 +129,9 @@ def ray_command() -> Callable[[Sequence[str]], None]:
 
 
 def replace_dashboard_agent() -> None:
-    """Make the raylets that this process starts run an idle process in place of the dashboard's agent.
-
-    No job of ours has a dashboard. Its agent takes half a second of CPU time when a node starts, and some more
-    while the node is up.
-    """
+    """Make the raylets that this process starts run an idle process in place of the dashboard's agent."""
+    # No job of ours has a dashboard. Its agent takes half a second of CPU time when a node starts, and some more while
+    # the node is up.
     from ray._private import ray_constants, services
 
     compiled: Any = importlib.import_module("ray._raylet")

@@ -10,8 +10,6 @@ import json
 import os
 from pathlib import Path
 
-__all__ = ["HOOK", "NODE_FILE", "RUNTIME_DIR", "node_file", "prepare"]
-
 HOOK = "laggard.resilience.ray.worker.prepare"
 RUNTIME_DIR = "LAGGARD_RUNTIME_DIR"
 NODE_FILE = "ray-node.json"
@@ -26,13 +24,7 @@ def node_file(node_id: str, variables: dict[str, str]) -> str:
 
 
 def prepare() -> None:
-    """Set the variables of this worker's node; Ray calls this when a worker starts.
-
-    Raises
-    ------
-    LookupError
-        If the job does not use this node.
-    """
+    """Set the variables of this worker's node; Ray calls this when a worker starts."""
     import ray
 
     node_id = ray.get_runtime_context().get_node_id()

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
 
-__all__ = ["Downsampler"]
-
 _SECOND_US = 1_000_000
 # What a bin holds before its first sample.
 _NOTHING: Mapping[np.ufunc, float] = {np.add: 0.0, np.minimum: np.inf, np.maximum: -np.inf}
@@ -22,35 +20,22 @@ class Downsampler:
 
     When the bins are used up, neighbours are merged and each bin is twice as wide from then on. So the size does not
     depend on how long a job runs, and the mean of a bin is the mean of all samples in it.
-
-    Parameters
-    ----------
-    start_us
-        Start of the first bin, as Unix time in microseconds; older samples are dropped.
-    bin_s
-        Width of a bin at first, in seconds.
-    n_bins
-        An even number.
-    max_series
-        Samples of further series are dropped.
     """
 
     def __init__(self, start_us: int, *, bin_s: float = 1.0, n_bins: int = 300, max_series: int = 12_000) -> None:
         if n_bins % 2 or n_bins <= 0:
             raise ValueError(f"n_bins must be an even number above 0, not {n_bins}")
         self.bin_us = round(bin_s * _SECOND_US)
-        self._start_us = start_us
-        self._n_bins = n_bins
-        self._max_series = max_series
+        self._start_us = start_us  # start of the first bin, as Unix time in microseconds; older samples are dropped
+        self._n_bins = n_bins  # an even number
+        self._max_series = max_series  # samples of further series are dropped
         self._series: dict[SeriesKey, tuple[np.ufunc, NDArray[np.float32], NDArray[np.float32]]] = {}
 
     def add(
         self, metric: str, tags: Mapping[str, str], times_us: Times, values: Floats, fold: np.ufunc = np.add
     ) -> None:
-        """Add samples of a series; those that are not finite are dropped.
-
-        ``fold`` is always the same for a series: ``np.add`` for the means, ``np.minimum`` or ``np.maximum`` for these.
-        """
+        """Add samples of a series; those that are not finite are dropped."""
+        # `fold` is always the same for a series: `np.add` for the means, `np.minimum` or `np.maximum` for these.
         good = np.isfinite(values) & (times_us >= self._start_us)
         times_us, values = times_us[good], values[good]
         if not len(times_us):

@@ -14,74 +14,35 @@ taken for steps. Without either, nobody knows what became progress, and the rati
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Literal
 
 from laggard.resilience.record.timeline import Launch, Timeline
-from laggard.resilience.text import duration
-
-__all__ = ["PART_NAMES", "SHOWN_FROM_S", "Basis", "EffectiveTime", "TimeParts", "effective_time"]
 
 Basis = Literal["steps", "commits"]
 """What progress is measured by."""
 
-PART_NAMES: Mapping[str, str] = {
-    "effective_s": "effective",
-    "slow_s": "waiting for a slow device",
-    "start_s": "starting",
-    "repeated_s": "repeated work",
-    "lost_s": "lost work",
-    "relaunch_s": "relaunching",
-    "waiting_s": "back-off",
-    "unsaved_s": "not kept yet",
-    "ending_s": "ending",
-    "unknown_s": "running, progress unknown",
-}
-"""What people call the parts of :class:`TimeParts`."""
 SHOWN_FROM_S = 0.05
 """A shorter part is not shown: it would read 0.0 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeParts:
-    """Seconds by what they were spent on. The parts of a job sum to its time.
+    """Seconds by what they were spent on. The parts of a job sum to its time."""
 
-    Attributes
-    ----------
-    effective_s
-        Became progress that was kept.
-    slow_s
-        Became such progress too, but only waited for a slow device; also in launches of which that is unknown.
-    start_s
-        Until the program was started, and from then to its first step.
-    repeated_s
-        Repeated steps that an earlier launch had taken.
-    lost_s
-        Work that was not kept, and the time until a failure was noticed.
-    relaunch_s
-        From the decision to relaunch to the next launch, but for the back-off.
-    waiting_s
-        Back-off after failures.
-    unsaved_s
-        Since the newest progress of a launch that is running: not kept yet.
-    ending_s
-        From the end of the last launch to the end of the job.
-    unknown_s
-        Launches of a program of which nobody knows what became progress.
-    """
-
-    effective_s: float = 0.0
+    effective_s: float = 0.0  # became progress that was kept
+    # Became such progress too, but only waited for a slow device; also in launches of which that is unknown
     slow_s: float = 0.0
-    start_s: float = 0.0
-    repeated_s: float = 0.0
-    lost_s: float = 0.0
-    relaunch_s: float = 0.0
-    waiting_s: float = 0.0
-    unsaved_s: float = 0.0
-    ending_s: float = 0.0
-    unknown_s: float = 0.0
+    start_s: float = 0.0  # until the program was started, and from then to its first step
+    repeated_s: float = 0.0  # repeated steps that an earlier launch had taken
+    lost_s: float = 0.0  # work that was not kept, and the time until a failure was noticed
+    relaunch_s: float = 0.0  # from the decision to relaunch to the next launch, but for the back-off
+    waiting_s: float = 0.0  # back-off after failures
+    unsaved_s: float = 0.0  # since the newest progress of a launch that is running: not kept yet
+    ending_s: float = 0.0  # from the end of the last launch to the end of the job
+    unknown_s: float = 0.0  # launches of a program of which nobody knows what became progress
 
     def __add__(self, other: TimeParts) -> TimeParts:
         return TimeParts(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
@@ -98,24 +59,12 @@ class TimeParts:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveTime:
-    """Where a job's time went.
+    """Where a job's time went."""
 
-    Attributes
-    ----------
-    basis
-        What progress is measured by; None if nobody knows what became progress.
-    total_s
-        The job's time, in seconds.
-    parts
-        The parts of the whole job.
-    launches
-        The parts of each launch, and of the gap before it.
-    """
-
-    basis: Basis | None
-    total_s: float
-    parts: TimeParts
-    launches: tuple[TimeParts, ...]
+    basis: Basis | None  # what progress is measured by; None if nobody knows what became progress
+    total_s: float  # the job's time, in seconds
+    parts: TimeParts  # the parts of the whole job
+    launches: tuple[TimeParts, ...]  # the parts of each launch, and of the gap before it
 
     @property
     def ratio(self) -> float | None:
@@ -124,37 +73,17 @@ class EffectiveTime:
             return None
         return min(1.0, self.parts.effective_s / self.total_s)
 
-    def __str__(self) -> str:
-        if self.ratio is None:
-            why = "the program reports no steps and does not commit to State" if self.launches else "no launch began"
-            return f"effective training time: not known, since {why}"
-        return (
-            f"effective training time: {duration(self.parts.effective_s)} of {duration(self.total_s)} "
-            f"({100 * self.ratio:.0f} %), by the {_MEASURED_BY[self.basis]}"
-        )
-
     @property
     def rest(self) -> list[tuple[str, float]]:
-        """Where the rest of the time went, in words, and for how many seconds; the most first."""
-        named = [(PART_NAMES[name], seconds) for name, seconds in self.parts.by_name() if name != "effective_s"]
-        return sorted((part for part in named if part[1] >= SHOWN_FROM_S), key=lambda part: -part[1])
+        """Where the rest of the time went, by the names of the parts, and for how many seconds; the most first."""
+        shown = [each for each in self.parts.by_name() if each[0] != "effective_s" and each[1] >= SHOWN_FROM_S]
+        return sorted(shown, key=lambda part: -part[1])
 
 
 def effective_time(
     timeline: Timeline, now_s: float | None = None, slow_s: Sequence[float] | None = None
 ) -> EffectiveTime:
-    """Return where a job's time went.
-
-    Parameters
-    ----------
-    timeline
-        The job.
-    now_s
-        Unix time, if the job is running; None: it has ended.
-    slow_s
-        For how long each launch waited for a slow device, in seconds, as measured by probes; None: estimated by the
-        slowdowns of the verdicts, from each verdict on.
-    """
+    """Return where a job's time went."""
     end_s = max(timeline.began_s, timeline.ended_s if now_s is None else now_s)
     basis, best = _basis(timeline), -math.inf
     until_s = timeline.began_s  # all time before it has its part
@@ -189,7 +118,6 @@ def effective_time(
     return EffectiveTime(basis, end_s - timeline.began_s, sum(launches, rest), tuple(launches))
 
 
-_MEASURED_BY = {"steps": "steps that it reported", "commits": "commits to State", None: ""}
 _End = Literal["done", "failed", "running"]
 
 

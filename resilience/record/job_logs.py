@@ -6,21 +6,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["LOGS", "move_logs", "save_logs"]
-
 LOGS = "logs"
 
 
 def save_logs(runtime_dir: Path, logs: Mapping[str, Mapping[str, str]]) -> None:
-    """Write the logs of each host to its own folder, readable only by this user.
-
-    Parameters
-    ----------
-    runtime_dir
-        The job's private folder.
-    logs
-        By host name and file name.
-    """
+    """Write the logs of each host to its own folder, readable only by this user."""
     for host, texts in logs.items():
         if not texts:
             continue

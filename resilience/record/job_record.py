@@ -13,18 +13,17 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.control import NodeRecord
 from laggard.resilience.record.account import Account
-from laggard.resilience.record.journal import FORMAT, JOURNAL_FILE, Journal
+from laggard.resilience.record.entries import GaveUp
+from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
-
-__all__ = ["KEPT_JOBS", "JobCard", "make_record", "recorded", "records", "state_home"]
+from laggard.telemetry.course import JobBegan
 
 KEPT_JOBS = 20
 REPORT_DEADLINE_S = 30.0
@@ -38,20 +37,7 @@ def state_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_record(name: str, parent: Path | None = None) -> Path:
-    """Make the folder of a new job's record; in the user's folder, also remove the oldest records.
-
-    Parameters
-    ----------
-    name
-        Name and id of the job.
-    parent
-        Folder in which to make it; ``None``: the user's folder.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be made.
-    """
+    """Make the folder of a new job's record; in the user's folder, also remove the oldest records."""
     home = (state_home() if parent is None else parent).absolute()  # viewers may have another working directory
     folder = home / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,35 +57,9 @@ def _modified_s(folder: Path) -> float:
     return folder.stat().st_mtime
 
 
-@dataclass(frozen=True, slots=True)
-class JobCard:
-    """What identifies a job.
-
-    Attributes
-    ----------
-    name
-        Name of the program.
-    id
-        Distinguishes jobs of the same name.
-    command
-        The program's command line.
-    nodes
-        All nodes of the allocation.
-    level, port
-        Level of the telemetry, and port of its server.
-    """
-
-    name: str
-    id: str
-    command: Sequence[str]
-    nodes: Sequence[NodeRecord]
-    level: int
-    port: int
-
-
 @contextlib.contextmanager
 def recorded(
-    card: JobCard,
+    job: JobBegan,
     endpoint: Endpoint,
     account: Account,
     parent: Path | None,
@@ -107,36 +67,19 @@ def recorded(
     kept: bool,
     make_report: Callable[[Path], object],
 ) -> Iterator[Path | None]:
-    """Record a job for the length of a ``with`` block, then make its report, however the block ended.
-
-    Yields the folder of the record; None if there is none.
-
-    Parameters
-    ----------
-    card
-        The job.
-    endpoint
-        Its state server, where viewers find the journal.
-    account
-        Its lines go into the journal.
-    parent
-        Folder in which to make the record's own; ``None``: the user's folder.
-    kept
-        Whether to keep a record and make a report. The journal is published either way.
-    make_report
-        Makes the report of the record in a folder, there. Whatever goes wrong in it is told, and changes nothing else.
-    """
-    folder, trouble = _folder(card, parent) if kept else (None, None)
+    """Record a job for the length of a ``with`` block, then make its report, however the block ended."""
+    # Yields the folder of the record; None if there is none.
+    folder, trouble = _folder(job, parent) if kept else (None, None)
     journal = Journal(folder)
-    fields = asdict(card) | {"pid": os.getpid(), "machine": socket.gethostname()}
-    journal.write("job", format=FORMAT, **fields, folder=None if folder is None else str(folder))
+    kept_in = None if folder is None else str(folder)
+    journal.write(replace(job, pid=os.getpid(), machine=socket.gethostname(), folder=kept_in))
     progress = ProgressLog(journal.write, journal.clock.now_s)
     account.take_note, account.see_progress = journal.write, progress.see
     try:
-        with Recorder(endpoint, journal, progress, folder, card.level):
+        with Recorder(endpoint, journal, progress, folder, job.level):
             yield folder
     except Exception as error:
-        journal.write("error", why=str(error))
+        journal.write(GaveUp(str(error)))
         raise
     finally:
         trouble = trouble or journal.trouble
@@ -149,10 +92,10 @@ def recorded(
             account.tell("report", trouble, "bold yellow")
 
 
-def _folder(card: JobCard, parent: Path | None) -> tuple[Path | None, str | None]:
+def _folder(job: JobBegan, parent: Path | None) -> tuple[Path | None, str | None]:
     """Make the record's folder; return it, or what is wrong."""
     try:
-        return make_record(f"{card.name}-{card.id}", parent), None
+        return make_record(f"{job.name}-{job.id}", parent), None
     except OSError as error:
         return None, f"none: {error.filename}: {error.strerror}; name a writable folder with --report-dir"
 

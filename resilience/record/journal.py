@@ -1,37 +1,9 @@
 """The journal: a job's events, in a file and in the state server.
 
 The file ``job.jsonl`` holds one JSON object per line, written as things happen: after a controller was killed, it is
-complete up to that moment. Every entry has ``time_s`` (Unix time) and ``event``:
-
-==============  ====================================================================================================
-``event``       other fields
-==============  ====================================================================================================
-``job``         the first entry: ``format`` (1), ``name``, ``id``, ``command``, ``pid``, ``machine``, ``level`` and
-                ``port`` of the telemetry, ``folder`` (of this record, or null), ``nodes`` (the whole allocation; each
-                with ``hostname``, ``address``, ``devices``)
-``launch``      a launch began: ``launch``, ``nodes``, ``reserve`` (host names), ``gap`` (null, or ``stop_s``,
-                ``fence_s``, ``nodes_s``: the phases of the relaunch that led to it)
-``launch-end``  the launch ended, or a relaunch was decided: ``launch``, ``why``; ``cause`` (``end``, ``failure``,
-                ``node lost``, ``hang``, ``exclusion`` or ``stop``); ``wait_s``, the back-off before the next launch
-``progress``    how far a launch has come: ``launch``, ``commits`` (to State, by all launches so far), ``step`` (the
-                newest that it reported, or null), ``seen_s`` (Unix time at which that was first seen)
-``verdict``     a detector's verdict: ``host``, ``gpu``, ``slowdown``, ``severity``, ``evidence``, ``cause``,
-                ``action``, ``own_past``, ``at_times``
-``failure``     the program failed: ``sentence``, and what it is made of: ``host``, ``rank`` (or null), ``pid``,
-                ``exit_code``, ``job_exit_code``, ``ended_s``, ``ran_s``, ``quote``, ``cause``, ``kind``, ``response``,
-                ``fingerprint``, ``subject``, ``last_line`` (if no line says why), ``lingers_s`` (null, or for how long
-                it has been silent, if it does not end); ``evidence`` found on its nodes, by host name
-``hang``        the program hangs: ``launch``, ``sentence``, ``suspect`` (host name, or empty), ``stacks`` (null, or
-                the file in the record's folder with the stacks of all ranks)
-``left-out``    how many of the program's own metrics the record has no room for: ``n_metrics``
-``told``        a line of the log that the user saw: ``what``, ``text``
-``error``       laggard itself had to give up: ``why``
-``end``         the job ended: ``exit_code``, ``excluded`` (host names); only lines about its report follow, and
-                ``progress`` that was held back
-==============  ====================================================================================================
-
-The state server holds the same entries in the stream ``journal``, for viewers on other nodes. A reused state directory
-also holds the entries of earlier jobs; the newest ``job`` entry is where the current one begins.
+complete up to that moment. Every entry has ``time_s`` (Unix time) and the fields of its record, whose kind is in
+``is`` (:mod:`laggard.resilience.record.entries`). ``shown`` is the event as which telemetry
+shows an entry, with its text, for those who know nothing of the kinds; the first entry also has ``format``.
 """
 
 from __future__ import annotations
@@ -40,8 +12,8 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,18 +21,13 @@ import redis
 
 from laggard.errors import LaggardError
 from laggard.kvstore.client.connection import Endpoint
+from laggard.records import plain, record_of
+from laggard.resilience.decision import wording
+from laggard.resilience.record.entries import KINDS, FailureFound, HangFound, LaunchEnded, Record
+from laggard.resilience.text import printable
 from laggard.system.steady_clock import SteadyClock
-
-__all__ = [
-    "FORMAT",
-    "JOURNAL_FILE",
-    "LATEST_S",
-    "Entry",
-    "Journal",
-    "JournalError",
-    "published_entries",
-    "read_journal",
-]
+from laggard.telemetry.course import JobBegan
+from laggard.telemetry.events import MAX_TEXT, Event
 
 FORMAT = 1
 JOURNAL_FILE = "job.jsonl"
@@ -71,95 +38,81 @@ _MAX_PUBLISHED = 10_000
 
 
 class JournalError(LaggardError, ValueError):
-    """A journal cannot be read.
+    """A journal cannot be read; ``reason`` reads on from the ``path`` of its file."""
 
-    Attributes
-    ----------
-    path
-        The journal's file.
-    reason
-        What is wrong with it and what to do; reads on from the path.
-    """
+    path: Path
+    reason: str
+    template = "{path} {reason}"
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return f"{self.path} {self.reason}"
+class OtherFormatError(LaggardError, ValueError):
+    """A journal was written by another version of laggard; ``found`` is its format, ``reads`` the one that is read."""
+
+    found: object
+    reads: int
+    template = "format {found!r}, and this version of laggard reads {reads}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event of a job.
-
-    Attributes
-    ----------
-    time_s
-        Unix time.
-    event
-        Its kind.
-    fields
-        Its other fields, as plain JSON values.
-    """
+    """An event of a job: when it was (Unix time), and what it was."""
 
     time_s: float
-    event: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    record: Record
 
     def to_json(self) -> str:
         """Return the entry as one line of JSON."""
-        return json.dumps({"time_s": round(self.time_s, 3), "event": self.event, **self.fields})
+        written = {"format": FORMAT} if isinstance(self.record, JobBegan) else {}
+        shown = event_of(self)
+        of_telemetry = {} if shown is None else {"shown": plain(shown)}
+        return json.dumps({"time_s": round(self.time_s, 3)} | plain(self.record) | written | of_telemetry)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Entry:
-        """Parse a line that :meth:`to_json` wrote.
-
-        Raises
-        ------
-        ValueError
-            If it is not one.
-        """
+        """Parse a line that :meth:`to_json` wrote."""
         found = json.loads(text)
-        try:
-            entry = cls(float(found.pop("time_s")), str(found.pop("event")), found)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"it lacks {error}" if isinstance(error, KeyError) else str(error)) from error
-        if not 0 <= entry.time_s < LATEST_S:
-            raise ValueError(f"its time is {entry.time_s}")
-        return entry
+        time_s, name = record_of(_Time, found).time_s, str(found.get("is"))
+        if name == JobBegan.__name__ and (version := found.get("format")) != FORMAT:
+            raise OtherFormatError(version, FORMAT)
+        if name not in KINDS:
+            raise ValueError(f"there is no entry {name!r}")
+        if not 0 <= time_s < LATEST_S:
+            raise ValueError(f"its time is {time_s}")
+        return cls(time_s, record_of(KINDS[name], found, printable))
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    time_s: float
+
+
+def event_of(entry: Entry) -> Event | None:
+    """Return the event as which telemetry shows an entry; None if it does not."""
+    time_us = round(entry.time_s * 1_000_000)
+    match entry.record:
+        case FailureFound(failure):
+            return Event(time_us, "failure", wording.failure(failure)[:MAX_TEXT], failure.host)
+        case HangFound(_, hang):
+            return Event(time_us, "failure", wording.hang(hang)[:MAX_TEXT], hang.suspect)
+        case LaunchEnded(launch, why):
+            return Event(time_us, "launch-end", wording.reason(why)[:MAX_TEXT], launch=launch)
+    return None
 
 
 class Journal:
-    """Takes entries from any thread; writes them to the file at once, and to the state server on :meth:`publish`.
-
-    Parameters
-    ----------
-    folder
-        Folder for the file; ``None``: no file is written.
-
-    Attributes
-    ----------
-    changed
-        Set by each entry, to wake the publisher.
-    clock
-        Gives the times of the entries.
-    trouble
-        Why writing to the file was given up; ``None`` if it was not.
-    """
+    """Takes entries from any thread; writes them to the file at once, and to the state server on :meth:`publish`."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / JOURNAL_FILE
         self._lock = threading.Lock()
         self._unpublished: deque[str] = deque(maxlen=_MAX_PUBLISHED)
-        self.changed = threading.Event()
-        self.clock = SteadyClock()
-        self.trouble: str | None = None
+        self.changed = threading.Event()  # set by each entry, to wake the publisher
+        self.clock = SteadyClock()  # gives the times of the entries
+        self.trouble: str | None = None  # why writing to the file was given up; `None` if it was not
 
-    def write(self, event: str, /, **fields: object) -> None:
+    def write(self, record: Record) -> None:
         """Add an entry; if the file cannot be written, give it up and set ``trouble``."""
-        line = Entry(self.clock.now_s(), event, fields).to_json()
+        line = Entry(self.clock.now_s(), record).to_json()
         with self._lock:
             self._unpublished.append(line)
             if self._path is not None:
@@ -171,13 +124,7 @@ class Journal:
         self.changed.set()
 
     def publish(self, client: redis.Redis, endpoint: Endpoint) -> None:
-        """Send new entries to the state server.
-
-        Raises
-        ------
-        redis.RedisError
-            If it does not answer; the entries are kept for the next call.
-        """
+        """Send new entries to the state server."""
         while self._unpublished:
             line = self._unpublished[0]
             client.xadd(endpoint.key(_STREAM), {"entry": line}, maxlen=_MAX_PUBLISHED, approximate=True)
@@ -185,13 +132,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> list[Entry]:
-    """Return the entries of a file, without a last line that was cut short.
-
-    Raises
-    ------
-    JournalError
-        If it cannot be read, is not a journal, or was written by a newer version.
-    """
+    """Return the entries of a file, without a last line that was cut short."""
     try:
         *lines, rest = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -199,12 +140,8 @@ def read_journal(path: Path) -> list[Entry]:
     if rest and not lines:
         raise JournalError(path, "is not the journal of a job: it has no complete line")
     entries = list(_parsed(path, lines))
-    if not entries or entries[0].event != "job":
-        raise JournalError(path, "is not the journal of a job: its first entry is not 'job'")
-    if (version := entries[0].fields.get("format")) != FORMAT:
-        raise JournalError(
-            path, f"has format {version!r}, and this version of laggard reads {FORMAT}: use the version that wrote it"
-        )
+    if not entries or not isinstance(entries[0].record, JobBegan):
+        raise JournalError(path, "is not the journal of a job: its first entry is not its beginning")
     return entries
 
 
@@ -213,7 +150,7 @@ def published_entries(client: redis.Redis, endpoint: Endpoint) -> list[Entry]:
     found = cast("list[Any]", client.xrange(endpoint.key(_STREAM)))
     # An entry whose acknowledgement was lost is stored twice.
     entries = [Entry.from_json(line) for line in dict.fromkeys(fields[b"entry"] for _, fields in found)]
-    begins = [number for number, entry in enumerate(entries) if entry.event == "job"]
+    begins = [number for number, entry in enumerate(entries) if isinstance(entry.record, JobBegan)]
     return entries[begins[-1] :] if begins else []
 
 
@@ -221,6 +158,8 @@ def _parsed(path: Path, lines: Iterable[str]) -> Iterator[Entry]:
     for number, line in enumerate(lines, start=1):
         try:
             yield Entry.from_json(line)
+        except OtherFormatError as error:
+            raise JournalError(path, f"has {error}: use the version that wrote it") from error
         except ValueError as error:
             raise JournalError(path, f"is damaged: line {number} is not a journal entry: {error}") from error
 

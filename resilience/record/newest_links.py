@@ -12,8 +12,6 @@ from laggard.kvstore.series.streams import Sample
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.link_matrix import LEAF, SEND_TIME, Link
 
-__all__ = ["LinkLog", "NewestLinks"]
-
 # Of a node with eight partners each there are so many in a launch of 2,500 nodes.
 MAX_LINKS = 20_000
 _SECOND_US = 1_000_000
@@ -21,18 +19,11 @@ _SECOND_US = 1_000_000
 
 @dataclass(slots=True)
 class NewestLinks:
-    """The newest reading of each link in one launch, as far as its burst had as many bytes as bursts have now.
+    """The newest reading of each link in one launch, as far as its burst had as many bytes as bursts have now."""
 
-    Attributes
-    ----------
-    readings
-        Unix time in microseconds, and seconds, by sender and receiver.
-    leaves
-        The leaf switch of each node that knows its own.
-    """
-
+    # Unix time in microseconds, and seconds, by sender and receiver
     readings: dict[Link, tuple[int, float]] = field(default_factory=dict)
-    leaves: dict[str, str] = field(default_factory=dict)
+    leaves: dict[str, str] = field(default_factory=dict)  # the leaf switch of each node that knows its own
     _size: tuple[int, int] = (-1, 0)  # since which round bursts have how many bytes
 
     @property

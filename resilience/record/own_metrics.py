@@ -17,8 +17,6 @@ from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES
 from laggard.telemetry.page.content import MEAN, N_SERIES, OF_SERIES
 from laggard.telemetry.store.program_metrics import COLUMNS, STEP_S, merged_ranges
 
-__all__ = ["MAX_METRICS", "OwnMetrics", "chosen", "readable_steps"]
-
 MAX_METRICS = 32
 LOOK_BACK_S = 60
 # Programs send their samples in batches, and clocks differ.
@@ -39,24 +37,11 @@ def readable_steps(n_nodes: int) -> int:
 
 
 class OwnMetrics:
-    """Reads the program's own metrics from the nodes, and keeps them in at most 300 slices of time.
-
-    Parameters
-    ----------
-    asker
-        Asks the nodes.
-    start_us
-        Start of the job, as Unix time in microseconds.
-
-    Attributes
-    ----------
-    n_left_out
-        How many metrics the program has beyond :data:`MAX_METRICS`.
-    """
+    """Reads the program's own metrics from the nodes, and keeps them in at most 300 slices of time."""
 
     def __init__(self, asker: NodeAsker, start_us: int) -> None:
-        self.n_left_out = 0
-        self._asker = asker
+        self.n_left_out = 0  # how many metrics the program has beyond MAX_METRICS
+        self._asker = asker  # asks the nodes
         self._samples = Downsampler(start_us)
         self._n_series: dict[str, int] = {}
         self._kept: list[str] = []
@@ -65,15 +50,7 @@ class OwnMetrics:
         self._newest: dict[str, tuple[Times, dict[str, Floats]]] = {}
 
     def read(self, now_us: int) -> None:
-        """Ask the nodes.
-
-        Raises
-        ------
-        NodeError
-            If a node refuses.
-        redis.RedisError
-            If the state server does not answer.
-        """
+        """Ask the nodes."""
         hosts, now_step = self._asker.hosts(), now_us // _STEP_US
         steps = min(now_step - self._final_us // _STEP_US, readable_steps(len(hosts)))
         if steps <= 0:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 
 from laggard.resilience.record.account import TakesNote
-
-__all__ = ["ProgressLog"]
+from laggard.telemetry.course import LaunchProgressed, Progress
 
 MIN_INTERVAL_S = 1.0
 MAX_INTERVAL_S = 300.0
@@ -24,18 +23,11 @@ class ProgressLog:
 
     Each entry has the time at which its signs were first seen. A change that is not due yet is held back until it is,
     or until the launch is over; so the last change before a hang is recorded with its own time.
-
-    Parameters
-    ----------
-    take_note
-        Records an entry.
-    clock
-        Unix time.
     """
 
     def __init__(self, take_note: TakesNote, clock: Callable[[], float] = time.time) -> None:
-        self._take_note = take_note
-        self._clock = clock
+        self._take_note = take_note  # records an entry
+        self._clock = clock  # Unix time
         self._lock = threading.Lock()
         self._launch = -1
         self._began_s = 0.0
@@ -72,5 +64,8 @@ class ProgressLog:
             interval_s = AGE_SHARE * (seen_s - self._began_s)
             self._due_s = self._clock() + min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
         number = math.nan if step is None else float(step)
-        told_step = number if math.isfinite(number) else None  # JSON has neither NaN nor infinity
-        self._take_note("progress", launch=self._launch, commits=commits, step=told_step, seen_s=round(seen_s, 3))
+        self._take_note(
+            LaunchProgressed(
+                self._launch, Progress(round(seen_s, 3), commits, number if math.isfinite(number) else None)
+            )
+        )

@@ -25,15 +25,15 @@ from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.series.streams import Series
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.record.downsampler import Downsampler
+from laggard.resilience.record.entries import MetricsLeftOut
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.own_metrics import OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.telemetry.dumps.writing import write_dump
-from laggard.telemetry.nodes.bus import NodeAsker, NodeError
+from laggard.telemetry.errors import NodeError
+from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.gathering import gather
-
-__all__ = ["UTILIZATION", "Recorder"]
 
 _log = logging.getLogger("laggard.resilience")
 UTILIZATION = "DeviceUtilization"
@@ -54,31 +54,17 @@ _SECOND_US = 1_000_000
 
 
 class Recorder:
-    """Keeps the record of a job for the length of a ``with`` block.
-
-    Parameters
-    ----------
-    endpoint
-        The job's state server.
-    journal
-        The journal to publish there.
-    progress
-        Is shown how far the current launch has come, twice a second.
-    folder
-        Folder for the samples; ``None``: none are kept.
-    level
-        Telemetry level of the job.
-    """
+    """Keeps the record of a job for the length of a ``with`` block."""
 
     def __init__(
         self, endpoint: Endpoint, journal: Journal, progress: ProgressLog, folder: Path | None, level: int
     ) -> None:
-        self._endpoint = endpoint
+        self._endpoint = endpoint  # the job's state server
         self._client = endpoint.connect()
-        self._journal = journal
-        self._progress = progress
-        self._folder = folder
-        self._level = level
+        self._journal = journal  # the journal to publish there
+        self._progress = progress  # is shown how far the current launch has come, twice a second
+        self._folder = folder  # folder for the samples; `None`: none are kept
+        self._level = level  # telemetry level of the job
         self._series = Series(self._client, endpoint, launch=0)
         self._nodes = NodeAsker(self._client, endpoint)
         now_s = time.time()
@@ -173,7 +159,7 @@ class Recorder:
         begun_s = time.monotonic()
         if self._own_metrics.n_left_out > self._n_left_out:
             self._n_left_out = self._own_metrics.n_left_out
-            self._journal.write("left-out", n_metrics=self._n_left_out)
+            self._journal.write(MetricsLeftOut(self._n_left_out))
         old = self._saved
         parts = chain(self._samples.series(), self._links.series(), self._own_metrics.series())
         try:

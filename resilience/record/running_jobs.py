@@ -20,8 +20,7 @@ from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import PREFIX, runtime_root
 from laggard.resilience.record.journal import published_entries
 from laggard.resilience.text import abbreviated
-
-__all__ = ["RunningJob", "choose", "record_of_running", "running_jobs"]
+from laggard.telemetry.course import JobBegan
 
 ENDPOINT = "endpoint.json"
 ANSWER_DEADLINE_S = 2.0
@@ -29,22 +28,12 @@ ANSWER_DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A running job.
-
-    Attributes
-    ----------
-    name, id
-        Name of the program, and what distinguishes jobs of the same name.
-    folder
-        The job's private folder on this machine.
-    endpoint
-        Its state server, as reached from here.
-    """
+    """A running job."""
 
     name: str
     id: str
-    folder: Path
-    endpoint: Endpoint
+    folder: Path  # the job's private folder on this machine
+    endpoint: Endpoint  # its state server, as reached from here
 
     @property
     def full_name(self) -> str:
@@ -64,13 +53,7 @@ def running_jobs(root: Path | None = None) -> list[RunningJob]:
 
 
 def choose(jobs: Sequence[RunningJob], wanted: str | None) -> RunningJob:
-    """Return the job of that name or id; without one, the only job.
-
-    Raises
-    ------
-    UsageError
-        If no job matches, or several do.
-    """
+    """Return the job of that name or id; without one, the only job."""
     if not jobs:
         where = f"{runtime_root()}/{PREFIX}*"
         raise UsageError(
@@ -94,8 +77,9 @@ def record_of_running(wanted: str) -> Path | None:
         if wanted in {job.full_name, job.name, job.id}:
             with job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
                 entries = published_entries(client, job.endpoint)
-            if entries and (folder := entries[0].fields["folder"]) and Path(folder).exists():
-                return Path(folder)
+            begun = entries[0].record if entries else None
+            if isinstance(begun, JobBegan) and begun.folder and Path(begun.folder).exists():
+                return Path(begun.folder)
     return None
 
 

@@ -5,36 +5,38 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Literal, TypeVar
 
-from laggard.node_names import parted
+from laggard.detectors.verdict import Verdict
+from laggard.resilience.decision.events import ProgramHung, Reason
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.record.entries import (
+    FailureFound,
+    GaveUp,
+    HangFound,
+    JobEnded,
+    LaunchEndCause,
+    LaunchEnded,
+    MetricsLeftOut,
+    NodeAdded,
+    Told,
+)
 from laggard.resilience.record.journal import Entry
-from laggard.resilience.text import printable
+from laggard.telemetry import wording
+from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed, Progress
 from laggard.telemetry.events import Event
 
-__all__ = [
-    "Launch",
-    "LogLine",
-    "Progress",
-    "RecordedFailure",
-    "RecordedVerdict",
-    "Timeline",
-    "natural",
-    "timeline_of_entries",
-    "timeline_of_events",
-]
-
-_LAUNCH = re.compile(r"(\d+) began on (.+?)(?:, without (.+))?")
-_VERDICT = re.compile(r"(.*?)(?:; likely cause: (.*))? \(([^()]*), (report|restart)\)", re.DOTALL)
+_Kind = TypeVar("_Kind")
 _SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedVerdict:
-    """A verdict and its time; ``slowdown`` is NaN if unknown."""
+    """A verdict in words, and its time; ``slowdown`` is NaN and ``cause`` empty if unknown."""
 
     time_s: float
     host: str
@@ -44,6 +46,7 @@ class RecordedVerdict:
     evidence: str
     cause: str
     action: str
+    probe: str = ""
 
     @property
     def target(self) -> str:
@@ -62,83 +65,40 @@ class RecordedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class RecordedFailure:
-    """A failure of the program.
+    """A failure or a hang of the program."""
 
-    Attributes
-    ----------
-    time_s
-        Unix time at which it was known.
-    host, rank
-        Where it began; ``rank`` is None if unknown, and ``host`` of a hang is empty if unknown.
-    exit_code
-        Minus the signal number if the process was killed by a signal; None if it hangs.
-    kind, cause
-        ``program``, ``hardware``, ``network``, ``transient``, ``capacity``, ``unknown`` or ``hang``; and what it was,
-        in a few words, empty if unknown.
-    sentence
-        The failure in one sentence.
-    stacks
-        Name of the file in the record's folder with the stacks of all ranks; empty if there is none.
-    """
-
-    time_s: float
-    host: str
-    rank: int | None
-    exit_code: int | None
-    kind: str
-    sentence: str
+    time_s: float  # Unix time at which it was known
+    of: Failure | ProgramHung  # what happened
     stacks: str = ""
-    cause: str = ""
 
+    @property
+    def host(self) -> str:
+        """Where it began; empty if unknown."""
+        return self.of.host if isinstance(self.of, Failure) else self.of.suspect
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a launch had come at a Unix time: the commits to State by all launches, and the step it reported last."""
-
-    time_s: float
-    commits: int
-    step: float | None
+    @property
+    def kind(self) -> Kind | Literal["hang"]:
+        """What kind of trouble it is."""
+        return self.of.kind if isinstance(self.of, Failure) else "hang"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of the program.
+    """One launch of the program."""
 
-    Attributes
-    ----------
-    number
-        Number of the launch.
-    nodes, reserve
-        Host names.
-    primary
-        The node that holds State and the controller; if it is not one of ``nodes``, its devices are not in use.
-    began_s, ended_s
-        Unix times: when its program started, and when it ended or a relaunch was decided; NaN if unknown.
-    why
-        Why it ended.
-    gap_s
-        Length in seconds of each phase of the relaunch that led to this launch; empty for the first launch.
-    excluded
-        Hosts that the next launch does without.
-    cause
-        What kind of event ended it, as in the journal; empty if unknown.
-    wait_s
-        The back-off before the next launch, in seconds.
-    progress
-        How far it had come, in chronological order; empty if unknown.
-    """
-
-    number: int
+    number: int  # number of the launch
     nodes: tuple[str, ...]
     reserve: tuple[str, ...]
-    began_s: float
+    began_s: float  # Unix times: when its program started, and when it ended or a relaunch was decided; NaN if unknown
     ended_s: float = math.nan
-    why: str = ""
+    why: Reason = ()  # why it ended
+    # Length in seconds of each phase of the relaunch that led to this launch; empty for the first launch
     gap_s: Mapping[str, float] = field(default_factory=dict)
-    excluded: tuple[str, ...] = ()
-    cause: str = ""
-    wait_s: float = 0.0
-    progress: tuple[Progress, ...] = ()
+    excluded: tuple[str, ...] = ()  # hosts that the next launch does without
+    cause: LaunchEndCause | Literal[""] = ""  # what kind of event ended it, as in the journal; empty if unknown
+    wait_s: float = 0.0  # the back-off before the next launch, in seconds
+    progress: tuple[Progress, ...] = ()  # how far it had come, in chronological order; empty if unknown
+    # The node that holds State and the controller; if it is not one of `nodes`, its devices are not in use
     primary: str = ""
 
 
@@ -153,46 +113,22 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The course of a job.
-
-    Attributes
-    ----------
-    name
-        Name of the job.
-    command
-        Its command line; empty if unknown.
-    machine
-        Host name of its controller.
-    level
-        Telemetry level; None if unknown.
-    began_s, ended_s
-        Unix times; ``ended_s`` of a job without an end is the time of its last event.
-    exit_code
-        None if the job is still running, or was killed before it could record its end.
-    devices
-        Device names by host.
-    launches, verdicts, log, failures
-        In chronological order.
-    error
-        Why laggard itself had to give up; empty if it did not.
-    n_left_out
-        How many of the program's own metrics the record has no room for.
-    """
+    """The course of a job."""
 
     name: str
-    command: str
+    command: str  # its command line; empty if unknown
     machine: str
-    level: int | None
-    began_s: float
+    level: int | None  # telemetry level; None if unknown
+    began_s: float  # Unix times; `ended_s` of a job without an end is the time of its last event
     ended_s: float
-    exit_code: int | None
-    devices: Mapping[str, tuple[str, ...]]
-    launches: tuple[Launch, ...]
+    exit_code: int | None  # none if the job is still running, or was killed before it could record its end
+    devices: Mapping[str, tuple[str, ...]]  # device names by host
+    launches: tuple[Launch, ...]  # in chronological order
     verdicts: tuple[RecordedVerdict, ...]
     log: tuple[LogLine, ...]
     failures: tuple[RecordedFailure, ...] = ()
-    error: str = ""
-    n_left_out: int = 0
+    error: str = ""  # why laggard itself had to give up; empty if it did not
+    n_left_out: int = 0  # how many of the program's own metrics the record has no room for
 
     @property
     def hosts(self) -> list[str]:
@@ -230,42 +166,47 @@ def natural(name: str) -> tuple[object, ...]:
 
 
 def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
-    """Build a timeline from a journal; entries of unknown kinds are ignored.
-
-    Raises
-    ------
-    ValueError
-        If an entry of a known kind differs from its description in :mod:`laggard.resilience.record.journal`.
-    """
-    try:
-        return _timeline(entries)
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"an entry lacks {error}" if isinstance(error, KeyError) else str(error)) from error
+    """Build a timeline from a journal."""
+    job = entries[0].record
+    if not isinstance(job, JobBegan):
+        raise ValueError("its first entry is not the job's beginning")  # noqa: TRY004 - the file is wrong, not the caller
+    ends = [(time_s, end.exit_code) for time_s, end in _of(JobEnded, entries)]
+    given_up = _of(GaveUp, entries)
+    added = {added.node.hostname: added.node.devices for _, added in _of(NodeAdded, entries)}
+    hangs = (RecordedFailure(time_s, found.hang, found.stacks) for time_s, found in _of(HangFound, entries))
+    failures = (RecordedFailure(time_s, found.failure) for time_s, found in _of(FailureFound, entries))
+    return Timeline(
+        name=f"{job.name}-{job.id}",
+        command=" ".join(job.command),
+        machine=job.machine,
+        level=job.level,
+        began_s=entries[0].time_s,
+        ended_s=max([time_s for time_s, _ in (*ends, *given_up)], default=entries[-1].time_s),
+        exit_code=ends[-1][1] if ends else None,
+        devices={node.hostname: node.devices for node in job.nodes} | added,
+        launches=_with_excluded(_launches(entries)),
+        verdicts=tuple(_verdict(time_s, found) for time_s, found in _of(Verdict, entries)),
+        log=tuple(LogLine(time_s, line.what, line.text) for time_s, line in _of(Told, entries)),
+        failures=tuple(sorted((*failures, *hangs), key=lambda failure: failure.time_s)),
+        error=given_up[-1][1].why if given_up else "",
+        n_left_out=max((found.n_metrics for _, found in _of(MetricsLeftOut, entries)), default=0),
+    )
 
 
 def timeline_of_events(
     name: str, events: Sequence[Event], devices: Mapping[str, tuple[str, ...]], span_s: tuple[float, float]
 ) -> Timeline:
-    """Build a timeline from a dump, which holds less than a journal: for instance no gaps and no reasons.
-
-    Parameters
-    ----------
-    name
-        Name for the job.
-    events, devices, span_s
-        From the dump: its events, the device names by host, and its first and last Unix times.
-    """
+    """Build a timeline from a dump, which holds less than a journal: for instance no gaps and no reasons."""
     launches: list[Launch] = []
     verdicts: list[RecordedVerdict] = []
     for event in events:
         time_s = event.time_us / _SECOND_US
-        if event.kind == "launch" and (match := _LAUNCH.fullmatch(event.text)):
+        if event.kind == "launch" and event.launch is not None:
             if launches:
                 launches[-1] = replace(launches[-1], ended_s=time_s)
-            launches.append(Launch(int(match[1]), tuple(parted(match[2])), (), time_s))
-        elif event.kind == "verdict" and (match := _VERDICT.fullmatch(event.text)):
-            evidence, cause, severity, action = match.groups()
-            rest = (severity, evidence, cause or "unknown", action)
+            launches.append(Launch(event.launch, event.nodes, (), time_s))
+        elif event.kind == "verdict" and event.severity:
+            rest = (event.severity, event.text, event.cause, event.action, event.probe)
             verdicts.append(RecordedVerdict(time_s, event.host, event.gpu or None, math.nan, *rest))
     if launches:
         launches[-1] = replace(launches[-1], ended_s=span_s[1])
@@ -280,109 +221,36 @@ def timeline_of_events(
         devices=devices,
         launches=_with_excluded(launches),
         verdicts=tuple(verdicts),
-        log=tuple(LogLine(event.time_us / _SECOND_US, event.kind, event.text) for event in events),
+        log=tuple(LogLine(event.time_us / _SECOND_US, event.kind, wording.event(event)) for event in events),
     )
 
 
-def _timeline(entries: Sequence[Entry]) -> Timeline:
-    job = entries[0].fields
-    launches: list[Launch] = []
-    verdicts: list[RecordedVerdict] = []
-    log: list[LogLine] = []
-    failures: list[RecordedFailure] = []
+def _of(kind: type[_Kind], entries: Iterable[Entry]) -> list[tuple[float, _Kind]]:
+    """Return the records of one kind, each with its time."""
+    return [(entry.time_s, entry.record) for entry in entries if isinstance(entry.record, kind)]
+
+
+def _verdict(time_s: float, found: Verdict) -> RecordedVerdict:
+    cause = str(found.cause) if found.cause.is_known else ""
+    rest = (found.slowdown, found.severity, str(found.evidence), cause, found.action, found.evidence.probe)
+    return RecordedVerdict(time_s, found.host, found.gpu, *rest)
+
+
+def _launches(entries: Sequence[Entry]) -> Iterator[Launch]:
     progress: dict[int, list[Progress]] = {}
-    devices = {printable(node["hostname"]): _names(node["devices"]) for node in job["nodes"]}
-    exit_code, ended_s, error, n_left_out = None, entries[-1].time_s, "", 0
+    for _, each in _of(LaunchProgressed, entries):
+        progress.setdefault(each.launch, []).append(each.progress)
+    found: list[Launch] = []
     for entry in entries:
-        fields = entry.fields
-        match entry.event:
-            case "launch":
-                gap_s = {phase: float(seconds) for phase, seconds in (fields["gap"] or {}).items()}
-                nodes, reserve = _names(fields["nodes"]), _names(fields["reserve"])
-                # Journals of earlier versions lack the primary: it was the first node.
-                primary = printable(fields.get("primary") or next(iter(nodes), ""))
-                launches.append(Launch(fields["launch"], nodes, reserve, entry.time_s, gap_s=gap_s, primary=primary))
-            case "joined":
-                devices[printable(fields["hostname"])] = _names(fields["devices"])
-            case "launch-end" if launches:
-                launches[-1] = _ended(launches[-1], entry.time_s, fields)
-            case "progress":
-                progress.setdefault(int(fields["launch"]), []).append(_progress(fields))
-            case "verdict":
-                verdicts.append(_verdict(entry.time_s, fields))
-            case "failure":
-                failures.append(_failure(entry.time_s, fields))
-            case "hang":
-                failures.append(_hang(entry.time_s, fields))
-            case "told":
-                log.append(LogLine(entry.time_s, printable(fields["what"]), printable(fields["text"])))
-            case "left-out":
-                n_left_out = int(fields["n_metrics"])
-            case "error":
-                error, ended_s = printable(fields["why"]), entry.time_s
-            case "end":
-                exit_code, ended_s = fields["exit_code"], entry.time_s
-    return Timeline(
-        name=printable(f"{job['name']}-{job['id']}"),
-        command=" ".join(_names(job["command"])),
-        machine=printable(job["machine"]),
-        level=job["level"],
-        began_s=entries[0].time_s,
-        ended_s=ended_s,
-        exit_code=exit_code,
-        devices=devices,
-        launches=_with_excluded(_with_progress(launches, progress)),
-        verdicts=tuple(verdicts),
-        log=tuple(log),
-        failures=tuple(failures),
-        error=error,
-        n_left_out=n_left_out,
-    )
-
-
-def _ended(launch: Launch, time_s: float, fields: Mapping[str, Any]) -> Launch:
-    # Journals of earlier versions lack the cause and the back-off.
-    cause, wait_s = printable(fields.get("cause", "")), _finite(fields.get("wait_s", 0.0))
-    return replace(launch, ended_s=time_s, why=printable(fields["why"]), cause=cause, wait_s=wait_s)
-
-
-def _progress(fields: Mapping[str, Any]) -> Progress:
-    step = None if fields["step"] is None else _finite(fields["step"])
-    return Progress(_finite(fields["seen_s"]), int(fields["commits"]), step)
-
-
-def _finite(value: Any) -> float:
-    if not math.isfinite(number := float(value)):
-        raise ValueError(f"{value!r} is not a finite number")
-    return number
-
-
-def _with_progress(launches: Iterable[Launch], progress: Mapping[int, Sequence[Progress]]) -> Iterable[Launch]:
-    for launch in launches:
+        match entry.record:
+            case LaunchBegan(number, nodes, reserve, primary, gap):
+                gap_s = {} if gap is None else asdict(gap)
+                found.append(Launch(number, nodes, reserve, entry.time_s, gap_s=gap_s, primary=primary))
+            case LaunchEnded(_, why, cause, wait_s) if found:
+                found[-1] = replace(found[-1], ended_s=entry.time_s, why=why, cause=cause, wait_s=wait_s)
+    for launch in found:
         seen = sorted(progress.get(launch.number, ()), key=lambda each: each.time_s)
         yield replace(launch, progress=tuple(seen))
-
-
-def _failure(time_s: float, fields: Mapping[str, Any]) -> RecordedFailure:
-    rank = None if fields["rank"] is None else int(fields["rank"])
-    host, kind, sentence, cause = (printable(fields[name]) for name in ("host", "kind", "sentence", "cause"))
-    return RecordedFailure(time_s, host, rank, int(fields["exit_code"]), kind, sentence, cause=cause)
-
-
-def _hang(time_s: float, fields: Mapping[str, Any]) -> RecordedFailure:
-    host, sentence, stacks = (printable(fields[name] or "") for name in ("suspect", "sentence", "stacks"))
-    return RecordedFailure(time_s, host, None, None, "hang", sentence, stacks)
-
-
-def _verdict(time_s: float, fields: Mapping[str, Any]) -> RecordedVerdict:
-    slowdown = math.nan if fields["slowdown"] is None else float(fields["slowdown"])
-    rest = (printable(fields[name]) for name in ("severity", "evidence", "cause", "action"))
-    gpu = None if fields["gpu"] is None else printable(fields["gpu"])
-    return RecordedVerdict(time_s, printable(fields["host"]), gpu, slowdown, *rest)
-
-
-def _names(values: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(printable(value) for value in values)
 
 
 def _with_excluded(launches: Iterable[Launch]) -> tuple[Launch, ...]:

@@ -16,33 +16,21 @@ from laggard.resilience.record.effective_time import EffectiveTime, effective_ti
 from laggard.resilience.record.timeline import Launch, Timeline
 from laggard.resilience.report.panel import Panel, forward_filled, ratio_to_peers
 
-__all__ = ["Costs", "costs_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a job's time was spent on, in seconds.
+    """What a job's time was spent on, in seconds."""
 
-    Attributes
-    ----------
-    times
-        Where all of it went.
-    ran_s, slow_s, gap_s
-        For each launch: how long its program ran, at most how much of that it waited for a slow device, and how long
-        the relaunch that led to it took.
-    without_relaunch_s
-        How long the work done since the first relaunch for a slow device would have taken without a relaunch; NaN if
-        unknown.
-    with_relaunch_s
-        How long that work took, relaunches included; NaN if unknown.
-    """
-
-    times: EffectiveTime
+    times: EffectiveTime  # where all of it went
+    # For each launch: how long its program ran, at most how much of that it waited for a slow device, and how long the
+    # relaunch that led to it took
     ran_s: tuple[float, ...]
     slow_s: tuple[float, ...]
     gap_s: tuple[float, ...]
+    # How long the work done since the first relaunch for a slow device would have taken without a relaunch; NaN if
+    # unknown
     without_relaunch_s: float = math.nan
-    with_relaunch_s: float = math.nan
+    with_relaunch_s: float = math.nan  # how long that work took, relaunches included; NaN if unknown
 
     @property
     def saved_s(self) -> float:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats
-from laggard.node_names import joined
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.record import wording
 from laggard.resilience.record.timeline import RecordedVerdict, Timeline
 from laggard.resilience.report.inputs import ReportInputs
 from laggard.resilience.report.own_curve import OwnCurve
@@ -32,8 +33,6 @@ from laggard.telemetry.page.content import (
     numbers,
     unit_of,
 )
-
-__all__ = ["frozen"]
 
 # All lines of all metrics together; two bytes each, so the page stays below 3 MB.
 MAX_LINE_VALUES = 700_000
@@ -77,20 +76,27 @@ def events_of_timeline(timeline: Timeline) -> list[Event]:
     """Return what happened, in order, as a running job's server tells it."""
     events = []
     for launch in timeline.launches:
-        began = f"{launch.number} began on {joined(launch.nodes)}"
-        events.append(Event(_us(launch.began_s), "launch", began))
+        events.append(Event(_us(launch.began_s), "launch", launch=launch.number, nodes=launch.nodes))
         if not math.isnan(launch.ended_s):
-            events.append(Event(_us(launch.ended_s), "launch-end", f"{launch.number} ended: {launch.why}"))
-    events += [
-        Event(_us(each.time_s), "verdict", _words(each), each.host, each.gpu or "") for each in timeline.verdicts
-    ]
-    events += [Event(_us(each.time_s), "failure", each.sentence, each.host) for each in timeline.failures]
+            why = decision_wording.reason(launch.why)
+            events.append(Event(_us(launch.ended_s), "launch-end", why, launch=launch.number))
+    events += map(_of_verdict, timeline.verdicts)
+    events += [Event(_us(each.time_s), "failure", wording.failure(each), each.host) for each in timeline.failures]
     return sorted(events, key=lambda event: event.time_us)
 
 
-def _words(verdict: RecordedVerdict) -> str:
-    cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
-    return f"{verdict.evidence}{cause} ({verdict.severity}, {verdict.action})"
+def _of_verdict(of: RecordedVerdict) -> Event:
+    return Event(
+        _us(of.time_s),
+        "verdict",
+        of.evidence,
+        of.host,
+        of.gpu or "",
+        severity=of.severity,
+        cause=of.cause,
+        action=of.action,
+        probe=of.probe,
+    )
 
 
 def _span(timeline: Timeline, number: int) -> LaunchSpan:

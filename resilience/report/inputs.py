@@ -10,8 +10,7 @@ from pathlib import Path
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_SEPARATOR, RESERVE_PROBE_TIME
-from laggard.detectors.slow_gpu_judge import found_by
-from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, JournalError, read_journal
+from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, read_journal
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION
 from laggard.resilience.record.timeline import Timeline, natural, timeline_of_entries, timeline_of_events
@@ -28,8 +27,6 @@ from laggard.telemetry.page.content import metrics_of
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.store.history import History
-
-__all__ = ["ReportInputs", "read_inputs"]
 
 MAX_PROBES = 4
 MAX_LINK_LAUNCHES = 20
@@ -62,22 +59,11 @@ class ReportInputs:
 
 
 def read_inputs(path: Path) -> ReportInputs:
-    """Read the record of a job, or one or more dumps.
-
-    Raises
-    ------
-    JournalError, DumpError
-        If there is nothing to read, or it cannot be read; the message names the file and what to do.
-    """
+    """Read the record of a job, or one or more dumps."""
     journal = path / JOURNAL_FILE
     if journal.exists():
         store = read_dump([path]) if any(path.glob(_DUMP)) else None
-        entries = read_journal(journal)
-        try:
-            timeline = timeline_of_entries(entries)
-        except ValueError as error:
-            raise JournalError(journal, f"is damaged: {error}; name a dump beside it instead") from error
-        return _inputs(timeline, store, whole=True)
+        return _inputs(timeline_of_entries(read_journal(journal)), store, whole=True)
     if path.is_dir() and not any(path.glob(_DUMP)):
         raise DumpError(str(path), f"no job record ({JOURNAL_FILE}) and no dump ({_DUMP}) in it; name another folder")
     store = read_dump([path])
@@ -128,7 +114,7 @@ def _own_names(store: History, drawn: Collection[str]) -> list[str]:
 def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
     """Return a metric's sort key: the main probe, then probes with a verdict, then other probes, then the rest."""
     _, _, part = metric.partition(PROBE_SEPARATOR)
-    has_verdict = any(verdict.evidence.endswith(found_by(part)) for verdict in timeline.verdicts)
+    has_verdict = any(verdict.probe == part for verdict in timeline.verdicts)
     return "probe" not in metric, part != "", not has_verdict, metric
 
 

@@ -11,29 +11,15 @@ from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.resilience.report.panel import panel_of, percentile
 from laggard.telemetry.page.content import MEAN, OF_SERIES, n_series_of
 
-__all__ = ["OwnCurve", "own_curve"]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnCurve:
-    """The lowest, mean and highest value of a metric's series at each time.
-
-    Attributes
-    ----------
-    metric
-        Name of the metric.
-    n_series
-        How many series it has.
-    times_s
-        Unix times, ``(n,)``.
-    low, mean, high
-        Values, ``(n,)``; NaN where there is none.
-    """
+    """The lowest, mean and highest value of a metric's series at each time."""
 
     metric: str
-    n_series: int
-    times_s: Floats
-    low: Floats
+    n_series: int  # how many series it has
+    times_s: Floats  # Unix times, `(n,)`
+    low: Floats  # values, `(n,)`; NaN where there is none
     mean: Floats
     high: Floats
 

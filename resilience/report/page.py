@@ -11,7 +11,9 @@ from pathlib import Path
 from jinja2 import Environment
 
 from laggard.kvstore.client.connection import write_private
-from laggard.resilience.record.effective_time import PART_NAMES, SHOWN_FROM_S
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.record import wording
+from laggard.resilience.record.effective_time import SHOWN_FROM_S
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.timeline import Timeline
 from laggard.resilience.report.costs import costs_of
@@ -21,23 +23,22 @@ from laggard.resilience.report.time_bars import PART_ORDER, time_bars
 from laggard.resilience.text import abbreviated, clock, counted, duration
 from laggard.telemetry.page import frozen_document
 
-__all__ = ["PAGE_FILE", "write_report"]
-
 PAGE_FILE = "report.html"
 MAX_LOG_LINES = 500
 
 
 def write_report(inputs: ReportInputs, folder: Path) -> Path:
-    """Write the page to an existing folder; return its path.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write the page to an existing folder; return its path."""
     timeline, costs = inputs.timeline, costs_of(inputs.timeline, inputs.main_probe)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(duration=duration, abbreviated=abbreviated)
+    environment.filters.update(
+        duration=duration,
+        abbreviated=abbreviated,
+        reason=decision_wording.reason,
+        failure=wording.failure,
+        effective_time=wording.effective_time,
+        likely_cause=wording.likely_cause,
+    )
     bars = time_bars(timeline, costs.times)
     drawn = {part.name for bar in bars for part in bar.parts}
     values = {
@@ -45,7 +46,7 @@ def write_report(inputs: ReportInputs, folder: Path) -> Path:
         "costs": costs,
         "bars": bars,
         "shown_parts": [name for name in PART_ORDER if name in drawn],
-        "part_names": PART_NAMES,
+        "part_names": wording.PART_NAMES,
         "shown_from_s": SHOWN_FROM_S,
         "headline": _headline(timeline),
         "missing": _missing(inputs),

@@ -12,8 +12,6 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_SEPARATOR
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
 
-__all__ = ["Panel", "forward_filled", "panel_of", "ratio_to_peers"]
-
 _SECOND_US = 1_000_000
 MAX_BINS = 300
 # Wider than the usual interval between two samples, so that few bins are empty.
@@ -22,27 +20,13 @@ _BIN_SAMPLES = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One metric of many devices.
-
-    Attributes
-    ----------
-    metric
-        Name of the metric.
-    devices
-        Host and GPU of each row.
-    models
-        Model of each row's device; only devices of the same model are compared.
-    edges_s
-        Edges of the time bins as Unix times, ``(n_bins + 1,)``.
-    values
-        Means, ``(n_devices, n_bins)``; NaN where nothing was measured.
-    """
+    """One metric of many devices."""
 
     metric: str
-    devices: tuple[DeviceId, ...]
-    models: tuple[str, ...]
-    edges_s: Floats
-    values: Floats
+    devices: tuple[DeviceId, ...]  # host and GPU of each row
+    models: tuple[str, ...]  # model of each row's device; only devices of the same model are compared
+    edges_s: Floats  # edges of the time bins as Unix times, `(n_bins + 1,)`
+    values: Floats  # means, `(n_devices, n_bins)`; NaN where nothing was measured
 
     @property
     def in_seconds(self) -> bool:
@@ -60,17 +44,7 @@ class Panel:
 
 
 def panel_of(metric: str, series: Iterable[TimeSeries], order: Sequence[DeviceId] = ()) -> Panel | None:
-    """Average the series of one metric over a grid of time bins; None if there are no samples.
-
-    Parameters
-    ----------
-    metric
-        Name of the metric.
-    series
-        With the tags ``host`` and ``gpu``; several series of one device are merged.
-    order
-        Order of the devices; any others come last.
-    """
+    """Average the series of one metric over a grid of time bins; None if there are no samples."""
     with_samples = [each for each in series if len(each.times_us)]
     if not with_samples:
         return None
@@ -92,15 +66,7 @@ def panel_of(metric: str, series: Iterable[TimeSeries], order: Sequence[DeviceId
 
 
 def ratio_to_peers(panel: Panel, not_peers: Collection[DeviceId] = ()) -> Floats:
-    """Return each value over the median of the devices of its model at that time, ``(n_devices, n_bins)``.
-
-    Parameters
-    ----------
-    panel
-        The values.
-    not_peers
-        Devices left out of the medians, for instance those found slow.
-    """
+    """Return each value over the median of the devices of its model at that time, ``(n_devices, n_bins)``."""
     ratio = np.full_like(panel.values, np.nan)
     models = np.array(panel.models)
     is_peer = np.ones(len(panel.devices), np.bool_)

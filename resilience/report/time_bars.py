@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from laggard.resilience.record.effective_time import PART_NAMES, SHOWN_FROM_S, EffectiveTime
+from laggard.resilience.record import wording
+from laggard.resilience.record.effective_time import SHOWN_FROM_S, EffectiveTime
 from laggard.resilience.record.timeline import Timeline
 from laggard.resilience.text import duration
-
-__all__ = ["PART_ORDER", "Bar", "BarPart", "time_bars"]
 
 WIDTH = 1000.0
 PART_ORDER: tuple[str, ...] = (
@@ -60,7 +59,7 @@ def time_bars(timeline: Timeline, times: EffectiveTime) -> list[Bar]:
         for name in PART_ORDER:
             width = seconds.get(name, 0.0) / longest_s * WIDTH
             if seconds.get(name, 0.0) >= SHOWN_FROM_S:
-                drawn.append(BarPart(name, left, width, f"{PART_NAMES[name]} {duration(seconds[name])}"))
+                drawn.append(BarPart(name, left, width, f"{wording.PART_NAMES[name]} {duration(seconds[name])}"))
             left += width
         effective = "" if times.ratio is None else f"{duration(parts.effective_s)} effective"
         bars.append(Bar(launch.number, tuple(drawn), effective))

@@ -8,8 +8,6 @@ from itertools import groupby
 
 from laggard.resilience.views.snapshot import DeviceState
 
-__all__ = ["Grid", "grid_of", "neighbour"]
-
 MAX_LABEL = 20
 _Layout = tuple[bool, int]
 # From the roomiest: with the nodes' names or packed, and columns per device.
@@ -18,36 +16,17 @@ _LAYOUTS: tuple[_Layout, ...] = ((True, 2), (True, 1), (False, 2), (False, 1))
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where each device lies.
+    """Where each device lies."""
 
-    Attributes
-    ----------
-    places
-        Line and column of each device, in the order of the devices.
-    labels
-        Line, column and text of each name; none if the nodes are too many to be named.
-    cell
-        Columns per device.
-    height
-        Number of lines.
-    """
-
-    places: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int], ...]  # line and column of each device, in the order of the devices
+    # Line, column and text of each name; none if the nodes are too many to be named
     labels: tuple[tuple[int, int, str], ...]
-    cell: int
-    height: int
+    cell: int  # columns per device
+    height: int  # number of lines
 
 
 def grid_of(devices: Sequence[DeviceState], width: int, room: int) -> Grid:
-    """Return the roomiest grid of which all lines fit, or else the tightest.
-
-    Parameters
-    ----------
-    devices
-        The devices, those of a node together.
-    width, room
-        Columns and lines that there are.
-    """
+    """Return the roomiest grid of which all lines fit, or else the tightest."""
     nodes = [(host, len(list(group))) for host, group in groupby(devices, lambda device: device.host)]
     for named, cell in _LAYOUTS:
         grid = _arranged(nodes, max(1, width), named=named, cell=cell)

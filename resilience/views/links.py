@@ -17,16 +17,6 @@ from laggard.resilience.views.map import PEERS, Colouring, filled, legend_lines,
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.telemetry.link_matrix import MAX_NAMES, LinkMatrix, matrix_of
 
-__all__ = [
-    "cell_names",
-    "link_description",
-    "link_grid",
-    "link_legend",
-    "link_lines",
-    "link_summary",
-    "matrix_that_fits",
-]
-
 _BY = Colouring(PEERS)
 _NEVER, _NEVER_STYLE = "?", Style(dim=True)
 _ACCUSED = Style(color="red", bold=True)

@@ -18,21 +18,6 @@ from rich.text import Text
 from laggard.resilience.views.grid import Grid
 from laggard.resilience.views.snapshot import DeviceState
 
-__all__ = [
-    "PEERS",
-    "READINGS",
-    "Colouring",
-    "choices",
-    "colouring",
-    "description",
-    "filled",
-    "label_of",
-    "legend",
-    "legend_lines",
-    "line_of",
-    "map_lines",
-]
-
 PEERS = "peers"
 READINGS: Mapping[str, tuple[str, str]] = {
     "utilization_percent": ("utilisation", "%"),
@@ -83,18 +68,10 @@ _USED = ("primary", "in use")
 
 @dataclass(frozen=True, slots=True)
 class Colouring:
-    """What the map is coloured by.
+    """What the map is coloured by."""
 
-    Attributes
-    ----------
-    name
-        ``PEERS``, or the name of a reading.
-    low, high
-        The ends of a reading's scale.
-    """
-
-    name: str
-    low: float = 0.0
+    name: str  # `PEERS`, or the name of a reading
+    low: float = 0.0  # the ends of a reading's scale
     high: float = 1.0
 
     def value(self, device: DeviceState) -> float | None:

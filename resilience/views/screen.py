@@ -36,8 +36,6 @@ from laggard.resilience.views.tables import (
 )
 from laggard.telemetry.link_matrix import LinkMatrix
 
-__all__ = ["HELP", "KEYS", "Extent", "Page", "View", "extent_of", "header", "whole_screen"]
-
 Page = Literal["devices", "overview", "links", "nodes", "history", "metrics", "device"]
 KEYS: Mapping[Page, str] = {
     "devices": "↑↓ move|Enter open|o map|s sort|r reverse|n nodes|l links|h history|m metrics",
@@ -70,60 +68,29 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is on the screen.
+    """What is on the screen."""
 
-    Attributes
-    ----------
-    page
-        Which page.
-    sort, backwards
-        Order of the devices.
-    colour
-        How many times the map's colouring was changed.
-    selected, top
-        The selected row, and the first visible one.
-    device
-        The device whose details are shown, or that was last selected, by name: its row changes as the order does.
-    back
-        The page to which Esc leads from a device's details.
-    find
-        The text that is being searched for; None outside a search.
-    help
-        Whether the keys are explained.
-    """
-
-    page: Page = "devices"
-    sort: Sort = "worst"
+    page: Page = "devices"  # which page
+    sort: Sort = "worst"  # order of the devices
     backwards: bool = False
-    colour: int = 0
-    selected: int = 0
+    colour: int = 0  # how many times the map's colouring was changed
+    selected: int = 0  # the selected row, and the first visible one
     top: int = 0
+    # The device whose details are shown, or that was last selected, by name: its row changes as the order does
     device: str = ""
-    back: Page = "devices"
-    find: str | None = None
-    help: bool = False
+    back: Page = "devices"  # the page to which Esc leads from a device's details
+    find: str | None = None  # the text that is being searched for; None outside a search
+    help: bool = False  # whether the keys are explained
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a page has, and how much of it fits.
+    """What a page has, and how much of it fits."""
 
-    Attributes
-    ----------
-    rows
-        Names of all its rows (of the map: of its devices; of the matrix: of its links), in order.
-    room
-        Number of rows, or lines of the map, that fit on the screen.
-    grid
-        Where the devices or links lie; None but for the map and the matrix.
-    matrix
-        The matrix of links; None but for its page, or if no link was measured.
-    """
-
-    rows: Sequence[str]
-    room: int
-    grid: Grid | None = None
-    matrix: LinkMatrix | None = None
+    rows: Sequence[str]  # names of all its rows (of the map: of its devices; of the matrix: of its links), in order
+    room: int  # number of rows, or lines of the map, that fit on the screen
+    grid: Grid | None = None  # where the devices or links lie; None but for the map and the matrix
+    matrix: LinkMatrix | None = None  # the matrix of links; None but for its page, or if no link was measured
 
 
 def extent_of(snapshot: Snapshot, view: View, width: int, height: int, trouble: str = "") -> Extent:

@@ -9,15 +9,17 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from laggard.collectors.device import DeviceId
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.record import wording
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
-from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline, natural
+from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline, natural
 from laggard.resilience.text import printable
 from laggard.telemetry.link_matrix import Link
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["DEVICE_READINGS", "DeviceState", "NodeState", "Readings", "Role", "Snapshot", "UserMetric", "compose"]
 
 Role = Literal["primary", "book-keeper", "in use", "reserve", "excluded", "waiting"]
 
@@ -101,37 +103,22 @@ class UserMetric:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Recent telemetry, before it is combined with the job's timeline.
+    """Recent telemetry, before it is combined with the job's timeline."""
 
-    Attributes
-    ----------
-    devices, nodes
-        Newest values by device or host, then by metric.
-    probes
-        Recent probe times of each device, in seconds, oldest first.
-    models
-        Model of each device.
-    utilization
-        Recent utilization of each device, in percent, oldest first.
-    metrics
-        Newest values of the program's own metrics, by name.
-    missing
-        Nodes that did not answer.
-    links
-        Newest times of the bursts of the current launch, in seconds, by sender and receiver.
-    leaves
-        The leaf switch of each node, as far as it is known.
-    """
-
+    # Newest values by device or host, then by metric
     devices: Mapping[DeviceId, Mapping[str, float]] = field(default_factory=dict)
     nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # Recent probe times of each device, in seconds, oldest first
     probes: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
-    models: Mapping[DeviceId, str] = field(default_factory=dict)
+    models: Mapping[DeviceId, str] = field(default_factory=dict)  # model of each device
+    # Recent utilization of each device, in percent, oldest first
     utilization: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
+    # Newest values of the program's own metrics, by name
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    missing: Sequence[str] = ()
+    missing: Sequence[str] = ()  # nodes that did not answer
+    # Newest times of the bursts of the current launch, in seconds, by sender and receiver
     links: Mapping[Link, float] = field(default_factory=dict)
-    leaves: Mapping[str, str] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)  # the leaf switch of each node, as far as it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +164,7 @@ class Snapshot:
             "launches": [_launch_fields(launch) for launch in timeline.launches],
             "effective_time": self._times_fields(),
             "verdicts": [_fields(verdict) for verdict in timeline.verdicts],
-            "failures": [_fields(failure) for failure in timeline.failures],
+            "failures": [_failure_fields(failure) for failure in timeline.failures],
             "nodes": [_fields(node, verdicts="findings") for node in self.nodes],
             "devices": [_fields(device, peer_ratio="against_peers", verdict="finding") for device in self.devices],
             "metrics": [_fields(metric) for metric in self.metrics],
@@ -280,10 +267,8 @@ def _named(names: Mapping[str, str], values: Mapping[str, float]) -> dict[str, f
 
 
 def _fields(record: DataclassInstance, **keys: str) -> dict[str, Any]:
-    """Return a record's fields as JSON values; ``keys`` names those whose key in the JSON differs.
-
-    The JSON's keys are an interface that other programs read, so they do not follow our names.
-    """
+    """Return a record's fields as JSON values; ``keys`` names those whose key in the JSON differs."""
+    # The JSON's keys are an interface that other programs read, so they do not follow our names.
     fields = _plain(asdict(record))
     if fields.get("role") == "excluded":
         fields["role"] = "left out"
@@ -293,7 +278,15 @@ def _fields(record: DataclassInstance, **keys: str) -> dict[str, Any]:
 def _launch_fields(launch: Launch) -> dict[str, Any]:
     fields = _fields(launch, excluded="left_out")
     del fields["progress"]  # what follows from it is in the effective time
-    return fields
+    return fields | {"why": decision_wording.reason(launch.why)}
+
+
+def _failure_fields(failure: RecordedFailure) -> dict[str, Any]:
+    of = failure.of
+    rank, exit_code, cause = (of.rank, of.exit_code, of.cause) if isinstance(of, Failure) else (None, None, "")
+    words = {"sentence": wording.failure(failure), "stacks": failure.stacks, "cause": cause}
+    found = {"time_s": failure.time_s, "host": failure.host, "rank": rank, "exit_code": exit_code}
+    return found | {"kind": failure.kind} | words
 
 
 def _plain(value: Any) -> Any:

@@ -15,15 +15,14 @@ from laggard.collectors.links.collector import LINK_TIME
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.kvstore.series.streams import Series
 from laggard.resilience.errors import UsageError
-from laggard.resilience.record.journal import FORMAT, Entry, published_entries
+from laggard.resilience.record.journal import OtherFormatError, published_entries
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.running_jobs import RunningJob
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
+from laggard.telemetry.course import JobBegan
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.gathering import gather
-
-__all__ = ["LiveSource", "running_timeline"]
 
 # For devices in use and in reserve; the kernel is the same.
 PROBES = (PROBE_TIME, RESERVE_PROBE_TIME)
@@ -39,13 +38,7 @@ _SECOND_US = 1_000_000
 
 
 class LiveSource:
-    """A connection to a running job.
-
-    Parameters
-    ----------
-    job
-        The job to read.
-    """
+    """A connection to a running job."""
 
     def __init__(self, job: RunningJob) -> None:
         self._endpoint = job.endpoint
@@ -60,7 +53,7 @@ class LiveSource:
         self._utilization: dict[DeviceId, deque[float]] = {}
         self._names: list[str] = []
         self._names_due_s = 0.0
-        self._job = job
+        self._job = job  # the job to read
 
     def __enter__(self) -> Self:
         return self
@@ -71,25 +64,13 @@ class LiveSource:
         self._client.close()
 
     def snapshot(self) -> Snapshot:
-        """Return the current status of the job.
-
-        Raises
-        ------
-        redis.RedisError
-            If its state server does not answer: the job has ended, or the server is being restarted.
-        NodeError
-            If a node has too many samples.
-        UsageError
-            If the job was started by another version of laggard, or has only just started.
-        """
-        entries = _entries(self._client, self._job)
-        job = entries[0].fields
+        """Return the current status of the job."""
+        job, timeline = _course(self._client, self._job)
         self._read_probes()
         self._read_links()
-        timeline = timeline_of_entries(entries)
         links = self._links.of(timeline.launches[-1].number if timeline.launches else 0)
-        readings = replace(self._readings(job["level"]), links=links.seconds, leaves=links.leaves)
-        return compose(timeline, readings, time.time(), level=job["level"], port=job["port"])
+        readings = replace(self._readings(job.level), links=links.seconds, leaves=links.leaves)
+        return compose(timeline, readings, time.time(), level=job.level, port=job.port)
 
     def _read_probes(self) -> None:
         for metric in PROBES:
@@ -139,26 +120,18 @@ class LiveSource:
 
 
 def running_timeline(job: RunningJob) -> Timeline:
-    """Return the course of a running job so far.
-
-    Raises
-    ------
-    redis.RedisError
-        If its state server does not answer.
-    UsageError
-        If the job was started by another version of laggard, or has only just started.
-    """
+    """Return the course of a running job so far."""
     with job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
-        return timeline_of_entries(_entries(client, job))
+        return _course(client, job)[1]
 
 
-def _entries(client: redis.Redis, job: RunningJob) -> list[Entry]:
-    entries = published_entries(client, job.endpoint)
-    if not entries:
-        raise UsageError(f"{job.full_name} has only just started: try again in a few seconds")
-    if (version := entries[0].fields["format"]) != FORMAT:
+def _course(client: redis.Redis, job: RunningJob) -> tuple[JobBegan, Timeline]:
+    try:
+        entries = published_entries(client, job.endpoint)
+    except OtherFormatError as error:
         raise UsageError(
-            f"{job.full_name} was started by another version of laggard (its format is {version!r}, "
-            f"this version reads {FORMAT}): use the version that started it"
-        )
-    return entries
+            f"{job.full_name} was started by another version of laggard (its {error}): use the version that started it"
+        ) from error
+    if not entries or not isinstance(begun := entries[0].record, JobBegan):
+        raise UsageError(f"{job.full_name} has only just started: try again in a few seconds")
+    return begun, timeline_of_entries(entries)

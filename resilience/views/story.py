@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.record import wording
 from laggard.resilience.record.effective_time import SHOWN_FROM_S, EffectiveTime, TimeParts
 from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline
 from laggard.resilience.text import abbreviated, clock, counted, duration
-
-__all__ = ["MAX_LINES", "story"]
 
 MAX_LINES = 20
 _INDENT = " " * 9
@@ -32,20 +32,14 @@ class _Loss:
 
 
 def story(timeline: Timeline, times: EffectiveTime, *, running: bool) -> list[str]:
-    """Return the story of a job.
-
-    Parameters
-    ----------
-    timeline, times
-        The job, and where its time went.
-    running
-        Whether it has not ended yet.
-    """
-    lines = [f"{timeline.name}: {_outcome(timeline, times, running=running)}", str(times)]
+    """Return the story of a job."""
+    lines = [f"{timeline.name}: {_outcome(timeline, times, running=running)}", wording.effective_time(times)]
     if times.basis is None and times.launches:
         lines.append(f"{_INDENT}to do: report steps with Job.current().progress(step), or commit to State")
     if times.rest:
-        lines.append(f"the rest: {', '.join(f'{name} {duration(seconds)}' for name, seconds in times.rest)}")
+        lines.append(
+            f"the rest: {', '.join(f'{wording.PART_NAMES[part]} {duration(seconds)}' for part, seconds in times.rest)}"
+        )
     if timeline.error or (not timeline.launches and not running):
         lines.append(f"it ended {_before_what(timeline)}: {_last_words(timeline)}")
         lines.append(f"{_INDENT}to do: the log has more: 'laggard report {timeline.name}', and --verbose next time")
@@ -153,7 +147,9 @@ def _end(timeline: Timeline, launch: Launch, parts: TimeParts) -> _Loss:
         to_do += "; to lose less, commit or checkpoint more often"
     verdict = timeline.verdict_that_ended(launch)
     evidence = f" ({verdict.evidence})" if verdict is not None and parts.slow_s < SHOWN_FROM_S else ""
-    return _Loss(time_s, length_s, f"launch {launch.number} ended: {launch.why}{evidence}{lost}", to_do)
+    return _Loss(
+        time_s, length_s, f"launch {launch.number} ended: {decision_wording.reason(launch.why)}{evidence}{lost}", to_do
+    )
 
 
 def _to_do(timeline: Timeline, launch: Launch) -> str:
@@ -175,9 +171,8 @@ def _to_do(timeline: Timeline, launch: Launch) -> str:
 
 
 def _about_device(verdict: RecordedVerdict, *, excluded: bool) -> str:
-    cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
     rest = "before it is used again" if excluded else "or replace it: --resilient does, with a reserve (--idle)"
-    return f"run 'laggard doctor' on {verdict.host} {rest}{cause}"
+    return f"run 'laggard doctor' on {verdict.host} {rest}{wording.likely_cause(verdict.cause)}"
 
 
 def _about_failure(failure: RecordedFailure) -> str:

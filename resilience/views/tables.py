@@ -12,24 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.record import wording
 from laggard.resilience.record.timeline import LogLine, RecordedVerdict, natural
 from laggard.resilience.text import abbreviated, clock, duration
 from laggard.resilience.views.map import READINGS
 from laggard.resilience.views.snapshot import DeviceState, NodeState, Role, Snapshot, UserMetric
-
-__all__ = [
-    "SORTS",
-    "Sort",
-    "device_details",
-    "device_table",
-    "latest_notable_line",
-    "launch_table",
-    "log_lines",
-    "metric_table",
-    "node_table",
-    "sorted_devices",
-    "spark_scale",
-]
 
 Sort = Literal["worst", "name", "utilisation", "power", "temperature", "clock", "probe"]
 SORTS: tuple[Sort, ...] = ("worst", "name", "utilisation", "power", "temperature", "clock", "probe")
@@ -93,10 +81,8 @@ def sorted_devices(devices: Sequence[DeviceState], sort: Sort, *, backwards: boo
 def device_table(
     devices: Sequence[DeviceState], width: int, selected: int | None, snapshot: Snapshot
 ) -> RenderableType:
-    """Return a table of some of a job's devices, one line each; ``selected`` is the row to highlight.
-
-    A metric that was measured on no device of the job has no column.
-    """
+    """Return a table of some of a job's devices, one line each; ``selected`` is the row to highlight."""
+    # A metric that was measured on no device of the job has no column.
     if not snapshot.devices:
         return Text("the nodes of this job have no devices", "dim")
     wide = width >= WIDE
@@ -178,7 +164,7 @@ def launch_table(snapshot: Snapshot) -> Table:
             clock(launch.began_s - timeline.began_s),
             duration(end_s - launch.began_s),
             duration(sum(launch.gap_s.values())) if launch.gap_s else "",
-            Text(launch.why or "still running"),
+            Text(decision_wording.reason(launch.why) if launch.why else "still running"),
         )
     return table
 
@@ -240,9 +226,8 @@ def _line_style(line: LogLine) -> str:
 
 
 def _sentence(verdict: RecordedVerdict, snapshot: Snapshot) -> str:
-    cause = "" if verdict.cause == "unknown" else f"; likely cause: {verdict.cause}"
     at = clock(verdict.time_s - snapshot.timeline.began_s)
-    return f"{at} {verdict.severity}: {verdict.evidence}{cause}"
+    return f"{at} {verdict.severity}: {verdict.evidence}{wording.likely_cause(verdict.cause)}"
 
 
 def _verdict(device: DeviceState) -> Text:
@@ -279,10 +264,8 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def spark_scale(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of a sparkline's scale: the values' own, but at least a tenth apart.
-
-    So a step of 10 % goes from the lowest mark to the highest, and noise of 1 % is not made to look like one.
-    """
+    """Return the ends of a sparkline's scale: the values' own, but at least a tenth apart."""
+    # So a step of 10 % goes from the lowest mark to the highest, and noise of 1 % is not made to look like one.
     low, high = min(values), max(values)
     return low, max(high, 1.1 * low)
 

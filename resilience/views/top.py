@@ -27,9 +27,7 @@ from laggard.resilience.views.grid import Grid, neighbour
 from laggard.resilience.views.screen import Extent, Page, View, extent_of, whole_screen
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.resilience.views.tables import SORTS
-from laggard.telemetry.nodes.bus import NodeError
-
-__all__ = ["Keyboard", "after_key", "clamped", "found", "keys_of", "run_top"]
+from laggard.telemetry.errors import NodeError
 
 KEY_WAIT_S = 0.1
 # The rest of a key's escape sequence follows its first byte at once, usually over ssh too.
@@ -61,19 +59,7 @@ _SEQUENCES = {
 
 
 def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interval_s: float, console: Console) -> str:
-    """Show a job until the user quits or the job ends; return the reason for ending, empty if the user quit.
-
-    Parameters
-    ----------
-    take
-        Takes a snapshot.
-    has_ended
-        Whether the job has ended.
-    interval_s
-        Seconds between snapshots.
-    console
-        The terminal.
-    """
+    """Show a job until the user quits or the job ends; return the reason for ending, empty if the user quit."""
     view, snapshot, trouble = View(), take(), ""
     taken_s = due_s = time.monotonic()
     taking: Future[Snapshot] | None = None
@@ -113,17 +99,7 @@ def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interva
 
 
 def after_key(key: str, view: View, extent: Extent) -> View | None:
-    """Return the view after a key was pressed; None to quit.
-
-    Parameters
-    ----------
-    key
-        Name of the key, as :func:`keys_of` returns it.
-    view
-        The view before.
-    extent
-        The rows of its page, and how many of them fit.
-    """
+    """Return the view after a key was pressed; None to quit."""
     if view.find is not None:
         return clamped(_searched(key, view, view.find, extent), extent)
     if key == "q":
@@ -208,10 +184,8 @@ def _searched(key: str, view: View, find: str, extent: Extent) -> View:
 
 
 def found(rows: Sequence[str], text: str, at: int, step: int) -> int:
-    """Return the next row (``step`` 1), or the one before (-1), that contains a text; ``at`` if there is none.
-
-    With a step of 0 the row ``at`` itself comes first.
-    """
+    """Return the next row (``step`` 1), or the one before (-1), that contains a text; ``at`` if there is none."""
+    # With a step of 0 the row `at` itself comes first.
     there = [number for number, row in enumerate(rows) if text.lower() in row.lower()]
     if step < 0:
         return next((number for number in reversed(there) if number < at), at)

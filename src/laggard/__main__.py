@@ -6,17 +6,13 @@ import sys
 
 from laggard.interrupts import ended_by_interrupts
 
-__all__ = ["main"]
-
 EXIT_FAILURE, EXIT_NOT_CHECKED = 1, 3
 
 
 def main() -> int:
-    """Run the command line and return its exit code.
-
-    Where laggard's own libraries cannot be loaded, ``laggard doctor`` says nothing about the devices: its exit code is
-    not the one of a bad device.
-    """
+    """Run the command line and return its exit code."""
+    # Where laggard's own libraries cannot be loaded, `laggard doctor` says nothing about the devices: its exit code is
+    # not the one of a bad device.
     try:
         with ended_by_interrupts():
             from laggard.resilience.command import cli

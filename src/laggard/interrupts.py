@@ -8,15 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["ended_by_interrupts"]
-
 
 @contextmanager
 def ended_by_interrupts() -> Iterator[None]:
-    """End the process at once, with exit code 130, if Ctrl-C comes in this block: it has nothing to clean up.
-
-    Outside of the main thread, and where Ctrl-C is handled already, nothing changes.
-    """
+    """End the process at once, with exit code 130, if Ctrl-C comes in this block: it has nothing to clean up."""
+    # Outside of the main thread, and where Ctrl-C is handled already, nothing changes.
     changes = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from laggard.errors import LaggardError
 
-__all__ = ["LOG_VARIABLE", "LogLevelError", "configure_logging", "ends_of_logs", "last_line", "log_to_file"]
-
 LOG_VARIABLE = "LAGGARD_LOG"
 LEVELS = ("debug", "info", "warning", "error")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s [%(process)d]: %(message)s"
@@ -30,27 +28,12 @@ _PATTERNS = ("*.log", "ray/session_2*/logs/*.err", "ray/session_2*/logs/*.out")
 class LogLevelError(LaggardError, ValueError):
     """``LAGGARD_LOG`` names no level."""
 
-    def __init__(self, value: str) -> None:
-        super().__init__(value)
-        self.value = value
-
-    def __str__(self) -> str:
-        return f"{LOG_VARIABLE}={self.value} is not a level: use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
+    value: str
+    template = f"{LOG_VARIABLE}={{value}} is not a level: use {', '.join(LEVELS[:-1])} or {LEVELS[-1]}"
 
 
 def configure_logging(default: str = "info") -> None:
-    """Log to standard error what is of the level that ``LAGGARD_LOG`` names, or above it.
-
-    Parameters
-    ----------
-    default
-        Level without the variable. Standard error of a process on a node is its log file.
-
-    Raises
-    ------
-    LogLevelError
-        If ``LAGGARD_LOG`` names no level.
-    """
+    """Log to standard error what is of the level that ``LAGGARD_LOG`` names, or above it."""
     level = os.environ.get(LOG_VARIABLE) or default
     if level.lower() not in LEVELS:
         raise LogLevelError(level)
@@ -75,10 +58,8 @@ def log_to_file(path: Path) -> None:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that is not blank; empty where there is none.
-
-    Of a traceback this is the line that names the exception.
-    """
+    """Return the last line of a log that is not blank; empty where there is none."""
+    # Of a traceback this is the line that names the exception.
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LAST_BYTES))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["folded", "joined", "parted", "unfolded"]
-
 _NUMBERED = re.compile(r"(?P<before>.*?)(?P<digits>[0-9]+)(?P<after>[^0-9]*)", re.DOTALL)
 _FOLDED = re.compile(r"(.*)\[([0-9,-]+)\](.*)", re.DOTALL)
 # So many names are listed as they are.
@@ -25,10 +23,8 @@ def parted(text: str) -> list[str]:
 
 
 def folded(names: Iterable[str]) -> list[str]:
-    """Return names with their numbers folded as Slurm does, ``nid[00000-00125]``, each name once.
-
-    Names are folded together if they differ in their last number only, and are written with as many digits.
-    """
+    """Return names with their numbers folded as Slurm does, ``nid[00000-00125]``, each name once."""
+    # Names are folded together if they differ in their last number only, and are written with as many digits.
     matches = {name: _NUMBERED.fullmatch(name) for name in names}
     parts = [match.group("before", "digits", "after") for match in matches.values() if match is not None]
     padded = {

@@ -19,8 +19,6 @@ from laggard.system.memory import memory_limit_bytes
 from laggard.telemetry.dumps.writing import COLUMNS, SAMPLE_COLUMNS
 from laggard.telemetry.errors import DumpError
 
-__all__ = ["LATEST_S", "Lines"]
-
 LATEST_S = 1e11
 """No sample is of this Unix time or later."""
 MAX_ROW_CHARS = 1 << 20
@@ -36,31 +34,18 @@ class Lines:
     """The lines of all files: samples and summaries, with the numbers of their series and files.
 
     They, and what is made of them, take half of the memory that this process may have, at most.
-
-    Attributes
-    ----------
-    names
-        The metric and tags of each series.
-    samples
-        Columns: the numbers of the series and of the file, time in seconds, value.
-    summaries
-        Columns: the numbers of the series and of the file, width in seconds, start, and the rest of the line.
     """
 
     def __init__(self) -> None:
-        self.names: dict[tuple[str, str], int] = {}
+        self.names: dict[tuple[str, str], int] = {}  # the metric and tags of each series
+        # Columns: the numbers of the series and of the file, time in seconds, value
         self.samples = [_numbers(kind) for kind in "qqdd"]
+        # Columns: the numbers of the series and of the file, width in seconds, start, and the rest of the line
         self.summaries = [_numbers(kind) for kind in "qqdddddddd"]
         self._max_bytes = self._left_bytes = memory_limit_bytes() // 2
 
     def read(self, place: int, file: Path) -> None:
-        """Add the lines of a file, which has this place among the files.
-
-        Raises
-        ------
-        DumpError
-            If it is not a dump, or with it the dumps need too much memory; the message names file and line.
-        """
+        """Add the lines of a file, which has this place among the files."""
         for number, row in enumerate(_rows(file), start=2):
             try:
                 self._add(place, row)

@@ -25,26 +25,12 @@ from laggard.telemetry.store.summaries import COLUMNS as ROW_COLUMNS
 from laggard.telemetry.store.summaries import Summaries, n_rows, of_samples, where
 from laggard.telemetry.store.tiers import MINUTE_US, SECOND_TIER_US, TEN_SECONDS_US, Tiers
 
-__all__ = ["read_dump"]
-
 WIDTHS_US = (SECOND_TIER_US, TEN_SECONDS_US, MINUTE_US)
 _FOLD_SAMPLES = 2_000_000
 
 
 def read_dump(paths: Sequence[Path]) -> History:
-    """Read dumps into one history.
-
-    Parameters
-    ----------
-    paths
-        Files, or folders of files.
-
-    Raises
-    ------
-    DumpError
-        If a file is not a dump, or the dumps need more than half of the memory that this process may have; the message
-        names file and line.
-    """
+    """Read dumps into one history."""
     files = [file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])]
     if not files:
         raise DumpError(", ".join(map(str, paths)), f"there is no dump (*{SUFFIX}) here")

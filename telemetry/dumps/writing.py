@@ -25,14 +25,11 @@ from typing import TypeAlias
 from urllib.parse import urlencode
 
 from laggard.kvstore.series.timeseries import TimeSeries
-from laggard.telemetry.errors import DumpError
 from laggard.telemetry.events import Event, series_of_events
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.sources import unpack_series, unpack_summaries
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.history import Summarized
-
-__all__ = ["COLUMNS", "SAMPLE_COLUMNS", "SUFFIX", "DumpError", "Part", "parts_of_nodes", "write_dump"]
 
 SAMPLE_COLUMNS = ("time_s", "metric", "value", "host", "gpu", "tags")
 SUMMARY_COLUMNS = ("interval_s", "count", "sum", "min", "max", "last", "last_s")
@@ -45,24 +42,7 @@ Part: TypeAlias = TimeSeries | Summarized
 
 
 def write_dump(directory: str, name: str, now_s: float, parts: Iterable[Part]) -> Path:
-    """Write samples and summaries, atomically, to a new file ``<name>-<time>.csv.gz`` and return its path.
-
-    Parameters
-    ----------
-    directory
-        Created if it does not exist; empty: the working directory.
-    name
-        Beginning of the file's name.
-    now_s
-        Unix time, for the file's name.
-    parts
-        What to write.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; with the folder, which the system does not name when a disk is full.
-    """
+    """Write samples and summaries, atomically, to a new file ``<name>-<time>.csv.gz`` and return its path."""
     folder = Path(directory or ".")
     try:
         return _written(folder, name, now_s, parts)

@@ -11,8 +11,6 @@ from typing import Any
 from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.link_matrix import LEAF_SEND_TIME, MAX_NAMES
 
-__all__ = ["MAX_LINES", "JobShape", "fitted"]
-
 # Lines that a chart can show; with more, it shows the least, the mean and the greatest of them. A table of the links
 # of more nodes would have more rows than the server answers with.
 MAX_LINES = 256
@@ -25,24 +23,13 @@ Dashboard = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """What a dashboard is for.
+    """What a dashboard is for."""
 
-    Attributes
-    ----------
-    metrics
-        The metrics that the job has.
-    n_lines
-        Its nodes or its devices, whichever are more.
-    range_s
-        Unix times of its first and last sample if it has ended; None while it runs.
-    n_nodes
-        Its nodes; 0 if that is not known.
-    """
-
-    metrics: Collection[str]
-    n_lines: int
+    metrics: Collection[str]  # the metrics that the job has
+    n_lines: int  # its nodes or its devices, whichever are more
+    # Unix times of its first and last sample if it has ended; None while it runs
     range_s: tuple[float, float] | None = None
-    n_nodes: int = 0
+    n_nodes: int = 0  # its nodes; 0 if that is not known
 
 
 def fitted(dashboard: Mapping[str, Any], shape: JobShape) -> Dashboard:
@@ -64,10 +51,8 @@ def fitted(dashboard: Mapping[str, Any], shape: JobShape) -> Dashboard:
 
 
 def _filled(panels: Iterable[Dashboard], metrics: Collection[str]) -> list[Dashboard]:
-    """Return the panels that have something to draw, and the rows that have such panels.
-
-    Only what is read from the start of a job is left out if it is missing: test kernels and events come later.
-    """
+    """Return the panels that have something to draw, and the rows that have such panels."""
+    # Only what is read from the start of a job is left out if it is missing: test kernels and events come later.
     read = any(name in metrics for name in CATALOGUE)
     kept: list[Dashboard] = []
     for panel in panels:

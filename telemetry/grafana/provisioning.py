@@ -13,32 +13,13 @@ from laggard.kvstore.client.connection import write_private
 from laggard.telemetry.grafana.fitting import JobShape, fitted
 from laggard.telemetry.grafana.server_client import TOKEN_HEADER
 
-__all__ = ["DASHBOARDS", "write_grafana"]
-
 DASHBOARDS = ("overview.json", "device.json", "verdicts.json")
 _PACKAGE = "laggard.telemetry"
 _FOLDER = "grafana"
 
 
 def write_grafana(directory: Path, url: str, token: str = "", shape: JobShape | None = None) -> Sequence[Path]:
-    """Write what Grafana needs to show a job: start it with ``GF_PATHS_PROVISIONING=<directory>/provisioning``.
-
-    Parameters
-    ----------
-    directory
-        Created if it does not exist; files that laggard wrote there before are replaced.
-    url
-        Address at which Grafana reaches the telemetry server, for example ``http://localhost:4242``.
-    token
-        The server's token, so that it accepts annotations made in Grafana; only the owner can read the file with it.
-    shape
-        The job that the dashboards are for; None: any.
-
-    Returns
-    -------
-    sequence of Path
-        The files that were written.
-    """
+    """Write what Grafana needs to show a job: start it with ``GF_PATHS_PROVISIONING=<directory>/provisioning``."""
     directory = directory.absolute()
     boards, provisioning = directory / "dashboards", directory / "provisioning"
     for folder in (boards, provisioning / "datasources", provisioning / "dashboards"):

@@ -15,21 +15,13 @@ from laggard.telemetry.errors import ServerUnreachableError
 from laggard.telemetry.grafana.fitting import JobShape
 from laggard.telemetry.link_matrix import BURST_BYTES
 
-__all__ = ["TOKEN_HEADER", "read_shape"]
-
 DEADLINE_S = 10.0
 MAX_ANSWER_BYTES = 16 << 20
 TOKEN_HEADER = "X-Laggard-Token"  # noqa: S105 - a header's name
 
 
 def read_shape(url: str, token: str = "") -> JobShape:
-    """Return what a server's job has for dashboards to show.
-
-    Raises
-    ------
-    ServerUnreachableError
-        If the server does not answer as ours does.
-    """
+    """Return what a server's job has for dashboards to show."""
     try:
         job = _ask(url, f"/page/job?start=0&end={round(time.time() * 1000)}", token)
         metrics = frozenset(_ask(url, "/api/suggest?type=metrics&max=1000000", token))

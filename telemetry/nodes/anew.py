@@ -11,23 +11,11 @@ from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import KVStoreError
 
-__all__ = ["tell_if_anew"]
-
 _log = logging.getLogger("laggard.telemetry")
 
 
 def tell_if_anew(session: Session, name: str, sentence: str) -> None:
-    """Tell the user, in the job's account and as an event, if a process of this name has run on this node before.
-
-    Parameters
-    ----------
-    session
-        The node's environment and its connection to the state server.
-    name
-        Of the process, for a file in the node's private folder.
-    sentence
-        What to tell.
-    """
+    """Tell the user, in the job's account and as an event, if a process of this name has run on this node before."""
     mark = session.environment.endpoint_file.parent / f"{name}.began"
     if not mark.exists():
         mark.touch(mode=0o600)

@@ -22,12 +22,11 @@ import orjson
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.values.codec import Value, encode
+from laggard.kvstore.values.codec import encode
+from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.nodes.mailbox import ASK, PULSE, REPLY, Mailbox, hosts_that_listen, subscription
 from laggard.telemetry.nodes.watch import NodeWatch
-
-__all__ = ["Listener", "NodeAnswerer", "NodeAsker", "NodeError", "Replies"]
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -47,40 +46,20 @@ BRIEF_S = 0.1
 
 @dataclass(slots=True)
 class Replies:
-    """What the nodes answered.
+    """What the nodes answered."""
 
-    Attributes
-    ----------
-    by_host
-        The answers.
-    missing
-        Nodes that did not answer in time, or are gone.
-    received
-        How many nodes received the question.
-    """
-
-    by_host: dict[str, Value] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    received: int = 0
+    by_host: dict[str, Value] = field(default_factory=dict)  # the answers
+    missing: list[str] = field(default_factory=list)  # nodes that did not answer in time, or are gone
+    received: int = 0  # how many nodes received the question
 
 
 class Listener:
-    """Receives what is published on some channels during the ``with`` block, in its own thread.
-
-    Parameters
-    ----------
-    client
-        Supplies a connection.
-    channels
-        Full names.
-    handle
-        Called with each message.
-    """
+    """Receives what is published on some channels during the ``with`` block, in its own thread."""
 
     def __init__(self, client: redis.Redis, channels: Collection[str], handle: Callable[[bytes], None]) -> None:
-        self._client = client
-        self._channels = channels
-        self._handle = handle
+        self._client = client  # supplies a connection
+        self._channels = channels  # full names
+        self._handle = handle  # called with each message
         self._ended = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="telemetry-listener", daemon=True)
@@ -120,26 +99,17 @@ class Listener:
 
 
 class NodeAnswerer:
-    """Answers questions for one node during the ``with`` block.
-
-    Parameters
-    ----------
-    client, endpoint
-        The job's state server.
-    host
-        Name of the node.
-    answer
-        Returns the answer to a question; a ValueError is sent back as the refusal. The question's ``until_s`` is the
-        time on this node's monotonic clock until which the answer is waited for. A pulse is answered in the thread
-        that listens, so that large answers do not delay it.
-    """
+    """Answers questions for one node during the ``with`` block."""
 
     def __init__(
         self, client: redis.Redis, endpoint: Endpoint, host: str, answer: Callable[[dict[str, Any]], Value]
     ) -> None:
-        self._client = client
+        self._client = client  # the job's state server
         self._endpoint = endpoint
         self._host = host
+        # Returns the answer to a question; a ValueError is sent back as the refusal. The question's `until_s` is the
+        # time on this node's monotonic clock until which the answer is waited for. A pulse is answered in the thread
+        # that listens, so that large answers do not delay it.
         self._answer = answer
         self._threads = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="telemetry-answer")
         self._listener = Listener(client, [endpoint.key(ASK, host)], self._submit)
@@ -185,22 +155,7 @@ class NodeAnswerer:
 
 
 class NodeAsker:
-    """Asks all nodes of a job.
-
-    Parameters
-    ----------
-    client, endpoint
-        The job's state server.
-    watch
-        Knows which nodes are not worth waiting for; None: those that were waited for in vain as long before. They are
-        asked, and waited for again after any answer.
-    deadline_s
-        How long to wait for answers, unless a question says otherwise.
-    ended
-        When it is set, nothing is waited for any longer.
-    clock
-        Returns monotonic time in seconds.
-    """
+    """Asks all nodes of a job."""
 
     def __init__(
         self,
@@ -211,12 +166,14 @@ class NodeAsker:
         ended: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
+        self._client = client  # the job's state server
         self._endpoint = endpoint
+        # Knows which nodes are not worth waiting for; None: those that were waited for in vain as long before. They are
+        # asked, and waited for again after any answer.
         self._watch = watch
-        self.deadline_s = deadline_s
-        self._ended = threading.Event() if ended is None else ended
-        self._clock = clock
+        self.deadline_s = deadline_s  # how long to wait for answers, unless a question says otherwise
+        self._ended = threading.Event() if ended is None else ended  # when it is set, nothing is waited for any longer
+        self._clock = clock  # returns monotonic time in seconds
         self._in_vain_s: dict[str, float] = {}
         self._idle: deque[Mailbox] = deque(maxlen=IDLE_MAILBOXES)
         self._recent: tuple[float, list[str]] = (-math.inf, [])
@@ -240,17 +197,8 @@ class NodeAsker:
         deadline_s: float | None = None,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Replies:
-        """Ask the given nodes, by default all that listen, and wait for their answers until the deadline.
-
-        ``meanwhile`` is called while the nodes work on the question.
-
-        Raises
-        ------
-        NodeError
-            If a node refuses the question, or the answers are no longer of use, since this process ends.
-        redis.ConnectionError
-            If the state server does not answer.
-        """
+        """Ask the given nodes, by default all that listen, and wait for their answers until the deadline."""
+        # `meanwhile` is called while the nodes work on the question.
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         wanted = sorted(self.hosts() if hosts is None else hosts)
         asked = [host for host in wanted if self._watch is None or not self._watch.is_silent(host)]

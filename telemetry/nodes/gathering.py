@@ -10,8 +10,6 @@ from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES, unpack_series
 
-__all__ = ["Gathered", "gather"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
@@ -32,23 +30,7 @@ def gather(
     hosts: Collection[str] | None = None,
     deadline_s: float | None = None,
 ) -> Gathered:
-    """Return the series of some metrics, with all of their samples in a time range.
-
-    Parameters
-    ----------
-    asker
-        Asks the nodes.
-    metrics
-        Names of the metrics.
-    start_us, end_us
-        Both inclusive.
-    tags, tag_keys
-        Only series that have these tags, and tags with these keys.
-    hosts
-        Which nodes to ask; by default all that listen.
-    deadline_s
-        How long to wait for the nodes; None: as long as the asker does.
-    """
+    """Return the series of some metrics, with all of their samples in a time range."""
     question: dict[str, Any] = {
         "kind": "samples",
         "metrics": list(metrics),

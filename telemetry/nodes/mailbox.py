@@ -12,8 +12,6 @@ import redis
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.values.codec import decode
 
-__all__ = ["ASK", "PULSE", "REPLY", "SERVER_NAME", "Mailbox", "hosts_that_listen", "subscription"]
-
 ASK = "telemetry-ask"
 REPLY = "telemetry-reply"
 SERVER_NAME = ""
@@ -41,22 +39,11 @@ def hosts_that_listen(client: redis.Redis, endpoint: Endpoint) -> list[str]:
 
 
 class Mailbox:
-    """A channel for answers; it is kept, because opening a connection costs more than most questions.
-
-    Parameters
-    ----------
-    client, endpoint
-        The job's state server.
-
-    Attributes
-    ----------
-    number
-        Of the last question.
-    """
+    """A channel for answers; it is kept, because opening a connection costs more than most questions."""
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
-        self.number = 0
-        self._client = client
+        self.number = 0  # of the last question
+        self._client = client  # the job's state server
         self._endpoint = endpoint
         self._name = token_hex(8)
         self._subscription = subscription(client)
@@ -64,10 +51,8 @@ class Mailbox:
         self._subscription.get_message(timeout=OPEN_WAIT_S)  # until it is open: then somebody may write to it
 
     def send(self, question: Mapping[str, Any], hosts: Collection[str], deadline_s: float) -> list[str]:
-        """Ask a question of some nodes, and return those that received it.
-
-        The deadline travels as a duration, since the nodes' clocks may be apart.
-        """
+        """Ask a question of some nodes, and return those that received it."""
+        # The deadline travels as a duration, since the nodes' clocks may be apart.
         self.number += 1
         envelope = {"reply": self._name, "number": self.number, "question": question, "expires_in_s": deadline_s}
         message = orjson.dumps(envelope)

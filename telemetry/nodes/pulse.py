@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["LEAST_PATIENCE_S", "RECENTLY_S", "NodeHealth", "Pulse", "PulseAnswer"]
-
 LEAST_PATIENCE_S = 0.15
 # A node that was asked so recently is not asked again by those who wonder whether it is there.
 RECENTLY_S = 0.05
@@ -19,31 +17,15 @@ RECENT = 8
 
 @dataclass(frozen=True, slots=True)
 class PulseAnswer:
-    """What a node says of itself.
+    """What a node says of itself."""
 
-    Attributes
-    ----------
-    asked_s
-        When it was asked, on the asker's monotonic clock: the node returns what it was sent.
-    clock_s
-        Unix time on the node.
-    dropped
-        How many samples its store refused or dropped early for lack of room.
-    """
-
-    asked_s: float
-    clock_s: float
-    dropped: int
+    asked_s: float  # when it was asked, on the asker's monotonic clock: the node returns what it was sent
+    clock_s: float  # Unix time on the node
+    dropped: int  # how many samples its store refused or dropped early for lack of room
 
     @classmethod
     def of(cls, answer: Any) -> PulseAnswer:
-        """Read an answer.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-        """
+        """Read an answer."""
         try:
             return cls(float(answer["asked_s"]), float(answer["clock_s"]), int(answer["dropped"]))
         except (KeyError, TypeError, OverflowError) as error:
@@ -52,56 +34,28 @@ class PulseAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """How a node's telemetry is, seen from the primary.
+    """How a node's telemetry is, seen from the primary."""
 
-    Attributes
-    ----------
-    up
-        Whether it listens and answers.
-    lag_s
-        How long its last answer took, in seconds; if it owes one, how long that has been so.
-    clock_skew_s
-        By how much its clock is ahead of the primary's, in seconds; 0 until it has answered.
-    dropped
-        How many samples its store refused or dropped early for lack of room.
-    """
-
-    up: bool
-    lag_s: float
-    clock_skew_s: float
-    dropped: int
+    up: bool  # whether it listens and answers
+    lag_s: float  # how long its last answer took, in seconds; if it owes one, how long that has been so
+    clock_skew_s: float  # by how much its clock is ahead of the primary's, in seconds; 0 until it has answered
+    dropped: int  # how many samples its store refused or dropped early for lack of room
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """One node's answers so far.
+    """One node's answers so far."""
 
-    Attributes
-    ----------
-    listens
-        Whether it received the last question.
-    asked_s
-        When it was last asked, on the asker's monotonic clock.
-    waiting_since_s
-        When it was asked what it has not answered yet; None if it has answered.
-    timed_s
-        When it was last asked while it owed nothing: how long only such answers take is of the node, not of a hang.
-    trips
-        The last answers that came: how long each took, and by how much the node's clock was ahead, in seconds.
-    smooth_s, spread_s
-        How long an answer takes, and how much that varies.
-    dropped
-        From its last answer.
-    """
-
-    listens: bool = False
-    asked_s: float = float("-inf")
-    waiting_since_s: float | None = None
+    listens: bool = False  # whether it received the last question
+    asked_s: float = float("-inf")  # when it was last asked, on the asker's monotonic clock
+    waiting_since_s: float | None = None  # when it was asked what it has not answered yet; None if it has answered
+    # When it was last asked while it owed nothing: how long only such answers take is of the node, not of a hang
     timed_s: float = float("-inf")
+    # The last answers that came: how long each took, and by how much the node's clock was ahead, in seconds
     trips: tuple[tuple[float, float], ...] = field(default=())
-    smooth_s: float = 0.0
+    smooth_s: float = 0.0  # how long an answer takes, and how much that varies
     spread_s: float = 0.0
-    dropped: int = 0
+    dropped: int = 0  # from its last answer
 
     def is_due(self, now_s: float) -> bool:
         """Return whether asking it now would tell whether it is there: it owes nothing, and was not just asked."""
@@ -118,10 +72,8 @@ class Pulse:
         return replace(self, listens=received, waiting_since_s=self.waiting_since_s if received else None)
 
     def take(self, answer: PulseAnswer, now_s: float, unix_s: float, longest_s: float) -> Pulse:
-        """Record an answer that came now, at Unix time ``unix_s`` here.
-
-        Times after a hang do not count: those of questions that were owed for ``longest_s``, or asked meanwhile.
-        """
+        """Record an answer that came now, at Unix time ``unix_s`` here."""
+        # Times after a hang do not count: those of questions that were owed for `longest_s`, or asked meanwhile.
         took_s = now_s - answer.asked_s
         if not took_s >= 0:
             return self  # to nothing that we have asked

@@ -18,7 +18,7 @@ import orjson
 
 from laggard.kvstore.series.sample_store import Newest, SampleStore, SeriesKey, key_of
 from laggard.kvstore.series.timeseries import TimeSeries, distinct_times
-from laggard.kvstore.values.codec import Value
+from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NoAnswerError, NodeError, QueryTooLargeError
 from laggard.telemetry.nodes.bus import NodeAsker, Replies
 from laggard.telemetry.query.engine import (
@@ -40,8 +40,6 @@ from laggard.telemetry.store.program_metrics import answer_program
 from laggard.telemetry.store.rollups import Rollups, Run
 from laggard.telemetry.store.summaries import COLUMNS
 
-__all__ = ["MAX_TRAVELLING_SAMPLES", "Found", "LocalSource", "NodesSource", "Source", "answer_question"]
-
 # Limit for all nodes together. The state server disconnects a subscriber that has more than 32 MiB pending.
 MAX_TRAVELLING_SAMPLES = 1_500_000
 MAX_TRAVELLING_SERIES = 20_000
@@ -53,20 +51,11 @@ _TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer node
 
 @dataclass(slots=True)
 class Found:
-    """An answer.
+    """An answer."""
 
-    Attributes
-    ----------
-    answers
-        The series.
-    missing
-        The nodes that did not answer.
-    approximate_us
-        Width of the buckets whose averages stood for samples that are no longer there; 0: the answer is exact.
-    """
-
-    answers: list[Answer]
-    missing: list[str] = field(default_factory=list)
+    answers: list[Answer]  # the series
+    missing: list[str] = field(default_factory=list)  # the nodes that did not answer
+    # Width of the buckets whose averages stood for samples that are no longer there; 0: the answer is exact
     approximate_us: int = 0
 
 
@@ -104,33 +93,15 @@ class LocalSource:
 
 
 class NodesSource:
-    """Answers from the stores of all nodes of a job, and from their rollups.
-
-    Parameters
-    ----------
-    asker
-        Asks the nodes.
-    rollups
-        The rollups that the nodes have sent.
-    expected
-        Returns the nodes that should answer.
-    """
+    """Answers from the stores of all nodes of a job, and from their rollups."""
 
     def __init__(self, asker: NodeAsker, rollups: Rollups, expected: Callable[[], Collection[str]] = frozenset) -> None:
-        self._asker = asker
-        self._rollups = rollups
-        self._expected = expected
+        self._asker = asker  # asks the nodes
+        self._rollups = rollups  # the rollups that the nodes have sent
+        self._expected = expected  # returns the nodes that should answer
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
-        """Answer one sub-query; nodes that do not answer in time are listed as missing.
-
-        Raises
-        ------
-        NoAnswerError
-            If there are nodes, and none of them answers in time.
-        QueryTooLargeError
-            If a node refuses.
-        """
+        """Answer one sub-query; nodes that do not answer in time are listed as missing."""
         hosts = sorted({*self._asker.recent_hosts(), *self._expected()})
         if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
             return Found(evaluate(query, span, self._rollups.downsampled(query, span).series, downsampled=True))
@@ -183,13 +154,7 @@ class NodesSource:
 
 
 def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> Value:
-    """Answer one of :class:`NodesSource`'s questions for one node, in a run of its telemetry process.
-
-    Raises
-    ------
-    ValueError
-        If the kind of question is unknown, or the answer would be too large.
-    """
+    """Answer one of :class:`NodesSource`'s questions for one node, in a run of its telemetry process."""
     match question["kind"]:
         case "parts" | "series" as kind:
             span = Span(question["start_us"], question["end_us"], question["milliseconds"])
@@ -226,13 +191,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
 
 
 def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
-    """Pack series for sending.
-
-    Raises
-    ------
-    ValueError
-        If there are too many series or samples.
-    """
+    """Pack series for sending."""
     chosen: list[TimeSeries] = []
     samples = 0
     for each in series:
@@ -258,13 +217,7 @@ def pack_summaries(summaries: Iterable[Summarized]) -> Value:
 
 
 def unpack_summaries(packed: Value) -> list[Summarized]:
-    """Return the summaries that :func:`pack_summaries` packed.
-
-    Raises
-    ------
-    ValueError
-        If they are damaged.
-    """
+    """Return the summaries that :func:`pack_summaries` packed."""
     chunks = [(metric, tags, chunk_from_bytes(data)) for metric, tags, data in packed]
     return [
         Summarized(chunk.width_us, (metric, tuple(zip(tags[::2], tags[1::2], strict=True))), chunk.unpack(COLUMNS))

@@ -16,8 +16,6 @@ from laggard.kvstore.errors import KVStoreError
 from laggard.telemetry.nodes.mailbox import PULSE, Mailbox, hosts_that_listen
 from laggard.telemetry.nodes.pulse import NodeHealth, Pulse, PulseAnswer
 
-__all__ = ["NodeWatch"]
-
 _log = logging.getLogger("laggard.telemetry")
 
 INTERVAL_S = 1.0
@@ -31,19 +29,7 @@ STOP_DEADLINE_S = 3.0
 
 
 class NodeWatch:
-    """Asks every node once a second whether it is there, during the ``with`` block.
-
-    Parameters
-    ----------
-    client, endpoint
-        The job's state server.
-    expected
-        Returns the nodes that should listen; those that do are watched as well.
-    longest_s
-        A node that owes an answer for longer is silent: it is not asked anything else until it answers.
-    clock
-        Returns monotonic time in seconds.
-    """
+    """Asks every node once a second whether it is there, during the ``with`` block."""
 
     def __init__(
         self,
@@ -53,11 +39,12 @@ class NodeWatch:
         longest_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
+        self._client = client  # the job's state server
         self._endpoint = endpoint
-        self._expected = expected
+        self._expected = expected  # returns the nodes that should listen; those that do are watched as well
+        # A node that owes an answer for longer is silent: it is not asked anything else until it answers
         self._longest_s = longest_s
-        self._clock = clock
+        self._clock = clock  # returns monotonic time in seconds
         # Until when all answers have been read: what has come since then may just not have been read yet.
         self._read_until_s = clock()
         self._pulses: dict[str, Pulse] = {}
@@ -86,13 +73,7 @@ class NodeWatch:
         return all(self._is_late(host) for host in hosts)
 
     def hurry(self, hosts: Collection[str]) -> None:
-        """Ask these nodes at once whether they are there, but for those that have just been asked.
-
-        Raises
-        ------
-        redis.RedisError
-            If the state server does not answer.
-        """
+        """Ask these nodes at once whether they are there, but for those that have just been asked."""
         if (mailbox := self._mailbox) is not None:
             self._ask(mailbox, hosts, every=False)
 

@@ -50,19 +50,7 @@ def live_document() -> Document:
 
 
 def frozen_document(title: str, data: dict[str, Any], *, facts: str, more: str, style: str) -> Document:
-    """Return the page with its data inside, which asks nobody.
-
-    Parameters
-    ----------
-    title
-        Its name.
-    data
-        What :class:`FrozenData` in ``frozen.js`` answers from.
-    facts, more
-        HTML below the head of the page and at its end.
-    style
-        CSS for these.
-    """
+    """Return the page with its data inside, which asks nobody."""
     styles, scripts = [*_styles(), style], _scripts()
     policy = _policy(styles, scripts, "")
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'

@@ -11,29 +11,10 @@ import numpy as np
 
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
+from laggard.telemetry import wording
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
 from laggard.telemetry.events import Event, LaunchSpan
 from laggard.telemetry.link_matrix import LINK_METRICS, natural
-
-__all__ = [
-    "MEAN",
-    "MILLISECOND_US",
-    "N_SERIES",
-    "OF_SERIES",
-    "accused",
-    "accused_nodes",
-    "accused_of",
-    "events_of",
-    "is_probe",
-    "launches_of",
-    "map_of",
-    "metrics_of",
-    "n_series_of",
-    "numbers",
-    "ratios_to_peers",
-    "recorded_means",
-    "unit_of",
-]
 
 MAX_EVENTS = 2_000
 MAX_METRICS = 500
@@ -43,19 +24,16 @@ OF_SERIES, N_SERIES = "of_series", "n_series"
 MEAN = "mean"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _PROBE = re.compile(r"probe")
-_WELL_AGAIN = re.compile(r"\(well again, [a-z]+\)$")
 
 
 def accused(events: Iterable[Event]) -> dict[tuple[str, str], Event]:
-    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first.
-
-    Each has its newest verdict, whose text is the evidence and the cause.
-    """
+    """Return the devices (or nodes, with an empty GPU) that were found slow and not well again, the newest first."""
+    # Each has its newest verdict.
     found: dict[tuple[str, str], Event] = {}
     for event in events:
         if event.kind == "verdict":
             found.pop((event.host, event.gpu), None)
-            if not _WELL_AGAIN.search(event.text):
+            if event.severity != "well again":
                 found[event.host, event.gpu] = event
     return dict(reversed(found.items()))
 
@@ -68,7 +46,7 @@ def accused_nodes(events: Iterable[Event]) -> list[str]:
 def accused_of(events: Iterable[Event]) -> dict[str, Any]:
     """Return the same as the page reads it: the devices, and the evidence against each."""
     found = accused(events)
-    evidence = [{"time": event.time_us // MILLISECOND_US, "text": event.text} for event in found.values()]
+    evidence = [{"time": event.time_us // MILLISECOND_US, "text": wording.event(event)} for event in found.values()]
     return {"accused": list(found), "evidence": evidence}
 
 
@@ -94,10 +72,8 @@ def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
 def map_of(
     metric: str, newest: Mapping[tuple[str, str], tuple[float, str]], known: Iterable[tuple[str, str]] = ()
 ) -> dict[str, Any]:
-    """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model.
-
-    Of ``known``, those without a value are on it too.
-    """
+    """Return a map of devices (of nodes, with an empty GPU), given the newest value of each and its model."""
+    # Of `known`, those without a value are on it too.
     devices = sorted({*newest, *known}, key=lambda device: (natural(device[0]), natural(device[1])))
     hosts = list(dict.fromkeys(host for host, _ in devices))
     number = {host: at for at, host in enumerate(hosts)}
@@ -176,7 +152,8 @@ def events_of(events: list[Event]) -> dict[str, Any]:
         {
             "time": event.time_us // MILLISECOND_US,
             "kind": event.kind,
-            "text": event.text,
+            "text": wording.event(event),
+            "launch": event.launch,
             "host": event.host,
             "gpu": event.gpu,
         }

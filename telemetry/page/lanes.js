@@ -73,7 +73,8 @@ const eventAt = (place, event) => {
   }
   if (!best) return "";
   const where = best.host ? `${deviceName(best.host, best.gpu)}: ` : "";
-  return `${moment(best.time)} ${best.kind}: ${best.text.startsWith(where) ? "" : where}${printable(best.text)}`;
+  // A verdict names its device itself.
+  return `${moment(best.time)} ${best.kind}: ${best.kind === "verdict" ? "" : where}${printable(best.text)}`;
 };
 
 const shortened = (host) => {
@@ -111,7 +112,7 @@ const drawLaunches = ({ chart, context, job, y, height, pixels }) => {
     context.globalAlpha = 0.8;
     context.fillRect(left, y - height * 0.32, Math.max(3 * pixels, right - left), height * 0.64);
     context.globalAlpha = 1;
-    const name = `launch ${event.text.split(" ")[0]}`;
+    const name = `launch ${event.launch}`;
     const shown = Math.max(left, chart.bbox.left);
     if (right - shown > context.measureText(name).width + 8 * pixels) {
       context.fillStyle = theme.colour("panel");

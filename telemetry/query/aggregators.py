@@ -15,8 +15,6 @@ import numpy as np
 from laggard.kvstore.series.timeseries import Floats
 from laggard.telemetry.errors import BadQueryError
 
-__all__ = ["AGGREGATORS", "Aggregator", "Gaps", "aggregator"]
-
 
 class Gaps(Enum):
     """The value of a series at a time between its first and last point for which it has none."""
@@ -28,24 +26,13 @@ class Gaps(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Aggregator:
-    """One way to combine several values into one.
-
-    Attributes
-    ----------
-    name
-        Its name in queries.
-    gaps
-        The value of a series that lacks a point.
-    reduce
-        Reduces ``(n_series, n_times)``, with NaN for missing values, to ``(n_times,)``; NaN if all are missing.
-    mergeable
-        Whether it can be computed from the sums, counts, extremes and variances of parts.
-    """
+    """One way to combine several values into one."""
 
     name: str
-    gaps: Gaps
+    gaps: Gaps  # the value of a series that lacks a point
+    # Reduces `(n_series, n_times)`, with NaN for missing values, to `(n_times,)`; NaN if all are missing
     reduce: Callable[[Floats], Floats]
-    mergeable: bool = False
+    mergeable: bool = False  # whether it can be computed from the sums, counts, extremes and variances of parts
 
     @property
     def keeps_one(self) -> bool:
@@ -54,13 +41,7 @@ class Aggregator:
 
 
 def aggregator(name: str) -> Aggregator:
-    """Return an aggregator by its name.
-
-    Raises
-    ------
-    BadQueryError
-        If there is no aggregator of that name.
-    """
+    """Return an aggregator by its name."""
     if name not in AGGREGATORS:
         raise BadQueryError(f"unknown aggregator {name[:80]!r}: GET /api/aggregators lists them")
     return AGGREGATORS[name]

@@ -18,16 +18,6 @@ from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
 from laggard.telemetry.query.aggregators import AGGREGATORS, aggregator
 from laggard.telemetry.query.times import SECOND_US, parse_duration
 
-__all__ = [
-    "MAX_BUCKETS",
-    "Downsample",
-    "buckets",
-    "downsample",
-    "downsample_together",
-    "parse_downsample",
-    "reduce_runs",
-]
-
 MAX_BUCKETS = 200_000
 _MAX_CELLS = 2_000_000
 _ALL = re.compile(r"\d*all")
@@ -38,21 +28,11 @@ _FILLS = {"none": None, "nan": float("nan"), "null": float("nan"), "zero": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class Downsample:
-    """How to downsample a series.
+    """How to downsample a series."""
 
-    Attributes
-    ----------
-    interval_us
-        Length of a bucket in microseconds; 0: one bucket for the whole range.
-    function
-        Name of the aggregator that combines the values of a bucket.
-    fill
-        Value of an empty bucket; NaN: it is shown as missing; None: it is left out.
-    """
-
-    interval_us: int
+    interval_us: int  # length of a bucket in microseconds; 0: one bucket for the whole range
     function: str
-    fill: float | None = None
+    fill: float | None = None  # value of an empty bucket; NaN: it is shown as missing; None: it is left out
 
     @property
     def is_whole_seconds(self) -> bool:
@@ -61,13 +41,7 @@ class Downsample:
 
 
 def parse_downsample(text: str) -> Downsample | None:
-    """Parse a specification such as ``30s-avg``, ``1m-max-zero``, ``0all-last``; None if it is empty.
-
-    Raises
-    ------
-    BadQueryError
-        If a part is not valid; the message names it.
-    """
+    """Parse a specification such as ``30s-avg``, ``1m-max-zero``, ``0all-last``; None if it is empty."""
     if not text:
         return None
     interval, *parts = text.split("-", 3)
@@ -91,13 +65,7 @@ def _parse_fill(name: str, text: str) -> float | None:
 
 
 def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
-    """Return the start times of the buckets that cover ``start_us`` to ``end_us``.
-
-    Raises
-    ------
-    QueryTooLargeError
-        If there are too many.
-    """
+    """Return the start times of the buckets that cover ``start_us`` to ``end_us``."""
     if spec.interval_us == 0:
         return np.array([start_us], dtype=np.int64)
     if (end_us - start_us) // spec.interval_us > MAX_BUCKETS:
@@ -107,22 +75,7 @@ def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
 
 
 def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Combine the values of each bucket that has any.
-
-    Parameters
-    ----------
-    spec
-        Names the function.
-    starts
-        ``(n_buckets,)``: start times of the buckets.
-    times_us, values
-        ``(n_samples,)``, sorted by time; none before the first bucket.
-
-    Returns
-    -------
-    tuple
-        Indices of the buckets that have samples, and their values.
-    """
+    """Combine the values of each bucket that has any."""
     if len(times_us) == 0:
         return np.empty(0, dtype=np.intp), np.empty(0)
     bucket = np.searchsorted(starts, times_us, side="right") - 1
@@ -133,24 +86,7 @@ def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats)
 def downsample_together(
     spec: Downsample, starts: Times, grids: Sequence[Times], places: Sequence[int], values: Floats
 ) -> tuple[list[NDArray[np.intp]], list[Floats]]:
-    """Downsample several series in one pass; buckets are computed once for series with the same times.
-
-    Parameters
-    ----------
-    spec, starts
-        As for :func:`downsample`.
-    grids
-        The distinct arrays of times, each sorted; none before the first bucket.
-    places
-        For each series, the index of its times in ``grids``.
-    values
-        ``(n_samples,)``: the values of all series, concatenated.
-
-    Returns
-    -------
-    tuple
-        For each of ``grids`` the indices of the buckets that have samples, and for each series their values.
-    """
+    """Downsample several series in one pass; buckets are computed once for series with the same times."""
     times_us, offsets = np.concatenate(grids), _offsets(map(len, grids))
     if spec.interval_us:
         bucket = (times_us - starts[0]) // spec.interval_us

@@ -18,85 +18,39 @@ from laggard.telemetry.query.parsing import SubQuery
 from laggard.telemetry.query.rates import rate
 from laggard.telemetry.query.times import SECOND_US
 
-__all__ = [
-    "MAX_ANSWER_POINTS",
-    "Answer",
-    "GroupPart",
-    "Span",
-    "downsample_all",
-    "downsample_series",
-    "evaluate",
-    "finish_parts",
-    "is_wanted",
-    "n_buckets",
-    "n_groups",
-    "parts_of",
-    "read_start_us",
-]
-
 MAX_STEPS = 100_000_000
 MAX_ANSWER_POINTS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The range of a query and the resolution of its answer.
+    """The range of a query and the resolution of its answer."""
 
-    Attributes
-    ----------
-    start_us, end_us
-        Both inclusive.
-    milliseconds
-        Whether points may be less than a second apart.
-    """
-
-    start_us: int
+    start_us: int  # both inclusive
     end_us: int
-    milliseconds: bool = False
+    milliseconds: bool = False  # whether points may be less than a second apart
 
 
 @dataclass(slots=True)
 class Answer:
-    """One series of the answer.
-
-    Attributes
-    ----------
-    metric
-        Name of the metric.
-    tags
-        Tags that all series of the group share.
-    aggregate_tags
-        Keys of tags that all have, with different values.
-    times_us, values
-        ``(n,)`` each; a value is NaN only if the query asks for missing values to be shown.
-    """
+    """One series of the answer."""
 
     metric: str
-    tags: dict[str, str]
-    aggregate_tags: list[str]
-    times_us: Times
+    tags: dict[str, str]  # tags that all series of the group share
+    aggregate_tags: list[str]  # keys of tags that all have, with different values
+    times_us: Times  # `(n,)` each; a value is NaN only if the query asks for missing values to be shown
     values: Floats
 
 
 @dataclass(slots=True)
 class GroupPart:
-    """One node's part of one group, for an aggregator whose parts can be merged.
+    """One node's part of one group, for an aggregator whose parts can be merged."""
 
-    Attributes
-    ----------
-    metric, key
-        The group: its metric, and its values of the tags that are grouped by.
-    tags, aggregate_tags
-        As in :class:`Answer`.
-    partial
-        Sums for each bucket of the query's grid.
-    """
-
-    metric: str
+    metric: str  # the group: its metric, and its values of the tags that are grouped by
     key: tuple[str, ...]
-    tags: dict[str, str]
+    tags: dict[str, str]  # as in Answer
     aggregate_tags: set[str]
-    partial: Partial
+    partial: Partial  # sums for each bucket of the query's grid
 
 
 def is_wanted(query: SubQuery, tags: Mapping[str, str]) -> bool:
@@ -146,29 +100,7 @@ def downsample_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) ->
 
 
 def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downsampled: bool = False) -> list[Answer]:
-    """Answer one sub-query.
-
-    Parameters
-    ----------
-    query
-        The sub-query.
-    span
-        The range.
-    series
-        All series of its metrics, or those that pass its filters.
-    downsampled
-        Whether the series are already filtered and processed by :func:`downsample_series`.
-
-    Returns
-    -------
-    list of Answer
-        One for each group that has points, sorted by metric and the group's tag values.
-
-    Raises
-    ------
-    QueryTooLargeError
-        If it would take too much memory or time.
-    """
+    """Answer one sub-query."""
     wanted = (
         list(series) if downsampled else downsample_all(query, span, [s for s in series if is_wanted(query, s.tags)])
     )

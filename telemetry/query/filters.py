@@ -14,8 +14,6 @@ from typing import Any
 
 from laggard.telemetry.errors import BadQueryError
 
-__all__ = ["FILTER_TYPES", "TagFilter", "filter_from_tag", "matches"]
-
 MAX_PATTERN = 1024
 _MAX_REPEATS = 3
 _TYPED = re.compile(r"([a-z_]+)\((.*)\)", re.DOTALL)
@@ -40,13 +38,7 @@ FILTER_TYPES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """A condition on one tag; with ``group_by`` the answer has a series for each value of the tag.
-
-    Raises
-    ------
-    BadQueryError
-        If there is no such type, or the expression is not valid for it.
-    """
+    """A condition on one tag; with ``group_by`` the answer has a series for each value of the tag."""
 
     kind: str
     key: str

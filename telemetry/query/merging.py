@@ -16,8 +16,6 @@ from laggard.kvstore.series.timeseries import Floats
 from laggard.telemetry.errors import QueryTooLargeError
 from laggard.telemetry.query.aggregators import Aggregator, Gaps
 
-__all__ = ["Line", "Partial", "merge_lines"]
-
 MAX_CELLS = 20_000_000
 
 
@@ -38,24 +36,14 @@ class Line:
 
 @dataclass(slots=True)
 class Partial:
-    """Sums over some series for each of ``n`` times.
+    """Sums over some series for each of ``n`` times."""
 
-    Attributes
-    ----------
-    points
-        Number of series that have a point; the contributions of others fill gaps.
-    count, total, low, high
-        Count, sum, minimum and maximum of the contributions.
-    spread
-        Sum of the squared distances from their mean (Chan, Golub and LeVeque, 1983).
-    """
-
-    points: Floats
-    count: Floats
+    points: Floats  # number of series that have a point; the contributions of others fill gaps
+    count: Floats  # count, sum, minimum and maximum of the contributions
     total: Floats
     low: Floats
     high: Floats
-    spread: Floats
+    spread: Floats  # sum of the squared distances from their mean (Chan, Golub and LeVeque, 1983)
 
     @classmethod
     def empty(cls, n: int) -> Partial:
@@ -107,27 +95,7 @@ class Partial:
 
 
 def merge_lines(how: Aggregator, grid: Floats, lines: Sequence[Line]) -> tuple[NDArray[np.bool_], Floats]:
-    """Merge the series of a group.
-
-    Parameters
-    ----------
-    how
-        The aggregator.
-    grid
-        ``(n,)`` times.
-    lines
-        The series, on that grid.
-
-    Returns
-    -------
-    tuple
-        ``(n,)`` each: whether any series has a point at that time, and the value.
-
-    Raises
-    ------
-    QueryTooLargeError
-        If the aggregator needs all values at once and there are too many.
-    """
+    """Merge the series of a group."""
     if how.mergeable:
         part = partial_of(how, grid, lines)
         return part.points > 0, part.finish(how.name)

@@ -18,8 +18,6 @@ from laggard.telemetry.query.filters import TagFilter, filter_from_tag
 from laggard.telemetry.query.rates import MAX_COUNTER, Rate
 from laggard.telemetry.query.times import parse_time
 
-__all__ = ["Query", "SubQuery", "query_from_json", "sub_query_from_json"]
-
 MAX_SUB_QUERIES = 100
 MAX_FILTERS = 50
 MAX_METRIC = 1024
@@ -28,75 +26,35 @@ _FALSE = {"false", "0", "no"}
 
 @dataclass(frozen=True, slots=True)
 class SubQuery:
-    """One metric to draw, and how to filter, downsample and merge its series.
-
-    Attributes
-    ----------
-    metric
-        Name of the metric, or several separated by ``|``.
-    metrics
-        The names; those of a list are taken as they are, ``|`` and all.
-    aggregator
-        Merges the series of a group.
-    filters
-        All must hold; those with ``group_by`` form groups.
-    downsample, rate
-        None if not requested.
-    explicit_tags
-        Only series that have no other tags than those of the filters.
-    index
-        Its position in the query.
-    source
-        The JSON that was sent.
-    """
+    """One metric to draw, and how to filter, downsample and merge its series."""
 
     metric: str
-    metrics: tuple[str, ...]
-    aggregator: Aggregator
-    filters: tuple[TagFilter, ...]
-    downsample: Downsample | None
+    metrics: tuple[str, ...]  # the names; those of a list are taken as they are, `|` and all
+    aggregator: Aggregator  # merges the series of a group
+    filters: tuple[TagFilter, ...]  # all must hold; those with `group_by` form groups
+    downsample: Downsample | None  # none if not requested
     rate: Rate | None
-    explicit_tags: bool
-    index: int
-    source: Mapping[str, Any]
+    explicit_tags: bool  # only series that have no other tags than those of the filters
+    index: int  # its position in the query
+    source: Mapping[str, Any]  # the JSON that was sent
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A time range, what to draw of it, and the form of the answer.
+    """A time range, what to draw of it, and the form of the answer."""
 
-    Attributes
-    ----------
-    start_us, end_us
-        Both inclusive.
-    queries
-        What to draw.
-    milliseconds
-        Answer in milliseconds, else in whole seconds.
-    nulls
-        Whether missing values may be ``null``: the client draws a gap for it.
-    arrays, show_query, global_annotations
-        As in OpenTSDB's API.
-    """
-
-    start_us: int
+    start_us: int  # both inclusive
     end_us: int
-    queries: tuple[SubQuery, ...]
-    milliseconds: bool
-    nulls: bool
-    arrays: bool
+    queries: tuple[SubQuery, ...]  # what to draw
+    milliseconds: bool  # answer in milliseconds, else in whole seconds
+    nulls: bool  # whether missing values may be `null`: the client draws a gap for it
+    arrays: bool  # as in OpenTSDB's API
     show_query: bool
     global_annotations: bool
 
 
 def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query:
-    """Parse the body of ``POST /api/query``.
-
-    Raises
-    ------
-    BadQueryError
-        If a part is missing or not valid; the message names it.
-    """
+    """Parse the body of ``POST /api/query``."""
     fields = _mapping(body, "the body")
     for name in ("timezone", "useCalendar"):
         if fields.get(name):

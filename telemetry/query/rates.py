@@ -9,38 +9,22 @@ import numpy as np
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.query.times import SECOND_US
 
-__all__ = ["Rate", "rate"]
-
 MAX_COUNTER = float(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How to compute the rate.
+    """How to compute the rate."""
 
-    Attributes
-    ----------
-    counter
-        The values only rise; if they fall, the counter has wrapped or restarted.
-    counter_max
-        The value at which it wraps.
-    reset_value
-        A rate above this after a fall is taken for a restart, and is 0. 0: off.
-    drop_resets
-        Leave out points at which the values fall.
-    """
-
-    counter: bool = False
-    counter_max: float = MAX_COUNTER
-    reset_value: float = 0.0
-    drop_resets: bool = False
+    counter: bool = False  # the values only rise; if they fall, the counter has wrapped or restarted
+    counter_max: float = MAX_COUNTER  # the value at which it wraps
+    reset_value: float = 0.0  # a rate above this after a fall is taken for a restart, and is 0. 0: off.
+    drop_resets: bool = False  # leave out points at which the values fall
 
 
 def rate(spec: Rate, times_us: Times, values: Floats) -> tuple[Times, Floats]:
-    """Return the rates, with the time of the later point: one fewer than there were points.
-
-    The change of a falling counter is ``counter_max - v1 + v2`` (OpenTSDB's user guide, queries, "Rate").
-    """
+    """Return the rates, with the time of the later point: one fewer than there were points."""
+    # The change of a falling counter is `counter_max - v1 + v2` (OpenTSDB's user guide, queries, "Rate").
     change = np.diff(values)
     elapsed_s = np.diff(times_us) / SECOND_US
     kept = elapsed_s > 0

@@ -10,8 +10,6 @@ import re
 
 from laggard.telemetry.errors import BadQueryError
 
-__all__ = ["ALL_TIME_US", "SECOND_US", "UNITS_US", "parse_duration", "parse_time"]
-
 SECOND_US = 1_000_000
 _DAY_US = 86_400 * SECOND_US
 UNITS_US = {
@@ -34,13 +32,7 @@ ALL_TIME_US = 10**14 * 1000
 
 
 def parse_duration(text: str) -> int:
-    """Return the length of ``30s``, ``1m``, ``500ms`` in microseconds; a month has 30 days and a year 365.
-
-    Raises
-    ------
-    BadQueryError
-        If it is not a duration, or is 0.
-    """
+    """Return the length of ``30s``, ``1m``, ``500ms`` in microseconds; a month has 30 days and a year 365."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise BadQueryError(f"{text!r} is not a duration: write a number and one of {', '.join(UNITS_US)}")
@@ -51,21 +43,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_time(value: object, now_us: int) -> int:
-    """Return a time as Unix time in microseconds.
-
-    Parameters
-    ----------
-    value
-        A number of seconds or milliseconds (distinguished by magnitude), or text: such a number, ``1h-ago``, ``now``,
-        ``1700000000123ms``.
-    now_us
-        What ``now`` means.
-
-    Raises
-    ------
-    BadQueryError
-        If it is none of these.
-    """
+    """Return a time as Unix time in microseconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _from_number(value)
     if not isinstance(value, str) or not value:

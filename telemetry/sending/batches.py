@@ -26,8 +26,6 @@ from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.kvstore.values.codec import decode, encode
 
-__all__ = ["LENGTH", "MAX_BATCH_BYTES", "Batch", "Ingest", "decode_batch", "encode_batch", "short_path", "socket_name"]
-
 Batch = Mapping[SeriesKey, tuple[Times, Floats]]
 
 LENGTH = struct.Struct("<I")
@@ -70,13 +68,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(body: bytes) -> Batch:
-    """Return the batch that was received; ``body`` is without the length.
-
-    Raises
-    ------
-    ValueError
-        If it is not a valid batch.
-    """
+    """Return the batch that was received; ``body`` is without the length."""
     try:
         value = decode(_NAME, [body])
         times_us, values = value["times_us"].astype(np.int64), value["values"].astype(np.float64)
@@ -99,19 +91,11 @@ def _split(series: list[Any], times_us: Times, values: Floats) -> Batch:
 
 
 class Ingest:
-    """Receives batches on a socket during the ``with`` block, in its own thread.
-
-    Parameters
-    ----------
-    path
-        The socket, in a folder that only its owner can open.
-    take
-        Called with each batch.
-    """
+    """Receives batches on a socket during the ``with`` block, in its own thread."""
 
     def __init__(self, path: Path, take: Callable[[Batch], None]) -> None:
-        self._path = path
-        self._take = take
+        self._path = path  # the socket, in a folder that only its owner can open
+        self._take = take  # called with each batch
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._listening = threading.Event()

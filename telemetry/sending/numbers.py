@@ -15,8 +15,6 @@ import numpy as np
 
 from laggard.telemetry.errors import TelemetryError
 
-__all__ = ["MAX_PENDING", "NotANumberError", "Pending", "number_of"]
-
 MAX_PENDING = 10_000
 _LONGEST_SHOWN = 40
 # What stands where a copy has not come to yet: a NaN that no computation returns.
@@ -26,17 +24,12 @@ _NOT_YET = np.uint64(0x7FF4_1A66_A2D0_0001)
 class NotANumberError(TelemetryError):
     """Why there is no number in a value, in a few words; never raised to the program."""
 
+    reason: str
+    template = "{reason}"
+
 
 class Pending:
-    """A number that a GPU may not have computed yet.
-
-    Parameters
-    ----------
-    torch
-        PyTorch.
-    tensor
-        A tensor with one element on a GPU; the copy is queued behind what computes it, in the current stream.
-    """
+    """A number that a GPU may not have computed yet."""
 
     def __init__(self, torch: Any, tensor: Any) -> None:
         with torch.cuda.device(tensor.device):
@@ -84,13 +77,7 @@ def _slots(torch: Any) -> _Slots:
 
 
 def number_of(value: object) -> float | Pending:
-    """Return the number in a value.
-
-    Raises
-    ------
-    NotANumberError
-        If there is none, or more than one, or it could only be had by waiting for a GPU.
-    """
+    """Return the number in a value."""
     if value is None:
         raise NotANumberError("None")
     if isinstance(value, np.ndarray):

@@ -23,13 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from laggard.kvstore.client.environment import JobEnvironment, NotInJobError
+from laggard.kvstore.client.environment import JobEnvironment
+from laggard.kvstore.errors import NotInJobError
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.sending.batches import Batch, encode_batch, short_path, socket_name
 from laggard.telemetry.sending.numbers import NotANumberError, Pending, number_of
-
-__all__ = ["BatchSocket", "Telemetry"]
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -140,16 +139,10 @@ class Telemetry:
 
 
 class BatchSocket:
-    """A connection to a node's store, opened on first use and again after a failure.
-
-    Parameters
-    ----------
-    path
-        The node's socket.
-    """
+    """A connection to a node's store, opened on first use and again after a failure."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path  # the node's socket
         self._socket: socket.socket | None = None
 
     def send(self, batch: Batch) -> bool:

@@ -17,8 +17,6 @@ from laggard.logs import configure_logging
 from laggard.telemetry.server.runtime import serve_dump, serve_job
 from laggard.telemetry.settings import TelemetrySettings, job_settings
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until standard input closes; print an expected failure as one line."""

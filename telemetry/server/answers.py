@@ -16,13 +16,12 @@ import orjson
 
 from laggard.kvstore.series.sample_store import Newest
 from laggard.kvstore.series.timeseries import Floats, Times
+from laggard.telemetry import wording
 from laggard.telemetry.catalogue import CATALOGUE, SERVED, Metric
 from laggard.telemetry.events import Event
 from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.query.parsing import Query, SubQuery
 from laggard.telemetry.query.times import SECOND_US
-
-__all__ = ["CLASSIC", "OPEN_METRICS", "annotation", "answers_to_json", "metrics_to_text", "to_json"]
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,10 +30,8 @@ _ESCAPES: dict[int, str] = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], events: Sequence[Event]) -> bytes:
-    """Return the answer to ``/api/query``.
-
-    Only the first element has the events: if every series had them, a client would draw each event many times.
-    """
+    """Return the answer to ``/api/query``."""
+    # Only the first element has the events: if every series had them, a client would draw each event many times.
     points = _Points(query)
     elements: list[dict[str, Any]] = []
     for sub_query, answer in answers:
@@ -57,7 +54,7 @@ def annotation(event: Event) -> dict[str, Any]:
     """Return an event as OpenTSDB's annotation."""
     custom: Mapping[str, str] = {"kind": event.kind, "host": event.host, "gpu": event.gpu}
     return {
-        "description": f"{event.kind}: {event.text}",
+        "description": f"{event.kind}: {wording.event(event)}",
         "notes": "",
         "startTime": event.time_us // SECOND_US,
         "endTime": 0,
@@ -104,11 +101,9 @@ def _times(times_us: bytes, unit_us: int, *, arrays: bool) -> list[str]:
 
 
 def metrics_to_text(series: Iterable[Newest], *, classic: bool) -> str:
-    """Return the newest values as text: a family for each metric, a line for each of its series.
-
-    A program's own metrics are named ``laggard_user_<name>``. The host is the label ``hostname``, as in recent versions
-    of dcgm-exporter: in many set-ups ``host`` and ``instance`` are labels of the target.
-    """
+    """Return the newest values as text: a family for each metric, a line for each of its series."""
+    # A program's own metrics are named `laggard_user_<name>`. The host is the label `hostname`, as in recent versions
+    # of dcgm-exporter: in many set-ups `host` and `instance` are labels of the target.
     families: dict[str, tuple[Metric, dict[str, str]]] = {}
     for newest in series:
         metric = CATALOGUE.get(newest.metric) or SERVED.get(newest.metric) or _of_user(newest.metric)

@@ -38,8 +38,6 @@ from laggard.telemetry.server.requests import (
     require_own_place,
 )
 
-__all__ = ["RecentAnswers", "make_app"]
-
 _log = logging.getLogger("laggard.telemetry")
 
 QUERIES_AT_ONCE = 6
@@ -54,16 +52,10 @@ MAX_RECENT_BYTES = 32 << 20
 
 
 class RecentAnswers:
-    """A short-lived cache of answers to queries, for dashboards that several people look at.
-
-    Parameters
-    ----------
-    clock
-        Returns monotonic time in seconds.
-    """
+    """A short-lived cache of answers to queries, for dashboards that several people look at."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+        self._clock = clock  # returns monotonic time in seconds
         self._answers: dict[Hashable, tuple[float, Response]] = {}
 
     def get(self, key: Hashable) -> Response | None:

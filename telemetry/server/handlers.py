@@ -29,8 +29,6 @@ from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup,
 from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_recent
 from laggard.telemetry.server.requests import Call
 
-__all__ = ["JSON", "ROUTES", "Handler", "Reach", "Reply", "Service", "authorize", "health", "put", "query"]
-
 JSON = "application/json; charset=UTF-8"
 VERSION = metadata.version("laggard")
 MAX_POINTS_A_PUT = 20_000
@@ -40,76 +38,36 @@ STALE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What the telemetry is of, and how far it reaches.
-
-    Attributes
-    ----------
-    name
-        Name of the job, or of the dumps.
-    began_us, newest_us
-        Unix times of the job's start and of the newest samples, in microseconds.
-    ended_us
-        When it ended; None while the job runs.
-    nodes, missing
-        The nodes in use, and those of them that do not answer; both empty if unknown.
-    devices
-        All devices that the job has had, those of the reserve and of excluded nodes too; empty if unknown.
-    """
+    """What the telemetry is of, and how far it reaches."""
 
     name: str
-    began_us: int
+    began_us: int  # Unix times of the job's start and of the newest samples, in microseconds
     newest_us: int
-    ended_us: int | None = None
-    nodes: Collection[str] = ()
+    ended_us: int | None = None  # when it ended; None while the job runs
+    nodes: Collection[str] = ()  # the nodes in use, and those of them that do not answer; both empty if unknown
     missing: Collection[str] = ()
+    # All devices that the job has had, those of the reserve and of excluded nodes too; empty if unknown
     devices: Collection[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the handlers need.
+    """What the handlers need."""
 
-    Attributes
-    ----------
-    reach
-        Returns how far the telemetry reaches.
-    source
-        Answers queries.
-    events
-        The job's events.
-    put
-        Stores samples and returns whether that worked; None if nothing can be stored.
-    window_s
-        How long nodes keep samples, in seconds; older ones are not stored.
-    room
-        Returns how many more series can be stored.
-    token
-        Required of a request that changes something.
-    reading_needs_token
-        Whether the token is required of every other request too.
-    max_series, unknown_is_error
-        From the settings.
-    names
-        Names by which clients may reach the server, beside its addresses and ``localhost``, in lower case.
-    health
-        Returns the content of ``/health``.
-    own_metrics
-        Returns what the server knows of the job itself, for ``/metrics``.
-    """
-
-    reach: Callable[[], Reach]
-    source: Source
-    events: EventSource
-    put: Callable[[Batch], bool] | None
-    window_s: float
-    room: Callable[[], int]
-    token: str = field(repr=False)
-    reading_needs_token: bool
-    max_series: int
+    reach: Callable[[], Reach]  # returns how far the telemetry reaches
+    source: Source  # answers queries
+    events: EventSource  # the job's events
+    put: Callable[[Batch], bool] | None  # stores samples and returns whether that worked; None if nothing can be stored
+    window_s: float  # how long nodes keep samples, in seconds; older ones are not stored
+    room: Callable[[], int]  # returns how many more series can be stored
+    token: str = field(repr=False)  # required of a request that changes something
+    reading_needs_token: bool  # whether the token is required of every other request too
+    max_series: int  # from the settings
     unknown_is_error: bool
+    # Names by which clients may reach the server, beside its addresses and `localhost`, in lower case
     names: frozenset[str]
-    health: Callable[[], Mapping[str, Any]]
-    own_metrics: Callable[[], list[Newest]]
+    health: Callable[[], Mapping[str, Any]]  # returns the content of `/health`
+    own_metrics: Callable[[], list[Newest]]  # returns what the server knows of the job itself, for `/metrics`
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,13 +230,7 @@ ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
 
 
 def authorize(service: Service, headers: Mapping[str, str]) -> None:
-    """Refuse a request without the token, which may be a bearer token, a Basic password, or in our own header.
-
-    Raises
-    ------
-    RequestError
-        With status 401.
-    """
+    """Refuse a request without the token, which may be a bearer token, a Basic password, or in our own header."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
     shown = headers.get("x-laggard-token", "")
     if scheme.lower() == "bearer":

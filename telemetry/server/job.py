@@ -12,7 +12,6 @@ from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.errors import NoLaunchRecordError
 from laggard.kvstore.series.sample_store import Newest
-from laggard.node_names import joined
 from laggard.telemetry.events import Event, EventLog
 from laggard.telemetry.nodes.pulse import NodeHealth
 from laggard.telemetry.nodes.watch import NodeWatch
@@ -20,23 +19,13 @@ from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.handlers import Reach
 from laggard.telemetry.server.own_metrics import own_metrics
 
-__all__ = ["FollowedJob"]
-
 
 class FollowedJob:
-    """Follows the job through its launches.
-
-    Parameters
-    ----------
-    session
-        The primary's environment and its connection to the state server.
-    events
-        The job's events.
-    """
+    """Follows the job through its launches."""
 
     def __init__(self, session: Session, events: EventLog) -> None:
-        self._session = session
-        self._events = events
+        self._session = session  # the primary's environment and its connection to the state server
+        self._events = events  # the job's events
         self._began_us = _now_us()
         self._launch: int | None = None
         self._record: LaunchRecord | None = None
@@ -54,12 +43,10 @@ class FollowedJob:
         self._launch = launch
         nodes_at_hand = (*self._record.nodes, *self._record.reserve)
         self._devices |= {(node.hostname, gpu) for node in nodes_at_hand for gpu in node.devices}
-        nodes = joined([node.hostname for node in self._record.nodes])
-        left_out = f", without {joined(self._record.excluded)}" if self._record.excluded else ""
-        text = f"{launch} began on {nodes}{left_out}"
-        if not any(event.kind == "launch" and event.text == text for event in self._all_events()):
-            began_s = self._record.began_s
-            self._events.add(Event(_now_us() if began_s is None else round(began_s * SECOND_US), "launch", text))
+        if not any(event.kind == "launch" and event.launch == launch for event in self._all_events()):
+            began_s, nodes = self._record.began_s, tuple(node.hostname for node in self._record.nodes)
+            began_us = _now_us() if began_s is None else round(began_s * SECOND_US)
+            self._events.add(Event(began_us, "launch", launch=launch, nodes=nodes, excluded=self._record.excluded))
 
     def nodes(self) -> set[str]:
         """Return the nodes of the current launch."""

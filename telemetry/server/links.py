@@ -12,8 +12,6 @@ from laggard.telemetry.query.engine import Span
 from laggard.telemetry.server.handlers import Reply, Service
 from laggard.telemetry.server.requests import Call
 
-__all__ = ["links"]
-
 
 def links(service: Service, call: Call) -> Reply:
     """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""

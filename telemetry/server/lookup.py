@@ -10,8 +10,6 @@ from typing import Any
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.telemetry.errors import RequestError
 
-__all__ = ["lookup", "parse_lookup", "suggest"]
-
 DEFAULT_LIMIT = 25
 _LOOKUP = re.compile(r"([^{}]*)(?:\{([^{}]*)\})?")
 
@@ -47,10 +45,8 @@ def parse_lookup(text: str) -> tuple[str, Pairs]:
 
 
 def lookup(keys: Iterable[SeriesKey], metric: str, pairs: Pairs, limit: int) -> dict[str, Any]:
-    """Return the series of a metric (empty or ``*``: of all metrics) that have the given tags.
-
-    Several values of one key are alternatives; a series must have all of the keys. A ``limit`` of 0 or less means all.
-    """
+    """Return the series of a metric (empty or ``*``: of all metrics) that have the given tags."""
+    # Several values of one key are alternatives; a series must have all of the keys. A `limit` of 0 or less means all.
     wanted: dict[str, set[str]] = {}
     for key, value in pairs:
         wanted.setdefault(key, set()).update(value.split("|"))

@@ -8,29 +8,15 @@ from itertools import chain
 from typing import Any
 
 from laggard.kvstore.client.connection import Session
-from laggard.kvstore.values.codec import Value
+from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.mailbox import SERVER_NAME
 from laggard.telemetry.store.rollups import Rollups
 
-__all__ = ["lost_answerer"]
-
 
 def lost_answerer(session: Session, rollups: Rollups, asker: NodeAsker, directory: str) -> NodeAnswerer:
-    """Return what answers requests for a dump with that of lost nodes, if there are any.
-
-    Parameters
-    ----------
-    session
-        The job's state server.
-    rollups
-        What is known of lost nodes.
-    asker
-        Knows the nodes that are there.
-    directory
-        Folder for dumps.
-    """
+    """Return what answers requests for a dump with that of lost nodes, if there are any."""
 
     def answer(question: Mapping[str, Any]) -> Value:
         if question["kind"] != "dump":

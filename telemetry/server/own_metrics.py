@@ -10,27 +10,11 @@ from laggard.telemetry.nodes.pulse import NodeHealth
 from laggard.telemetry.page.content import accused
 from laggard.telemetry.query.times import SECOND_US
 
-__all__ = ["own_metrics"]
-
 
 def own_metrics(
     health: Mapping[str, NodeHealth], events: Iterable[Event], launch: int | None, progress_s: float | None, now_us: int
 ) -> list[Newest]:
-    """Return the server's own metrics; what is not known, or has not happened, is left out.
-
-    Parameters
-    ----------
-    health
-        Of each node.
-    events
-        Of the whole job.
-    launch
-        Number of the current launch.
-    progress_s
-        Unix time of the last progress.
-    now_us
-        Unix time in microseconds.
-    """
+    """Return the server's own metrics; what is not known, or has not happened, is left out."""
     found = []
     for host, node in health.items():
         tags = {"host": host}

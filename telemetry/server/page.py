@@ -31,8 +31,6 @@ from laggard.telemetry.server.handlers import Handler, Reply, Service
 from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call
 
-__all__ = ["PAGE_ROUTES", "page"]
-
 MAX_POINTS = 1_000
 MAX_LINES = 12
 # Rollups have buckets of ten seconds, and a detector that probes rarely does so once a minute.

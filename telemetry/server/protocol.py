@@ -15,8 +15,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from laggard.telemetry.server.answers import to_json
 from laggard.telemetry.server.requests import error_body
 
-__all__ = ["BoundedProtocol"]
-
 MAX_CONNECTIONS = 200
 HEAD_DEADLINE_S = 10.0
 READ_DEADLINE_S = 30.0

@@ -16,8 +16,6 @@ from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.errors import BadQueryError, PointError
 from laggard.telemetry.query.times import SECOND_US, parse_time
 
-__all__ = ["Point", "batch_of", "point_from_json", "require_recent"]
-
 MAX_TAGS = 8
 MAX_AHEAD_S = 60.0
 MAX_NAME = 256
@@ -36,13 +34,7 @@ class Point:
 
 
 def point_from_json(body: object) -> Point:
-    """Parse one element of the body of ``/api/put``.
-
-    Raises
-    ------
-    PointError
-        If it is not a valid sample; the message says why.
-    """
+    """Parse one element of the body of ``/api/put``."""
     if not isinstance(body, dict):
         raise PointError("a sample must be a JSON object")
     tags = body.get("tags")
@@ -52,15 +44,8 @@ def point_from_json(body: object) -> Point:
 
 
 def require_recent(point: Point, window_s: float) -> Point:
-    """Return a sample that nodes would keep, and that is not of the future.
-
-    One of the future would stay the newest of its series until its time has come.
-
-    Raises
-    ------
-    PointError
-        If it is older than what they keep, or further ahead of this node's clock than clocks usually are apart.
-    """
+    """Return a sample that nodes would keep, and that is not of the future."""
+    # One of the future would stay the newest of its series until its time has come.
     age_s = time.time() - point.time_us / SECOND_US
     if age_s > window_s:
         reason = f"the sample is older than the {window_s:g} s that nodes keep: raise the setting default_tmdb_window"

@@ -18,17 +18,6 @@ from starlette.requests import ClientDisconnect, Request
 
 from laggard.telemetry.errors import RequestError
 
-__all__ = [
-    "ANSWER_DEADLINE_S",
-    "MAX_BODY_BYTES",
-    "MAX_PUT_BYTES",
-    "Call",
-    "error_body",
-    "not_in_time",
-    "read_call",
-    "require_own_place",
-]
-
 # A query needs far less; samples may come in large bodies, but only with the token.
 MAX_BODY_BYTES = 1 << 20
 MAX_PUT_BYTES = 16 << 20
@@ -53,37 +42,17 @@ def not_in_time() -> RequestError:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request.
+    """One request."""
 
-    Attributes
-    ----------
-    method, path
-        Of the request.
-    parameters
-        The URL's parameters, each with all of its values.
-    headers
-        By lower-case name.
-    body
-        Decompressed if it was compressed.
-    until_s
-        Deadline of the answer, on the monotonic clock.
-    """
-
-    method: str
+    method: str  # of the request
     path: str
-    parameters: Mapping[str, Sequence[str]]
-    headers: Mapping[str, str]
-    body: bytes
-    until_s: float
+    parameters: Mapping[str, Sequence[str]]  # the URL's parameters, each with all of its values
+    headers: Mapping[str, str]  # by lower-case name
+    body: bytes  # decompressed if it was compressed
+    until_s: float  # deadline of the answer, on the monotonic clock
 
     def check_time(self) -> None:
-        """Stop work on an answer that is no longer waited for.
-
-        Raises
-        ------
-        RequestError
-            With status 503, after the deadline.
-        """
+        """Stop work on an answer that is no longer waited for."""
         if time.monotonic() > self.until_s:
             raise not_in_time()
 
@@ -126,25 +95,9 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
 
 
 def require_own_place(headers: Headers, path: str, names: Collection[str]) -> None:
-    """Refuse a request to a name that is not this server's, or from a page that is not.
-
-    A page of another site could otherwise have its own name resolve to a loopback address, and read the job's telemetry
-    with the browser of somebody who may (DNS rebinding). An address cannot be made to resolve to another.
-
-    Parameters
-    ----------
-    headers
-        Of the request. Browsers always send a ``Host``; what has none is no browser.
-    path
-        Of the request; a whole URL would name another host beside ``Host``.
-    names
-        The server's names in lower case, beside ``localhost``.
-
-    Raises
-    ------
-    RequestError
-        With status 400, 421 or 403.
-    """
+    """Refuse a request to a name that is not this server's, or from a page that is not."""
+    # A page of another site could otherwise have its own name resolve to a loopback address, and read the job's
+    # telemetry with the browser of somebody who may (DNS rebinding). An address cannot be made to resolve to another.
     if not path.startswith("/"):
         raise RequestError(400, "the target of the request must be a path")
     host = headers.get("host", "")

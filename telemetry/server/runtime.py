@@ -39,8 +39,6 @@ from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups
 
-__all__ = ["TOKEN_FILE", "serve_dump", "serve_job"]
-
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
 KEEP_INTERVAL_S = 1.0
 KEEP_ALIVE_S = 75
@@ -51,15 +49,8 @@ SEND_BUFFER_BYTES = 1 << 20
 
 
 def serve_job(session: Session, settings: TelemetrySettings, host: str, port: int) -> None:
-    """Serve a job's telemetry until a pipe at standard input closes or a signal arrives.
-
-    The token for requests that change something is in the file ``telemetry-token`` beside the endpoint file.
-
-    Raises
-    ------
-    TelemetryServerError
-        If the address is in use, or is not a loopback address.
-    """
+    """Serve a job's telemetry until a pipe at standard input closes or a signal arrives."""
+    # The token for requests that change something is in the file `telemetry-token` beside the endpoint file.
     directory = session.environment.endpoint_file.parent
     endpoint = session.endpoint
     events = EventLog(session.client, endpoint)
@@ -99,15 +90,7 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
 
 
 def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, port: int) -> None:
-    """Serve dumps as if their job were still running, until a pipe at standard input closes or a signal arrives.
-
-    Raises
-    ------
-    TelemetryServerError
-        If the address is in use, or is not a loopback address.
-    DumpError
-        If a dump cannot be read.
-    """
+    """Serve dumps as if their job were still running, until a pipe at standard input closes or a signal arrives."""
     history = read_dump(paths)
     size, span_us = history.size(), history.span_us()
     all_events = events_of_series(history.read([EVENTS], 0, ALL_TIME_US))

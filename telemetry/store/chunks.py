@@ -24,8 +24,6 @@ from laggard.kvstore.series.columns import (
 from laggard.kvstore.series.timeseries import Floats
 from laggard.telemetry.store.summaries import Summaries, n_rows
 
-__all__ = ["Chunk", "chunk_from_bytes", "pack_rows"]
-
 MAX_ROWS = 4_000_000
 _HEAD = struct.Struct("<qqqIIb8I")
 """Width, first start and end of the buckets; rows, series, decimals; lengths of the columns."""
@@ -39,29 +37,15 @@ _LARGEST = 2.0**52
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows, sorted by series and bucket.
+    """Some rows, sorted by series and bucket."""
 
-    Attributes
-    ----------
-    width_us
-        Width of the buckets.
-    first_us, end_us
-        Start of the first bucket, and end of the last.
-    n_rows, n_series
-        How many.
-    decimals
-        Of the values, or ``RAW``.
-    columns
-        Series and the number of rows of each; buckets; counts; minima; maxima; sums; times and values of the last
-        samples.
-    """
-
-    width_us: int
-    first_us: int
+    width_us: int  # width of the buckets
+    first_us: int  # start of the first bucket, and end of the last
     end_us: int
-    n_rows: int
+    n_rows: int  # how many
     n_series: int
-    decimals: int
+    decimals: int  # of the values, or `RAW`
+    # Series and the number of rows of each; buckets; counts; minima; maxima; sums; times and values of the last samples
     columns: tuple[bytes, ...]
 
     @cached_property
@@ -80,13 +64,7 @@ class Chunk:
         return b"".join((_HEAD.pack(*head, *map(len, self.columns)), *self.columns))
 
     def unpack(self, columns: Sequence[str]) -> Summaries:
-        """Return the rows, with these columns.
-
-        Raises
-        ------
-        ValueError
-            If the chunk is damaged.
-        """
+        """Return the rows, with these columns."""
         runs, buckets, counts, lows, highs, sums, last_us, lasts = self.columns
         numbers, lengths = decode_integers(runs, 2 * self.n_series).reshape(2, -1)
         if (lengths < 0).any() or lengths.sum() != self.n_rows:
@@ -121,13 +99,7 @@ class Chunk:
 
 
 def chunk_from_bytes(data: bytes) -> Chunk:
-    """Return the chunk that :meth:`Chunk.to_bytes` wrote; its sizes are checked before anything is unpacked.
-
-    Raises
-    ------
-    ValueError
-        If it is not one.
-    """
+    """Return the chunk that :meth:`Chunk.to_bytes` wrote; its sizes are checked before anything is unpacked."""
     try:
         width_us, first_us, end_us, rows, series, decimals, *lengths = _HEAD.unpack_from(data)
     except struct.error as error:

@@ -28,8 +28,6 @@ from laggard.telemetry.store.summaries import (
 )
 from laggard.telemetry.store.tiers import Known, Tiers
 
-__all__ = ["Downsampled", "History", "Summarized"]
-
 # A function that needs every sample, such as a percentile, uses averages of a second beyond this.
 MAX_SAMPLES = 1_000_000
 # While a store drops what is old, a plan may be overtaken.
@@ -69,27 +67,13 @@ class _Answer:
 
 
 class History:
-    """Samples and tiers of the same series.
-
-    Parameters
-    ----------
-    tiers
-        Everything, in summaries.
-    samples
-        The newest samples; None: there are only summaries.
-    beside
-        A history of other series, of which less is left; it has sources of its own.
-
-    Attributes
-    ----------
-    tiers, samples
-        As given; without samples, an empty store.
-    """
+    """Samples and tiers of the same series."""
 
     def __init__(self, tiers: Tiers, samples: SampleStore | None = None, beside: History | None = None) -> None:
-        self.tiers = tiers
-        self._beside = beside
+        self.tiers = tiers  # everything, in summaries
+        self._beside = beside  # a history of other series, of which less is left; it has sources of its own
         self._has_samples = samples is not None
+        # The newest samples; None: there are only summaries
         self.samples = samples or SampleStore(1.0, clock=lambda: 0.0)
 
     def downsampled(
@@ -99,17 +83,7 @@ class History:
         wanted: Callable[[Mapping[str, str]], bool] | None = None,
         from_source: Callable[[str], bool] = lambda _: True,
     ) -> Downsampled:
-        """Return the series that a query selects, processed as :func:`~.engine.downsample_series` does.
-
-        Parameters
-        ----------
-        query, span
-            The sub-query and its range.
-        wanted
-            Returns whether a series with these tags is selected; by default the query's filters say so.
-        from_source
-            Returns whether summaries from this source are selected.
-        """
+        """Return the series that a query selects, processed as :func:`~.engine.downsample_series` does."""
         wanted = wanted or (lambda tags: is_wanted(query, tags))
         spec, starts, grid = _asked(query, span)
         answer = _Answer()

@@ -14,8 +14,6 @@ from laggard.telemetry.query.downsampling import Downsample
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.summaries import EXACT
 
-__all__ = ["SAMPLES", "SEAM_US", "Grid", "Origin", "Segment", "grid_of", "plan"]
-
 SAMPLES = 1
 """The samples themselves, as a width of buckets in microseconds."""
 SEAM_US = 60 * SECOND_US
@@ -24,18 +22,10 @@ SEAM_US = 60 * SECOND_US
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A source.
+    """A source."""
 
-    Attributes
-    ----------
-    width_us
-        Width of its buckets; 1: samples.
-    complete_from_us
-        From this time on it has everything that there was.
-    """
-
-    width_us: int
-    complete_from_us: int
+    width_us: int  # width of its buckets; 1: samples
+    complete_from_us: int  # from this time on it has everything that there was
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +40,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is asked for.
+    """What is asked for."""
 
-    Attributes
-    ----------
-    begin_us, end_us
-        The range, without its end.
-    step_us
-        All boundaries of buckets inside the range are multiples of this; 0: there are none.
-    function
-        Combines the samples of a bucket.
-    """
-
-    begin_us: int
+    begin_us: int  # the range, without its end
     end_us: int
-    step_us: int
-    function: str
+    step_us: int  # all boundaries of buckets inside the range are multiples of this; 0: there are none
+    function: str  # combines the samples of a bucket
 
     def is_exact(self, width_us: int) -> bool:
         """Return whether buckets of this width give the same as the samples themselves."""
@@ -79,18 +59,9 @@ def grid_of(spec: Downsample, starts: Times, end_us: int) -> Grid:
 
 
 def plan(grid: Grid, origins: Sequence[Origin]) -> list[Segment]:
-    """Divide a range among the sources, from its end to its begin.
-
-    Of those that are complete and exact, the coarsest is read; if none is exact, the finest. Where only a coarse source
-    is left, the range is widened to its whole buckets.
-
-    Parameters
-    ----------
-    grid
-        What is asked for.
-    origins
-        The sources, the finest first; each width is a multiple of those before it.
-    """
+    """Divide a range among the sources, from its end to its begin."""
+    # Of those that are complete and exact, the coarsest is read; if none is exact, the finest. Where only a coarse
+    # source is left, the range is widened to its whole buckets.
     segments: list[Segment] = []
     end_us = grid.end_us
     while end_us > grid.begin_us:

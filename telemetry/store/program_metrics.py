@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from laggard.kvstore.series.timeseries import Floats
-from laggard.kvstore.values.codec import Value
+from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.page.content import metrics_of
 from laggard.telemetry.query.engine import Span, parts_of
 from laggard.telemetry.query.merging import Partial
 from laggard.telemetry.query.parsing import sub_query_from_json
 from laggard.telemetry.store.history import History
-
-__all__ = ["COLUMNS", "STEP_S", "answer_program", "merged_ranges"]
 
 STEP_S = 1
 COLUMNS = ("count", "total", "low", "high")
@@ -24,10 +22,8 @@ COLUMNS = ("count", "total", "low", "high")
 
 
 def answer_program(history: History, question: Mapping[str, Any]) -> Value:
-    """Return the numbers of series of the program's metrics, and the ranges of those that the question names.
-
-    A range has :data:`COLUMNS`, each with one value for each second from ``start_us`` to ``end_us``, both inclusive.
-    """
+    """Return the numbers of series of the program's metrics, and the ranges of those that the question names."""
+    # A range has COLUMNS, each with one value for each second from `start_us` to `end_us`, both inclusive.
     keys = history.series_keys()
     names = {each["name"] for each in metrics_of(keys) if each["kind"] == "program"}
     span = Span(question["start_us"], question["end_us"])

@@ -31,8 +31,6 @@ from laggard.telemetry.store.planning import plan
 from laggard.telemetry.store.summaries import COLUMNS, Summaries, concatenated, merged, n_rows, where
 from laggard.telemetry.store.tiers import MINUTE_US, TEN_SECONDS_US, Tiers
 
-__all__ = ["INTERVAL_US", "ROLLUPS", "Publisher", "Rollups", "Run"]
-
 _log = logging.getLogger("laggard.telemetry")
 
 ROLLUPS = "telemetry-rollups"
@@ -63,19 +61,11 @@ class Run:
 
 
 class Publisher:
-    """Makes the messages of one node.
-
-    Parameters
-    ----------
-    source
-        Who publishes.
-    tiers
-        Number the series.
-    """
+    """Makes the messages of one node."""
 
     def __init__(self, source: Run, tiers: Tiers) -> None:
-        self._source = source
-        self._tiers = tiers
+        self._source = source  # who publishes
+        self._tiers = tiers  # number the series
         self._waiting: list[Summaries] = []
         self._keys = 0
         self._received_keys = 0
@@ -124,17 +114,7 @@ class _Sender:
 
 
 class Rollups:
-    """The tiers of all nodes, on the primary.
-
-    Parameters
-    ----------
-    windows_s
-        For how long each tier is kept, by the width of its buckets; those below ten seconds are not.
-    max_bytes
-        Limit for all of it.
-    clock
-        Returns Unix time in seconds.
-    """
+    """The tiers of all nodes, on the primary."""
 
     def __init__(self, windows_s: Mapping[int, float], *, max_bytes: int, clock: Callable[[], float]) -> None:
         kept = {width_us: windows_s[width_us] for width_us in (TEN_SECONDS_US, MINUTE_US)}
@@ -144,13 +124,7 @@ class Rollups:
         self.history = History(self._tiers)
 
     def take(self, message: bytes) -> None:
-        """Add what a node has published.
-
-        Raises
-        ------
-        ValueError
-            If it cannot be read.
-        """
+        """Add what a node has published."""
         source, first, keys, chunk = _parsed(message)
         with self._lock:
             sender = self._senders.setdefault(source.name, _Sender(source))
@@ -191,15 +165,7 @@ class Rollups:
         return self.history.downsampled(query, span)
 
     def beside(self, query: SubQuery, span: Span, answered: Mapping[str, Run]) -> Downsampled:
-        """Return what the answers of some nodes lack: other nodes, and what a node had before it was started anew.
-
-        Parameters
-        ----------
-        query, span
-            The sub-query and its range.
-        answered
-            The sources that have answered, by the names of their runs.
-        """
+        """Return what the answers of some nodes lack: other nodes, and what a node had before it was started anew."""
         with self._lock:
             senders = [each.source for each in self._senders.values() if each.source.name not in answered]
         since_us = {source.host: source.since_us for source in answered.values()}

@@ -16,21 +16,6 @@ from numpy.typing import NDArray
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.query.downsampling import reduce_runs
 
-__all__ = [
-    "COLUMNS",
-    "EXACT",
-    "Summaries",
-    "by_series_and_time",
-    "columns_for",
-    "concatenated",
-    "empty",
-    "merged",
-    "n_rows",
-    "of_samples",
-    "reduced",
-    "where",
-]
-
 Summaries: TypeAlias = dict[str, NDArray[Any]]
 """Columns of the same length: number of the series, start of the bucket and time of its last sample as Unix time in
 microseconds, number of samples (as a float), their sum, minimum, maximum and last value. Columns that nobody needs may
@@ -87,10 +72,8 @@ def concatenated(parts: Sequence[Summaries], columns: Sequence[str] = COLUMNS) -
 
 
 def by_series_and_time(rows: Summaries) -> Summaries:
-    """Return the rows sorted by series and last sample; of equal ones, the later one stays behind the earlier one.
-
-    Without the column of last samples, they are sorted by series and bucket.
-    """
+    """Return the rows sorted by series and last sample; of equal ones, the later one stays behind the earlier one."""
+    # Without the column of last samples, they are sorted by series and bucket.
     series, last_us = rows["series"], rows.get("last_us", rows["start_us"])
     if len(series) < 2:
         return rows
@@ -132,19 +115,8 @@ def merged(rows: Summaries, width_us: int) -> Summaries:
 
 @np.errstate(over="ignore", invalid="ignore")
 def reduced(function: str, rows: Summaries, begins: NDArray[np.intp]) -> Floats:
-    """Return the value of a downsampling function for each run of rows, which are sorted by series and time.
-
-    Those that summaries do not give exactly (:data:`EXACT`) are computed from the averages of the rows.
-
-    Parameters
-    ----------
-    function
-        Name of the function.
-    rows
-        With at least the columns that :func:`columns_for` names.
-    begins
-        Where each run begins; the first is 0.
-    """
+    """Return the value of a downsampling function for each run of rows, which are sorted by series and time."""
+    # Those that summaries do not give exactly (EXACT) are computed from the averages of the rows.
     if function == "avg":
         return np.add.reduceat(rows["sum"], begins) / np.add.reduceat(rows["count"], begins)
     if function == "count":

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from laggard.telemetry.store.chunks import Chunk, pack_rows
 from laggard.telemetry.store.summaries import Summaries, concatenated, empty, merged, n_rows, where
 
-__all__ = ["Tier", "View", "rows_of"]
-
 ROW_BYTES = 64
 # A sample whose time is further ahead than this does not count when it is dropped: its clock is wrong.
 FUTURE_US = 3600 * 1_000_000
@@ -42,21 +40,13 @@ class _Batch:
 
 
 class Tier:
-    """Summaries of one width. Its methods are called under one lock; packing is done outside it, in two steps.
-
-    Parameters
-    ----------
-    width_us
-        Width of the buckets.
-    batch_rows
-        How many rows are packed together.
-    """
+    """Summaries of one width. Its methods are called under one lock; packing is done outside it, in two steps."""
 
     def __init__(self, width_us: int, batch_rows: int) -> None:
-        self.width_us = width_us
+        self.width_us = width_us  # width of the buckets
         self.complete_from_us = 0
         self.packed_bytes = 0
-        self._batch_rows = batch_rows
+        self._batch_rows = batch_rows  # how many rows are packed together
         self._batches: deque[_Batch] = deque()
         self._tables: list[Summaries] = []
         self._n_open = 0

@@ -21,8 +21,6 @@ from laggard.telemetry.store.planning import Origin, Segment
 from laggard.telemetry.store.summaries import Summaries, concatenated, merged, of_samples, where
 from laggard.telemetry.store.tier import Tier, rows_of
 
-__all__ = ["DAY_S", "MINUTE_US", "SECOND_TIER_US", "TEN_SECONDS_US", "Known", "Tiers"]
-
 SECOND_TIER_US, TEN_SECONDS_US, MINUTE_US = SECOND_US, 10 * SECOND_US, 60 * SECOND_US
 DAY_S = 86_400.0
 BATCH_ROWS = 32_768
@@ -57,22 +55,7 @@ class _Arrivals:
 
 
 class Tiers:
-    """Tiers of summaries, for concurrent writers and readers.
-
-    Parameters
-    ----------
-    windows_s
-        For how long each tier is kept, by the width of its buckets in microseconds; each width is a multiple of the
-        one before it.
-    max_bytes
-        Limit for all tiers together; beyond it the oldest summaries of fine tiers are dropped first.
-    clock
-        Returns Unix time in seconds.
-    max_series
-        Samples of further series are not in the tiers.
-    batch_rows
-        How many rows are packed together.
-    """
+    """Tiers of summaries, for concurrent writers and readers."""
 
     def __init__(
         self,
@@ -84,10 +67,13 @@ class Tiers:
         batch_rows: int = BATCH_ROWS,
     ) -> None:
         self.dropped = 0
+        # For how long each tier is kept, by the width of its buckets in microseconds; each width is a multiple of the
+        # one before it
         self._windows_s = dict(sorted(windows_s.items()))
+        # Limit for all tiers together; beyond it the oldest summaries of fine tiers are dropped first
         self._max_bytes = max_bytes
-        self._clock = clock
-        self._max_series = max_series
+        self._clock = clock  # returns Unix time in seconds
+        self._max_series = max_series  # samples of further series are not in the tiers
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._tiers = {width_us: Tier(width_us, batch_rows) for width_us in self._windows_s}
@@ -176,17 +162,7 @@ class Tiers:
             return sum(tier.nbytes for tier in self._tiers.values()) + SERIES_BYTES * len(self._known)
 
     def read(self, segments: Sequence[Segment], chosen: Mapping[int, int], columns: Sequence[str]) -> Summaries:
-        """Return the rows of chosen series in some segments, all as of one moment.
-
-        Parameters
-        ----------
-        segments
-            Of the widths of our tiers.
-        chosen
-            The place in the answer of each series, by its number.
-        columns
-            Which columns to return.
-        """
+        """Return the rows of chosen series in some segments, all as of one moment."""
         with self._lock:
             metrics = sorted({self._metric_of[number] for number in chosen})
             views = [self._tiers[s.width_us].view(metrics, _first_us(s), s.end_us) for s in segments]

@@ -58,7 +58,7 @@ def test_a_node_that_is_slow_on_one_side_is_named_with_the_side(
     watch(wires)
     verdict = wires.verdict()
     assert (verdict["host"], verdict["gpu"], verdict["action"]) == ("node2", None, "restart")
-    assert f"node2 {side} " in verdict["evidence"]
+    assert f"node2 {side} " in verdict["words"]["evidence"]
     assert slowdown[0] < verdict["slowdown"] < slowdown[1]
     assert {each["host"] for each in wires.requests("verdicts")} == {"node2"}
 
@@ -78,7 +78,7 @@ def test_a_node_whose_cable_is_pulled_is_named(wires: Wires) -> None:
     wires.network.cut("node3")
     verdict = wires.verdict()
     assert (verdict["host"], verdict["severity"], verdict["action"]) == ("node3", "faulty", "restart")
-    assert "no other node reaches it any more" in verdict["evidence"]
+    assert "no other node reaches it any more" in verdict["words"]["evidence"]
 
 
 # Its copy on the primary counts in State until it is relaunched, then prints how far it had come.

@@ -79,7 +79,9 @@ def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(ne
     cluster = Cluster(allocation, tmp_path / "nodes", NodeFiles({}, {}), changed)
     cluster.start(Roster(("here", "far")))
     wait_for(
-        lambda: all(node.has_started for node in cluster.nodes.values()), "the agents' first heartbeat", DEADLINE_S
+        lambda: all(node.agent.has_started for node in cluster.nodes.values()),
+        "the agents' first heartbeat",
+        DEADLINE_S,
     )
     assert cluster.lost() == []
     network.cut("far")
@@ -95,7 +97,7 @@ def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(ne
         allocation.start_agent_again(record)
     network.mend("far")
     cluster.take_back(cluster.connect(record, allocation.start_agent_again(record)))
-    wait_for(lambda: cluster.nodes["far"].has_started, "the new agent's first heartbeat", DEADLINE_S)
+    wait_for(lambda: cluster.nodes["far"].agent.has_started, "the new agent's first heartbeat", DEADLINE_S)
     assert len(agents_on(far)) == 1
     assert old.isdisjoint(agents_on(far))
     cluster.stop()

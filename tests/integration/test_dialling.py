@@ -179,7 +179,7 @@ def test_every_message_arrives_once_and_in_order_however_often_the_connection_dr
     lines = [b"%d %s" % (number, b"x" * (number * 37 % 4000)) for number in range(N_LINES)]
     writers = [
         threading.Thread(target=lambda: [ends.controller.write(line + b"\n") for line in lines]),
-        threading.Thread(target=lambda: [ends.agent.answers.write(line.decode() + "\n") for line in lines]),
+        threading.Thread(target=lambda: [ends.agent.answers.write(line + b"\n") for line in lines]),
     ]
     for thread in writers:
         thread.start()
@@ -201,7 +201,7 @@ def test_what_comes_before_anybody_reads_is_kept_and_the_agent_hears_that_it_has
     reader, start_up = os.pipe()
     agent = Dialled(listener.invite(controller), reader)
     for number in range(3):
-        agent.answers.write(f"{number}\n")
+        agent.answers.write(b"%d\n" % number)
     wait_until(lambda: not agent._channel._unconfirmed and not agent._channel._unsent)
     heard = Heard(controller)
     wait_until(lambda: heard.lines == [b"0", b"1", b"2"])
@@ -219,7 +219,7 @@ def test_an_agent_that_reads_nothing_keeps_neither_its_own_messages_nor_the_othe
     with closing(Ends(listener)) as other:
         for _ in range(50):
             other.controller.write(b"x" * 1_000_000)
-        other.agent.answers.write("I am here\n")
+        other.agent.answers.write(b"I am here\n")
         wait_until(lambda: other.heard.lines == [b"I am here"])
         ends.controller.write(b"go on\n")
         assert ends.commands.readline() == b"go on\n"
@@ -246,7 +246,7 @@ def test_a_connection_that_takes_no_more_is_replaced_and_keeps_nobody_waiting(
 
 
 def test_the_end_of_one_end_is_heard_at_the_other(ends: Ends) -> None:
-    ends.agent.answers.write("last words\n")
+    ends.agent.answers.write(b"last words\n")
     ends.controller.close()
     assert ends.commands.readline() == b""
     ends.agent.finish()
@@ -260,7 +260,7 @@ def test_the_end_of_one_end_is_heard_at_the_other(ends: Ends) -> None:
 def test_last_words_are_heard_even_if_the_connection_is_just_being_replaced(ends: Ends) -> None:
     wait_until(lambda: ends.controller.is_connected)
     drop(ends.controller)
-    ends.agent.answers.write("last words\n")
+    ends.agent.answers.write(b"last words\n")
     ends.agent.finish()
     wait_until(lambda: ends.heard.lines == [b"last words"])
 
@@ -274,7 +274,7 @@ def test_an_agent_whose_connection_and_start_up_pipe_have_both_closed_is_alone(l
         os.close(ends.start_up)
         assert ends.commands.readline() == b""
         with pytest.raises(BrokenPipeError):
-            ends.agent.answers.write("is anybody there?")
+            ends.agent.answers.write(b"is anybody there?")
     finally:
         ends.start_up = os.open(os.devnull, os.O_RDONLY)
         ends.close()
@@ -351,7 +351,7 @@ def test_agents_are_let_in_a_few_at_a_time_and_the_others_are_read_in_between(
         for channel in others:
             stack.enter_context(closing(Client(listener.invite(channel), late=True)))
         wait_until(lambda: len(listener._arrivals) == len(others))
-        ends.agent.answers.write("still here\n")
+        ends.agent.answers.write(b"still here\n")
         wait_until(lambda: ends.heard.lines == [b"still here"])
         monkeypatch.setattr(agent_listener, "ADMITTED_AT_ONCE", 1)
         wait_until(lambda: not listener._arrivals)

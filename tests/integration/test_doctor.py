@@ -18,7 +18,7 @@ import pytest
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.supervised_check import check_devices_here
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.judging.diagnosis import diagnose
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.remote_check import check_hosts

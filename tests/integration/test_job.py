@@ -160,15 +160,16 @@ def test_a_verdict_against_a_primary_that_cannot_be_spared_is_reported_and_nothi
     start_job: Start, tmp_path: Path
 ) -> None:
     program = """
-        import dataclasses
         from laggard.detectors import Verdict
+        from laggard.detectors.evidence import Evidence, WrongResults
         from laggard.kvstore.control import Control
         from laggard.kvstore.client.connection import current_session
 
         session = current_session()
         control = Control(session.client, session.endpoint, session.environment.launch)
-        verdict = Verdict("node1", "0", 2.0, "very slow", "node1 gpu 0 is slow", action="restart")
-        control.ask("verdicts", [dataclasses.asdict(verdict)])
+        evidence = Evidence("node1", "0", WrongResults("made up"))
+        verdict = Verdict("node1", "0", 2.0, "very slow", evidence, action="restart")
+        control.ask("verdicts", [verdict.to_fields()])
         open("go-on").readline()
     """
     go_on = Gate(tmp_path / "go-on")
@@ -176,7 +177,7 @@ def test_a_verdict_against_a_primary_that_cannot_be_spared_is_reported_and_nothi
     job.wait_for(r"stays +no relaunch")
     go_on.open()
     assert job.finish() == 0, job.everything()
-    assert "node1 gpu 0 is slow (very slow)" in job.account
+    assert "node1 gpu 0: made up (very slow)" in job.account
     assert "stays     no relaunch: no other node could take the place of node1; --exhaust-resources" in job.account
     assert "1 launch, 0 nodes excluded" in job.account
     assert_nothing_is_left(job)

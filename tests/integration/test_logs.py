@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from laggard.resilience.wire import Command
+from laggard.resilience.wire.node import SetUp
+from laggard.resilience.wire.tasks import StartTask, TaskEnded, WillRestart
 from tests.integration.jobs import RunningJob
 from tests.integration.test_agent import AgentAtWork
 
 Start = Callable[..., RunningJob]
 
+BROKEN = (sys.executable, "-c", "import no_such_library")
 TWO_COPIES = ("--local-nodes=2", "--virtual-gpus=1", "--per-node", "--telemetry-level=2")
 
 
@@ -37,7 +41,7 @@ def test_the_logs_of_a_failed_job_are_kept_in_its_record(start_job: Start, tmp_p
     (logs,) = tmp_path.glob("program-*/logs")
     assert f"logs      of this job's processes: {logs}" in job.account
     for node in ("node1", "node2"):
-        assert "command: start-task" in (logs / node / "agent.log").read_text()
+        assert "command: StartTask" in (logs / node / "agent.log").read_text()
     assert "Ready to accept connections" in (logs / "state-server" / "server.log").read_text()
     assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in logs.iterdir())
 
@@ -80,20 +84,23 @@ def test_a_wrong_level_is_one_line(start_job: Start, level: str, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("kind", "event"), [("sidecar", "sidecar-ended"), ("task", "task-ended"), ("restarting task", "task-restarts")]
+    ("start", "kind"),
+    [
+        (StartTask("probes", BROKEN, outlives_launches=True, restarts=True), WillRestart),
+        (StartTask("probes", BROKEN), TaskEnded),
+        (StartTask("probes", BROKEN, restarts=True), WillRestart),
+    ],
 )
-def test_a_helper_that_dies_says_why(kind: str, event: str, tmp_path: Path) -> None:
+def test_a_helper_that_dies_says_why(start: Command, kind: type[TaskEnded | WillRestart], tmp_path: Path) -> None:
     agent = AgentAtWork()
-    start = {"do": f"start-{kind.split()[-1]}", "restarts": kind.startswith("restarting")}
     try:
-        agent.send(do="set-up", directory=str(tmp_path), files={}, environment={})
-        command = [sys.executable, "-c", "import no_such_library"]
-        agent.send(**start, name="probes", command=command, environment={}, directory=None, relayed=False)
+        agent.send(SetUp(str(tmp_path)))
+        agent.send(start)
 
-        end = agent.receive(event)
-        assert (end["name"], end["exit_code"]) == ("probes", 1)
-        assert end["why"] == "ModuleNotFoundError: No module named 'no_such_library'"
-        assert end.get("again_s") == (None if kind == "task" else 1)
+        end = agent.receive(kind)
+        assert (end.name, end.exit_code) == ("probes", 1)
+        assert end.why == "ModuleNotFoundError: No module named 'no_such_library'"
+        assert getattr(end, "again_s", 1.0) == 1.0
     finally:
         agent.end()
 

@@ -182,8 +182,8 @@ def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     (record,) = (tmp_path / "reports").iterdir()
     assert re.search(failure, (record / "report.html").read_text())
     entries = [json.loads(line) for line in (record / "job.jsonl").read_text().splitlines()]
-    failures = [entry for entry in entries if entry["event"] == "failure"]
-    assert [(entry["host"], entry["kind"]) for entry in failures] == [("node2", "hardware")] * 2
+    failures = [entry for entry in entries if entry["is"] == "FailureFound"]
+    assert [(entry["failure"]["host"], entry["failure"]["kind"]) for entry in failures] == [("node2", "hardware")] * 2
 
 
 @pytest.mark.root("to mount a small file system")
@@ -202,7 +202,7 @@ def test_a_node_that_is_found_bad_after_a_failure_is_left_out_at_once(start_job:
     job = start_job(*PER_NODE, "--verbose", program=program, directory=tmp_path)
     folder = job.wait_for(r"\[node2\] folder (\S+)").group(1)
     job.wait_for(r"\[node1\] folder")
-    job.wait_for("from node2: .*node-checked")  # with what it is compared later
+    job.wait_for("from node2: .*NodeChecked")  # with what it is compared later
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "laggard-test", folder], check=True)
     try:
         for rank in "01":

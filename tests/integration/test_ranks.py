@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -23,6 +22,8 @@ from laggard.resilience.agent import stack_dump
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import RankStack
+from laggard.resilience.wire import decode
+from laggard.resilience.wire.checks import Stacks
 from tests.waiting import wait_until
 
 TORCHRUN = """
@@ -75,8 +76,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 def stacks_of(launch: int, capsys: pytest.CaptureFixture[str]) -> dict[int | None, RankStack]:
     stack_dump.main(launch)
-    read = json.loads(capsys.readouterr().out)
-    return {stack.rank: stack for stack in (RankStack.of_json("node2", each) for each in read)}
+    return {stack.rank: stack for stack in decode(capsys.readouterr().out.encode(), Stacks).found}
 
 
 def test_ranks_are_found_among_all_processes_with_their_children(start: Start) -> None:
@@ -116,9 +116,9 @@ def test_stacks_are_read_from_outside_even_those_of_a_process_that_is_stopped(
     os.kill(stopped.pid, signal.SIGSTOP)
     stacks = stacks_of(7, capsys)
     assert stacks[2].place.startswith("spin (rank.py:")
-    assert stacks[2].standing == "works"
+    assert stacks[2].doing == "works"
     assert stacks[3].place.startswith("load_batch (rank.py:")
-    assert stacks[3].standing == "stopped"
+    assert stacks[3].doing == "stopped"
 
 
 def test_the_stacks_of_a_rank_that_waits_for_a_child_have_those_of_the_child(

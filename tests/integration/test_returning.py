@@ -19,11 +19,13 @@ from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
 from laggard.resilience.allocation.local import LocalAllocation
+from laggard.resilience.controller import wording
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.returning import Returning
 from laggard.resilience.decision.events import NodeReturned
-from laggard.resilience.decision.evidence import GpuHealth, NodeCheck
+from laggard.resilience.decision.evidence import Finding, GpuHealth, NodeCheck
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
 from laggard.resilience.errors import AllocationError
@@ -156,8 +158,8 @@ class Unreachable(LocalAllocation):
             raise AllocationError("no answer by pigeon")
         return super().start_agent_again(node)
 
-    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
-        return dict.fromkeys(hosts, "the manager says it is down: rain")
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
+        return {host: NodeWord("Slurm", host, "down", "rain") for host in hosts}
 
 
 class Site:
@@ -171,7 +173,7 @@ class Site:
         files = NodeFiles({"endpoint.json": server.endpoint.to_json()}, {})
         self.cluster = Cluster(allocation, directory / "nodes", files, self.changed)
         self.cluster.start(Roster((), primary=allocation.nodes[0].hostname))
-        wait_until(lambda: all(node.has_started for node in self.cluster.nodes.values()))
+        wait_until(lambda: all(node.agent.has_started for node in self.cluster.nodes.values()))
         self.returning = Returning(allocation, self.cluster, Reserve(server.endpoint), self.changed, SteadyClock())
 
     def lose(self) -> None:
@@ -220,9 +222,9 @@ def test_a_lost_node_has_a_new_agent_when_it_is_back(site: Callable[[LocalAlloca
 
 def test_a_node_that_comes_back_with_a_gpu_less_is_not_fit(site: Callable[[LocalAllocation], Site]) -> None:
     here = site(LocalAllocation(2, 0))
-    here.cluster.nodes[here.host].first_check = NodeCheck(0.0, {"9": GpuHealth()})
+    here.cluster.nodes[here.host].checks.first = NodeCheck(0.0, {"9": GpuHealth()})
     here.lose()
-    assert here.event() == NodeReturned(here.host, "gpu 9 is gone")
+    assert here.event() == NodeReturned(here.host, (Finding("gpu gone", "9"),))
 
 
 def test_a_node_that_cannot_be_reached_is_tried_again_and_the_user_is_told_why(
@@ -233,11 +235,11 @@ def test_a_node_that_cannot_be_reached_is_tried_again_and_the_user_is_told_why(
     here.lose()
     roster = Roster(("node1",))
     wait_until(lambda: here.returning.next_event(roster, 1.0, urgent=True) or here.returning.notices)
-    told = "node2 is not back: no answer by pigeon; the manager says it is down: rain; the next attempt is in 0.1 s"
-    assert list(here.returning.notices) == [told]
+    told = "node2 is not back: no answer by pigeon; Slurm says node2 is down: rain; the next attempt is in 0.1 s"
+    assert list(map(wording.not_back, here.returning.notices)) == [told]
     Unreachable.mended.set()
     assert here.event() == NodeReturned("node2")
-    assert list(here.returning.notices) == [told]
+    assert list(map(wording.not_back, here.returning.notices)) == [told]
 
 
 def test_a_device_that_computes_wrong_results_after_its_quarantine_keeps_its_node_out(
@@ -246,14 +248,14 @@ def test_a_device_that_computes_wrong_results_after_its_quarantine_keeps_its_nod
     here = site(LocalAllocation(2, 1))
     over = Exclusion(here.host, time.time() - 60)
     assert here.event(over) == NodeReturned(here.host)
-    here.cluster.nodes[here.host].stop_sidecar("reserve-probe")
+    here.cluster.nodes[here.host].tasks.stop_sidecar("reserve-probe")
     wrong = Sample(
         RESERVE_PROBE_TIME,
         0.0,
         (0.1,),
         {"host": here.host, "gpu": "0", "model": VirtualDevice.model, WRONG: "3 wrong results"},
     )
-    here.cluster.nodes[here.host].start_sidecar("reserve-probe", ["sleep", "1000"])
+    here.cluster.nodes[here.host].tasks.start_sidecar("reserve-probe", ["sleep", "1000"])
     assert here.returning.next_event(Roster(("node1",), (), (over,)), 1.0, urgent=False) is None
     here.series.add([wrong])
-    assert "3 wrong results" in here.event(over).fault
+    assert "3 wrong results" in here.event(over).faults[0].fault

@@ -84,7 +84,7 @@ def test_a_node_whose_heartbeats_are_held_up_is_kept_until_its_agent_is_frozen(
         cluster.confirm_by(server.endpoint)
         cluster.start(Roster(("node1", "node2")))
         try:
-            wait_until(lambda: all(node.has_started for node in cluster.nodes.values()))
+            wait_until(lambda: all(node.agent.has_started for node in cluster.nodes.values()))
             held = allocation.agents["node2"]
             os.kill(held.carrier.pid, signal.SIGSTOP)
             node = cluster.nodes["node2"]

@@ -16,6 +16,7 @@ from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.step import StepAgent
+from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
@@ -50,7 +51,7 @@ class Job:
         self.missing = self.allocation.discover(may_miss)
         self.cluster = Cluster(self.allocation, folder / "nodes", NodeFiles({}, {}), threading.Condition())
         self.cluster.start(Roster(hosts), self.missing)
-        wait_until(lambda: all(node.has_started for node in self.cluster.nodes.values()))
+        wait_until(lambda: all(node.agent.has_started for node in self.cluster.nodes.values()))
 
     @property
     def srun(self) -> psutil.Process:
@@ -58,7 +59,7 @@ class Job:
         return psutil.Process(step.process.pid)
 
     def agent(self, host: str) -> DialledAgent:
-        agent = self.node(host)._agent
+        agent = self.node(host).agent._process
         assert isinstance(agent, DialledAgent)
         return agent
 
@@ -76,8 +77,8 @@ class Job:
 
     def expect_answers(self, *hosts: str) -> None:
         for host in hosts:
-            self.node(host).ping()
-        wait_until(lambda: all(self.node(host).answered for host in hosts))
+            self.node(host).checks.ping()
+        wait_until(lambda: all(self.node(host).checks.answered for host in hosts))
 
     def stop(self) -> None:
         self.cluster.stop()
@@ -113,7 +114,7 @@ def test_an_agent_that_is_killed_is_lost_alone_and_can_come_back(job: Job) -> No
     (agent,) = job.processes()["c"]
     agent.kill()
     wait_until(lambda: job.cluster.lost() == ["c"])
-    assert job.cluster.why_lost("c") == "its agent has ended"
+    assert job.cluster.why_lost("c") == WhyLost("ended")
     job.cluster.remove("c")
     job.expect_answers("b", "d")
     record = job.allocation.nodes[2]

@@ -23,7 +23,7 @@ reader = SymptomReader(sys.argv[1])
 before = reader.snapshot()
 after = reader.snapshot(bus_in_use=True)
 symptoms = Symptoms.between(before, after, lambda pid: sys.argv[2] == "ours")
-print(json.dumps([asdict(symptoms), cause_of(symptoms), board_power_limit_w(sys.argv[1]), reader.utilisation()]))
+print(json.dumps([asdict(symptoms), str(cause_of(symptoms)), board_power_limit_w(sys.argv[1]), reader.utilisation()]))
 """
 
 

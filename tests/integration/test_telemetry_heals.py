@@ -16,11 +16,14 @@ from typing import Any
 
 import pytest
 
+from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import Session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.server.process import StateServer
+from laggard.telemetry import wording
 from laggard.telemetry.events import EventLog
 from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.nodes.bus import NodeAsker
@@ -263,7 +266,7 @@ def test_samples_from_a_clock_that_is_ahead_are_refused_and_the_newest_value_sta
 
 
 def test_prometheus_reads_how_nodes_are_and_which_devices_are_slow(state_server: StateServer, served: Served) -> None:
-    verdict = {"host": "node1", "gpu": "0", "evidence": "slow", "severity": "slow", "action": "report"}
+    verdict = Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", WrongResults("slow"))).to_fields()
     with state_server.endpoint.connect() as client:
         Control(client, state_server.endpoint, 0).ask("verdicts", [verdict])
 
@@ -339,7 +342,7 @@ def test_a_launch_is_recorded_once_however_often_the_server_is_started(tmp_path:
             with serve(own, tmp_path / "node1") as served:
                 wait_until(lambda served=served: served.json("/health")["launch"] == 0)  # type: ignore[misc]
         events = EventLog(client, own.endpoint).between(0, 2**60)
-        told = [event.text for event in events]
+        told = [wording.event(event) for event in events]
 
     assert told.count("0 began on node1") == 1
     assert events[0].time_us == 1_700_000_000_500_000, "when it began, not when the server saw it"

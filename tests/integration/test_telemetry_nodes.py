@@ -22,9 +22,9 @@ from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.client import request_dump
 from laggard.telemetry.dumps.reading import read_dump
-from laggard.telemetry.errors import DumpError, QueryTooLargeError
+from laggard.telemetry.errors import DumpError, NodeError, QueryTooLargeError
 from laggard.telemetry.node import NodeTelemetry
-from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker, NodeError
+from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.gathering import gather
 from laggard.telemetry.nodes.sources import NodesSource, answer_question
 from laggard.telemetry.query import evaluate, query_from_json

@@ -18,7 +18,10 @@ from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.series.sample_store import key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.kvstore.server.process import StateServer
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.record.entries import FailureFound
 from laggard.resilience.record.journal import Journal
+from laggard.telemetry.course import JobBegan
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events
 from tests.browser import Browser, browser, find_browser
@@ -29,6 +32,7 @@ from tests.waiting import DEADLINE_S
 T0 = 1_700_000_000
 N = 60
 SCRIPT = "<script>alert(1)</script>"
+VERY_SLOW: Any = {"severity": "very slow", "action": "restart"}
 HOSTILE = "<img src=x onerror=alert(1)> $\\frac{ \x1b[31m"
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
 
@@ -49,8 +53,8 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dumps")
     times_us = T0 * SECOND_US + np.arange(N, dtype=np.int64) * 5 * SECOND_US
     events = [
-        Event(T0 * SECOND_US, "launch", "0 began on node1, node2"),
-        Event((T0 + 200) * SECOND_US, "verdict", f"node7 gpu 3: {HOSTILE} (very slow, restart)", "node7", "3"),
+        Event(T0 * SECOND_US, "launch", launch=0, nodes=("node1", "node2")),
+        Event((T0 + 200) * SECOND_US, "verdict", f"node7 gpu 3: {HOSTILE}", "node7", "3", **VERY_SLOW),
         Event((T0 + 220) * SECOND_US, "failure", "rank 1 on node2 failed", "node2"),
     ]
     own = [
@@ -209,8 +213,9 @@ def job(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> 
     reserve = NodeRecord("node3", "127.0.0.1", ("0", "1"))
     Control(client, endpoint, 0).write_launch(LaunchRecord(0, nodes, (reserve,), ()))
     journal = Journal(None)
-    journal.write("job", name="train", format=1)
-    journal.write("failure", sentence="rank 1 on node2 failed: out of memory", host="node2")
+    journal.write(JobBegan("train", "x1", (), (), 0, 0))
+    quote = "RuntimeError: out of memory"
+    journal.write(FailureFound(Failure("node2", 1, 7, 1, 1, 0.0, 9.0, quote, "", "unknown", "once", "", "the copy")))
     journal.publish(client, endpoint)
     with serve(state_server, directory, settings="reading_needs_token: true\n") as server:
         yield server
@@ -231,7 +236,7 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
         tab.press("Enter", "\r")
         tab.wait_for("document.querySelector('#name').textContent === 'train'")
         tab.wait_for("document.querySelector('#state').textContent.includes('2 nodes in use; no answer from node2')")
-        assert "rank 1 on node2 failed: out of memory" in text(tab, "#events")
+        assert "rank 1 on node2 exited with 1 after 9.0 s: RuntimeError: out of memory" in text(tab, "#events")
 
         now_us = round(time.time() * SECOND_US)
         for series in device_series(now_us - np.arange(20, dtype=np.int64)[::-1] * SECOND_US, 2, 2, ("node2", "1")):

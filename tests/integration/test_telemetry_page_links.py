@@ -17,6 +17,7 @@ from laggard.kvstore.server.process import StateServer
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
+from laggard.telemetry.course import JobBegan, LaunchBegan
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events
 from laggard.telemetry.link_matrix import BURST_BYTES, LEAF, SEND_TIME
@@ -56,8 +57,8 @@ def series_of(links: Links, at_s: float, leaves: Mapping[str, str] | None = None
 
 def write(folder: Path, links: Links, leaves: Mapping[str, str] | None = None) -> Path:
     folder.mkdir()
-    verdict = f"{SLOW} sends 10.0 times as slow as its peers (very slow, restart)"
-    events = [Event((T0 + 60) * SECOND_US, "verdict", verdict, SLOW)]
+    evidence = f"{SLOW} sends 10.0 times as slow as its peers"
+    events = [Event((T0 + 60) * SECOND_US, "verdict", evidence, SLOW, severity="very slow", action="restart")]
     write_dump(str(folder), "all", T0 + 120.0, [*series_of(links, T0 + 50, leaves), *series_of_events(events)])
     return folder
 
@@ -174,8 +175,8 @@ def test_the_matrix_of_a_running_job_appears_with_the_first_round_and_is_that_of
     with state_server.endpoint.connect() as client:
         begin_launch(client, state_server.endpoint, 0)
         journal = Journal(None)
-        journal.write("job", name="train", format=1)
-        journal.write("launch", launch=0, nodes=["node1", SLOW], reserve=["node3"], gap=None)
+        journal.write(JobBegan("train", "x1", (), (), 0, 0))
+        journal.write(LaunchBegan(0, ("node1", SLOW), ("node3",), "node1"))
         journal.publish(client, state_server.endpoint)
         (directory := tmp_path / "node1").mkdir()
         with serve(state_server, directory) as server:
@@ -184,7 +185,7 @@ def test_the_matrix_of_a_running_job_appears_with_the_first_round_and_is_that_of
             for series in series_of(links_of(["node1", SLOW]), time.time()):
                 server.node.store.extend(key_of(series.metric, series.tags), series.times_us, series.values)
             tab.wait_for("document.querySelector('#links-legend').textContent.includes('2 links')")
-            journal.write("launch", launch=1, nodes=["node1", "node3"], reserve=[], gap=None)
+            journal.write(LaunchBegan(1, ("node1", "node3"), (), "node1"))
             journal.publish(client, state_server.endpoint)
             tab.wait_for("document.querySelector('#links-text').textContent.startsWith('No link was measured yet')")
             choose_launch(tab, 0)

@@ -31,12 +31,13 @@ from laggard.kvstore.server.process import StateServer
 from laggard.resilience.command.cli import main
 from laggard.resilience.command.report import make_report
 from laggard.resilience.record.account import Account
-from laggard.resilience.record.job_record import JobCard, recorded
+from laggard.resilience.record.job_record import recorded
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.own_metrics import OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
 from laggard.resilience.report.inputs import read_inputs
+from laggard.telemetry.course import JobBegan
 from laggard.telemetry.dumps.writing import write_dump
 from tests.browser import browser, find_browser
 from tests.integration.jobs import RunningJob
@@ -131,7 +132,7 @@ def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root:
         shown.press("m")
         shown.shows("loss +1 +1.5")
         shown.press("h")
-        shown.shows("launch 0|35 % slower than its peers")
+        shown.shows("launch 0|35 % slower than its 3 peers")
         shown.press("n")
         shown.shows("node2 +excluded")
         server.stop()
@@ -298,7 +299,7 @@ def test_explain_tells_of_a_running_job_a_kept_one_and_names_what_it_does_not_kn
         assert main(["explain", *wanted]) == 0
         first, _, _, *rest = capfd.readouterr().out.splitlines()
         assert first == "train-abc_1234: exit code 0 after 10 min 0 s, 2 launches on node1, node2, node3"
-        assert any("for a slow device: node2 gpu 0: 35 % slower than its peers" in line for line in rest)
+        assert any("for a slow device: node2 gpu 0: 35 % slower than its 3 peers" in line for line in rest)
     with running_job(root):
         assert main(["explain"]) == 0
         assert "train-abc_1234: running for" in capfd.readouterr().out
@@ -309,7 +310,7 @@ def test_explain_tells_of_a_running_job_a_kept_one_and_names_what_it_does_not_kn
 def test_a_job_that_could_not_begin_a_launch_is_explained(
     root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    card = JobCard("train", "x1", ("train.py",), (), 0, 0)
+    card = JobBegan("train", "x1", ("train.py",), (), 0, 0)
     with (
         StateServer.start(root / "state", job="train") as server,
         pytest.raises(RuntimeError, match="no agent"),
@@ -334,7 +335,7 @@ def test_an_error_in_the_report_is_told_and_changes_nothing_else(
     def fail(_: Path) -> None:
         raise error
 
-    card = JobCard("train", "x1", ("train.py",), (), 0, 0)
+    card = JobBegan("train", "x1", ("train.py",), (), 0, 0)
     with (
         StateServer.start(root / "state", job="train") as server,
         recorded(card, server.endpoint, Account(), tmp_path / "home/laggard", kept=True, make_report=fail) as record,

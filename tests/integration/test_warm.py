@@ -15,11 +15,16 @@ from typing import Any
 import psutil
 import pytest
 
+from laggard.resilience.decision.warm_start import Wanted
+from laggard.resilience.wire.node import SetUp
+from laggard.resilience.wire.tasks import Output, SignalTask, StartTask, TaskEnded, TaskStarted
+from laggard.resilience.wire.warm import ForkAhead, KeepWarm, LeftOut, WarmReady
 from tests.integration.jobs import RunningJob
 from tests.integration.test_agent import AgentAtWork
 from tests.processes import command_line, is_alive
 from tests.waiting import wait_until
 
+COMMAND = (sys.executable, "program.py", "--epochs", "3")
 # What a process can tell of itself; the same of a forked and of a fresh one.
 SELF = """
     import sys
@@ -118,7 +123,7 @@ class Node:
         self.writes_stacks = self.records_imports = False
         self._n_tasks = 0
         environment = {"PYTHONPATH": str(self.site), "LAGGARD_ENDPOINT_FILE": str(folder / "endpoint.json")}
-        agent.send(do="set-up", directory=str(folder), files={}, environment=environment)
+        agent.send(SetUp(str(folder), environment=environment))
 
     def write(self, source: str, **libraries: str) -> None:
         self.program.write_text(textwrap.dedent(source))
@@ -131,56 +136,48 @@ class Node:
         asked: tuple[str, ...] = (),
         directory: Path | None = None,
     ) -> None:
-        self.agent.send(
-            do="keep-warm",
-            command=[sys.executable, "program.py", "--epochs", "3"],
-            environment={"OMP_NUM_THREADS": "1"},
-            varying=["CASE", "RANK"],
-            directory=str(directory or self.folder),
-            modules=modules,
-            asked=asked,
-            writes_stacks=self.writes_stacks,
-        )
+        where = str(directory or self.folder)
+        wanted = Wanted(COMMAND, {"OMP_NUM_THREADS": "1"}, ("CASE", "RANK"), where, modules, asked)
+        self.agent.send(KeepWarm(wanted, self.writes_stacks))
 
     def wait_until_ready(self) -> int:
         """Wait for the warm process; note what it has left out and why; return its process id."""
         while True:
-            message = self.agent.receive("warm")
-            if "ready" in message:
-                return int(message["ready"])
-            self.left_out[message["left_out"]] = message["why"]
+            report = self.agent.receive_any()
+            if isinstance(report, WarmReady):
+                return report.pid
+            if isinstance(report, LeftOut):
+                self.left_out[report.name] = report.why
 
     def start(self, *, may_be_warm: bool = True, **environment: str) -> str:
         self._n_tasks += 1
         name = f"program-{self._n_tasks}"
-        self.agent.send(
-            do="start-task",
-            name=name,
-            command=[sys.executable, "program.py", "--epochs", "3"],
-            environment={"OMP_NUM_THREADS": "1", **environment},
-            files={},
-            directory=str(self.folder),
+        task = StartTask(
+            name,
+            COMMAND,
+            {"OMP_NUM_THREADS": "1", **environment},
+            str(self.folder),
             relayed=True,
-            restarts=False,
             may_be_warm=may_be_warm,
             writes_stacks=self.writes_stacks,
             records_imports=self.records_imports,
         )
+        self.agent.send(task)
         return name
 
     def result(self, name: str) -> tuple[str | None, int, str, str]:
         """Wait for a task's end; return why it was not warm (None: nothing said), its exit code and its output."""
-        why_not, output = None, {"stdout": "", "stderr": ""}
+        why_not, output = None, {"stdout": b"", "stderr": b""}
         while True:
-            message = self.agent.receive_any()
-            if message.get("name") != name:
+            report = self.agent.receive_any()
+            if getattr(report, "name", "") != name:
                 continue
-            if message["event"] == "task-started":
-                why_not = message["why_not"]
-            elif message["event"] == "output":
-                output[message["stream"]] += message["text"]
-            elif message["event"] == "task-ended":
-                return why_not, message["exit_code"], output["stdout"], output["stderr"]
+            if isinstance(report, TaskStarted):
+                why_not = report.why_not
+            elif isinstance(report, Output):
+                output[report.stream] += report.data
+            elif isinstance(report, TaskEnded):
+                return why_not, report.exit_code, output["stdout"].decode(), output["stderr"].decode()
 
     def run(self, *, may_be_warm: bool = True, **environment: str) -> tuple[str | None, int, str, str]:
         return self.result(self.start(may_be_warm=may_be_warm, **environment))
@@ -321,12 +318,12 @@ def test_ranks_that_are_forked_ahead_wait_and_end_if_they_are_killed_or_not_need
     node.write(WHICH, fine="VERSION = 1")
     node.keep_warm("fine")
     ready = node.wait_until_ready()
-    node.agent.send(do="fork-ahead", tasks=2)
+    node.agent.send(ForkAhead(2))
     wait_until(lambda: len(node.waiting(ready)) == 2)
     first, second = node.waiting(ready)
     first.kill()
     wait_until(lambda: node.waiting(ready) == [second])
-    node.agent.send(do="fork-ahead", tasks=2)
+    node.agent.send(ForkAhead(2))
     wait_until(lambda: len(node.waiting(ready)) == 2)
     assert node.run()[:3] == ("", 0, "fine version 1\n")
     assert node.agent.process.stdin is not None
@@ -340,17 +337,16 @@ def test_the_first_of_several_ranks_runs_before_the_others_or_never(node: Node, 
     node.write(WHICH, fine="VERSION = 1")
     node.keep_warm("fine")
     ready = node.wait_until_ready()
-    node.agent.send(do="fork-ahead", tasks=3)
+    node.agent.send(ForkAhead(3))
     wait_until(lambda: len(node.waiting(ready)) == 3)
     first = min(node.waiting(ready), key=lambda process: process.pid)  # they were forked in this order
     first.suspend()
     names = [node.start() for _ in range(3)]
-    node.agent.send(do="ping")
-    node.agent.receive("pong")  # the agent has read it all, and could have started the others
+    node.agent.ping()  # the agent has read it all, and could have started the others
     first.kill() if first_is_killed else first.resume()
-    started = [node.agent.receive("task-started") for _ in names]
-    assert (started[0]["name"], bool(started[0]["why_not"])) == (names[0], first_is_killed)
-    assert not any(each["why_not"] for each in started[1:])
+    started = [node.agent.receive(TaskStarted) for _ in names]
+    assert (started[0].name, bool(started[0].why_not)) == (names[0], first_is_killed)
+    assert not any(each.why_not for each in started[1:])
 
 
 def test_without_its_warm_process_a_node_starts_fresh_ones_and_can_have_another(node: Node) -> None:
@@ -371,7 +367,7 @@ def test_a_task_that_is_asked_to_stop_while_it_is_forked_gets_the_signal(node: N
     node.keep_warm()
     node.wait_until_ready()
     name = node.start()
-    node.agent.send(do="signal-task", name=name, signal=signal.SIGTERM)
+    node.agent.send(SignalTask(name, signal.SIGTERM))
     assert node.result(name)[:2] == ("", -signal.SIGTERM)
 
 

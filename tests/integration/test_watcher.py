@@ -16,16 +16,24 @@ from typing import Any
 import pytest
 
 from laggard.collectors import CollectorGroup, InlineProbe
-from laggard.collectors.device import DeviceError, DeviceId, VirtualDevice
+from laggard.collectors.causes import Cause
+from laggard.collectors.device import DeviceId, VirtualDevice
+from laggard.collectors.errors import DeviceError
 from laggard.collectors.group import ERROR
 from laggard.detectors import Detector, SlowGPUDetector, Verdict
-from laggard.detectors.detector import Watcher, Window
-from laggard.detectors.launch_signs import LaunchSigns
-from laggard.detectors.rounds import Round, RoundAssembler
+from laggard.detectors.detector import Window
+from laggard.detectors.evidence import Accused, Evidence
+from laggard.detectors.judging import watcher as watching
+from laggard.detectors.judging.launch_signs import LaunchSigns
+from laggard.detectors.judging.rounds import Round, RoundAssembler
+from laggard.detectors.judging.watcher import Watcher
+from laggard.detectors.notices import Blind, Notice
+from laggard.kvstore import control
 from laggard.kvstore.client.connection import Endpoint, current_session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord, PhaseRecord, Signs
+from laggard.kvstore.series import streams
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
@@ -72,7 +80,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.rounds: list[Round] = []
-        self.notices: list[str] = []
+        self.notices: list[Notice] = []
         self.tags: dict[DeviceId, Mapping[str, str]] = {}
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
@@ -83,9 +91,9 @@ class Listener:
         self.rounds.append(readings)
         if readings["node1", "0"] == [666.0]:
             raise ZeroDivisionError("oops")
-        return [Verdict("node1", "0", 1.5, "slow", "made up")]
+        return [Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", Accused("made up", ())))]
 
-    def take_notices(self) -> list[str]:
+    def take_notices(self) -> list[Notice]:
         new, self.notices = self.notices, []
         return new
 
@@ -104,8 +112,8 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.WARNING, "laggard.detectors")
-    for module in ("series", "control"):
-        monkeypatch.setattr(f"laggard.kvstore.{module}.RETRY_FOR_S", 0.1)  # so that each attempt fails soon
+    for module in (streams, control):
+        monkeypatch.setattr(module, "RETRY_FOR_S", 0.1)  # so that each attempt fails soon
     read, attempts = Series.read, list[str]()
 
     def read_and_count(self: Series, metric: str, *given: Any, **named: Any) -> list[tuple[str, Sample]]:
@@ -139,11 +147,11 @@ def test_what_else_the_rounds_show_is_sent_as_notices_with_the_metrics_name(
     launch: StateServer, series: Series
 ) -> None:
     listener = Listener()
-    listener.notices.append("all 16 devices are 30 % slower")
+    listener.notices.append(Blind("all 16 devices"))
     watcher = Watcher("probe", INTERVAL_S, listener)
     try:
         series.add([Sample("probe", time.time(), (1.0,), {"host": "node1", "gpu": "0"})])
-        wait_until(lambda: ("notices", "probe: all 16 devices are 30 % slower") in requests(launch.endpoint))
+        wait_until(lambda: ("notices", "probe: no reading so far: all 16 devices") in requests(launch.endpoint))
     finally:
         watcher.stop()
 
@@ -171,7 +179,7 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(
     with launch.endpoint.connect() as client:
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
     at_once = functools.partial(RoundAssembler, start_allowance_s=0, shortest_silence_s=0)
-    monkeypatch.setattr("laggard.detectors.detector.RoundAssembler", at_once)
+    monkeypatch.setattr(watching, "RoundAssembler", at_once)
     failures = {"node3": "ImportError: no module named 'numba'"}
     watcher = Watcher("probe", INTERVAL_S, Listener(), failure_on=lambda host: failures.get(host, ""))
     try:
@@ -205,12 +213,10 @@ def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(
         nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS[:2])
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
     impatient = functools.partial(RoundAssembler, shortest_silence_s=0)
-    monkeypatch.setattr("laggard.detectors.detector.RoundAssembler", impatient)
+    monkeypatch.setattr(watching, "RoundAssembler", impatient)
     monkeypatch.setattr(Watcher, "_watch", lambda _: None)  # the test looks itself
     times_s = [100.0]
-    monkeypatch.setattr(
-        "laggard.detectors.detector.time", SimpleNamespace(monotonic=lambda: times_s[-1], time=time.time)
-    )
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: times_s[-1], time=time.time))
     listener = Listener()
     watcher = Watcher("probe", INTERVAL_S, listener)
     read = Series.read
@@ -248,7 +254,7 @@ class Unfed(Detector):
 def test_a_detector_that_is_fed_nothing_says_so_and_what_to_do(
     launch: StateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("laggard.detectors.detector.FIRST_READING_S", 0.0)
+    monkeypatch.setattr(watching, "FIRST_READING_S", 0.0)
     with Unfed(collection_rate=0.05):
         wait_until(lambda: requests(launch.endpoint))
     advice = "at telemetry level 0 add_data keeps nothing, add --telemetry-level=1"
@@ -271,7 +277,7 @@ def play(detector: SlowGPUDetector, uuids: Mapping[str, str], slow: str, rounds:
 
 def detector_of_run(run: str, state: State) -> SlowGPUDetector:
     detector = SlowGPUDetector(state=state, restart_cost=0)
-    detector._slow_gpu_judge.begin(LaunchRecord(0, (), (), excluded=("node9",)), run)
+    detector._judge.begin(LaunchRecord(0, (), (), excluded=("node9",)), run)
     return detector
 
 
@@ -289,7 +295,7 @@ def test_a_devices_history_is_found_by_uuid_in_the_next_launch_and_the_next_job(
     moved = dict(zip(reversed(HOSTS), uuids.values(), strict=True))  # each device in another host
     other_job = detector_of_run("b", state)
     assert play(other_job, moved, "node1") == [("node1", "restart")]  # slower than its own past, elsewhere
-    assert other_job._slow_gpu_judge.analysis.to_state()["identities"] == [""] * 4
+    assert other_job._readings.compared.to_state()["identities"] == [""] * 4
     assert "GPU-3" in state["laggard/slow-gpu-history"]["analysis"]["identities"]
 
 
@@ -299,7 +305,7 @@ def test_an_incident_goes_on_in_the_next_launch_and_begins_anew_in_the_next_job(
 
     def detector(run: str) -> SlowGPUDetector:
         found = SlowGPUDetector(state=state, restart_cost=60)
-        found._slow_gpu_judge.begin(LaunchRecord(0, nodes, nodes[:1]), run)
+        found._judge.begin(LaunchRecord(0, nodes, nodes[:1]), run)
         return found
 
     first = detector("a")
@@ -318,7 +324,7 @@ def test_what_was_learned_is_kept_even_if_the_launch_is_killed(state: State) -> 
     commits = state.commits()
     next_job = detector_of_run("b", state)
     assert play(next_job, uuids, "", rounds=9) == []
-    assert next_job._slow_gpu_judge.analysis.learned == 4
+    assert next_job._readings.compared.learned == 4
     assert state.commits() == commits  # nothing new was learned: no sign of life is counterfeited
 
 
@@ -327,13 +333,13 @@ def test_an_unreadable_history_is_replaced_by_a_new_one(state: State, caplog: py
     uuids = dict.fromkeys(HOSTS, "")
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
     assert "starts afresh: state has version 1" in caplog.text
-    written = SlowGPUDetector(state=state)._slow_gpu_judge
-    written._has_read_history = True
-    written.keep_history()
+    written = SlowGPUDetector(state=state)._judge
+    written._has_read = True
+    written.keep()
     kept: Any = state["laggard/slow-gpu-history"]
     state["laggard/slow-gpu-history"] = kept | {"restarts": {"version": 7}}
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
-    assert "starts afresh: state has version 7, this program reads version 1" in caplog.text
+    assert "starts afresh: state has version 7, this program reads version 2" in caplog.text
 
 
 def test_what_the_program_declares_and_commits_reaches_the_detector(launch: StateServer, state: State) -> None:
@@ -387,7 +393,7 @@ def test_what_a_probe_in_turn_finds_is_reported_with_its_cause_and_restarts_noth
         nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS)
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
     detector = SlowGPUDetector(INTERVAL_S, probes_in_turn=["host_to_device"], inline_probes=True)
-    causes = {"node3": {"cause": "PCIe: the link's width is 8, but 16 is possible"}}
+    causes = {"node3": {"cause": Cause("PCIe", "PCIe: the link's width is 8, but 16 is possible").to_tag()}}
     numbers = itertools.count()
 
     def is_reported_after_one_more_round() -> bool:
@@ -403,22 +409,24 @@ def test_what_a_probe_in_turn_finds_is_reported_with_its_cause_and_restarts_noth
         wait_until(is_reported_after_one_more_round)
     verdicts = [body for kind, body in requests(launch.endpoint) if kind == "verdicts"]
     assert [(verdict["host"], verdict["action"]) for verdict in verdicts] == [("node3", "report")]
-    assert verdicts[0]["evidence"].endswith(", by the probe host_to_device")
-    assert verdicts[0]["cause"].startswith("PCIe: the link's width is 8")
+    assert verdicts[0]["words"]["evidence"].endswith(", by the probe host_to_device")
+    assert verdicts[0]["words"]["cause"].startswith("PCIe: the link's width is 8")
 
 
 def test_a_device_with_wrong_results_is_accused_immediately_and_only_once() -> None:
     detector = SlowGPUDetector()
     for host in HOSTS:
         wrong = {"wrong": "wrong results of the probe gemm_fp32: 3"} if host == "node2" else {}
-        detector.note_device((host, "0"), {"model": "H100", "cause": "memory: 2 corrected ECC errors"} | wrong)
+        detector.note_device(
+            (host, "0"), {"model": "H100", "cause": Cause("memory", "2 corrected ECC errors").to_tag()} | wrong
+        )
     readings: Round = {(host, "0"): [0.01] for host in HOSTS}
 
     [verdict] = detector.judge(readings, 0.0)
 
     assert (verdict.host, verdict.severity, verdict.action) == ("node2", "faulty", "restart")
-    assert verdict.evidence == "node2 gpu 0: wrong results of the probe gemm_fp32: 3"
-    assert verdict.cause.startswith("memory: 2 corrected")
+    assert str(verdict.evidence) == "node2 gpu 0: wrong results of the probe gemm_fp32: 3"
+    assert str(verdict.cause) == "2 corrected ECC errors"
     assert detector.judge(readings, 3.0) == []
 
 

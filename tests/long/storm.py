@@ -21,7 +21,7 @@ import psutil
 from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
-from laggard.resilience.decision.limits import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
+from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from tests.integration.jobs import RunningJob, is_warm
 from tests.long.plan import WITH_RAY, WITHOUT_RAY, Blow, Fault, Victim, plan_of
 from tests.processes import command_line, command_lines, seen_of

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
-import importlib
 import math
 import os
 import random
@@ -21,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import BENCHMARKS
-from benchmarks.outsider_sites import missing_for_slurm
+from tests.clusters import slurm_daemons
 from tests.clusters.conftest import require
+from tests.clusters.machines import missing_for_machines
 from tests.printed import printed_benchmarks
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +118,7 @@ SMALL = {
     "outsider --slurm": Small(
         "--repeats 1 --block 0.5 --attacks hold",
         ["| hold | agents' port | ", "| hold | srun | ", "| hold | state server | "]
-        if missing_for_slurm() is None
+        if missing_for_machines(*slurm_daemons.PROGRAMS) is None
         else ["the Slurm cluster is skipped: it needs "],
     ),
     "page": Small("--nodes 2 --repeats 1", ["| from a server | 16 | ", "| report | 16 | "]),
@@ -230,23 +228,17 @@ def small(command: str) -> Small:
     return SMALL[max((beginning for beginning in SMALL if printed.startswith(beginning)), key=len)]
 
 
-class ParsedError(Exception):
-    """Raised when the options have been accepted, before anything starts."""
-
-
-def parsed(name: str, options: list[str]) -> str:
-    """Return how a benchmark parses options."""
-    parse = argparse.ArgumentParser.parse_args
-
-    def parse_only(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-        raise ParsedError(parse(parser, arguments))
-
-    benchmark = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
-        with pytest.raises(ParsedError) as raised:
-            benchmark.main(options)
-    return str(raised.value)
+def effect_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return words that are equal for commands with the same effect: of an option given twice the last wins."""
+    options: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word
+            options[name] = []
+        else:
+            options.setdefault(name, []).append(word)
+    return tuple(word for name, values in sorted(options.items()) for word in (name, *values))
 
 
 @pytest.fixture(scope="module")
@@ -274,12 +266,12 @@ class Runs:
 
     folder: Path
     pool: ThreadPoolExecutor
-    by_asked: dict[tuple[str, str], Future[subprocess.CompletedProcess[str]]] = field(default_factory=dict)
+    by_asked: dict[tuple[str, tuple[str, ...]], Future[subprocess.CompletedProcess[str]]] = field(default_factory=dict)
 
     def of(self, command: str) -> Future[subprocess.CompletedProcess[str]]:
         """Return the run of a printed command."""
         name, options = small_words_of(command)
-        asked = name, parsed(name, options)
+        asked = name, effect_of(options)
         if asked not in self.by_asked:
             self.by_asked[asked] = self.pool.submit(self._run, name, *options)
         return self.by_asked[asked]
@@ -316,7 +308,6 @@ def marked(command: str) -> Any:
 
 @pytest.mark.parametrize("command", [marked(command) for command in COMMANDS])
 def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
-    parsed(*words_of(command))
     if words_of(command)[0] == "checkpoint":
         pytest.importorskip("torch", reason="needs the extra `torch`")
     if "--wires" in command:
@@ -329,4 +320,6 @@ def test_the_benchmark_prints_its_tables(command: str, runs: Runs) -> None:
 
 
 def test_every_benchmark_is_printed_somewhere() -> None:
-    assert {words_of(command)[0] for command in COMMANDS} == BENCHMARKS.keys()
+    listed = subprocess.run([sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, check=False)
+    named = {line.split()[0] for line in listed.stderr.splitlines() if line.startswith("  ")}
+    assert {words_of(command)[0] for command in COMMANDS} == named

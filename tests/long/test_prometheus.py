@@ -28,6 +28,8 @@ DEADLINE_S = 60.0
 # Commits until it is told to stop; says then that a device is slow, as a detector would.
 PROGRAM = """
     import os, time
+    from laggard.detectors.evidence import Evidence, WrongResults
+    from laggard.detectors.verdict import Verdict
     from laggard.kvstore import State
     from laggard.kvstore.client.connection import current_session
     from laggard.kvstore.control import Control
@@ -38,9 +40,8 @@ PROGRAM = """
         time.sleep(0.2)
     if os.environ["NODE_RANK"] == "0":
         session = current_session()
-        verdict = {"host": "node2", "gpu": "0", "slowdown": 1.5, "severity": "slow", "evidence": "made up for a test",
-                   "cause": "", "action": "report"}
-        Control(session.client, session.endpoint, session.environment.launch).ask("verdicts", [verdict])
+        verdict = Verdict("node2", "0", 1.5, "slow", Evidence("node2", "0", WrongResults("made up for a test")))
+        Control(session.client, session.endpoint, session.environment.launch).ask("verdicts", [verdict.to_fields()])
     while not os.path.exists("end"):
         time.sleep(0.2)
 """

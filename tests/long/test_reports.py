@@ -90,14 +90,14 @@ def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., Running
     text = path.read_text()
     assert "excluded: node2" in text
     assert "exit code 3" in text
-    events = [json.loads(line)["event"] for line in (path.parent / "job.jsonl").read_text().splitlines()]
-    assert [event for event in events if event not in {"told", "progress"}] == [
-        "job",
-        "launch",
-        "launch-end",
-        "launch",
-        "failure",
-        "launch-end",
-        "end",
+    events = [json.loads(line)["is"] for line in (path.parent / "job.jsonl").read_text().splitlines()]
+    assert [event for event in events if event not in {"Told", "LaunchProgressed"}] == [
+        "JobBegan",
+        "LaunchBegan",
+        "LaunchEnded",
+        "LaunchBegan",
+        "FailureFound",
+        "LaunchEnded",
+        "JobEnded",
     ]
     assert not list(tmp_path.glob("home/**/*"))

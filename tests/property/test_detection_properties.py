@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.history import RESTART, SELF, History
-from laggard.detectors.shared_runs import SharedRuns
+from laggard.detectors.statistics.history import RESTART, SELF, History
+from laggard.detectors.statistics.shared_runs import SharedRuns
 
 Seconds = NDArray[np.float64]
 Reported = set[tuple[int, str, str | None, str, str]]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
-from laggard.resilience.record.timeline import Launch, Progress, RecordedVerdict, Timeline
+from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline
+from laggard.telemetry.course import Progress
 
 T0 = 1_700_000_000.0
 TIMES = st.floats(-100, 1000).map(lambda seconds: T0 + seconds) | st.just(math.nan)

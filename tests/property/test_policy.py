@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
+    EXIT_TOO_FEW_NODES,
     End,
     Event,
     JobStatus,
@@ -23,11 +24,13 @@ from laggard.resilience.decision.events import (
     Report,
     Settings,
 )
+from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES
 from laggard.resilience.decision.policy import decide
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Roster
 
+BAD = (Finding("gpu lost", "0"),)
 HOSTS = [f"n{i}" for i in range(1, 7)]
 
 settings = st.builds(
@@ -50,12 +53,12 @@ events = st.one_of(
     st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
     st.builds(NodeLost, st.sampled_from(HOSTS)),
     st.builds(
-        lambda hosts: NodesWithheld(tuple((host, "drained") for host in hosts)),
+        lambda hosts: NodesWithheld(tuple(NodeWord("Slurm", host, "drained") for host in hosts)),
         st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3, unique=True),
     ),
-    st.builds(NodeReturned, st.sampled_from(HOSTS), st.sampled_from(["", "slow"])),
+    st.builds(NodeReturned, st.sampled_from(HOSTS), st.sampled_from([(), BAD])),
     st.builds(
-        ProgramFailed, failures, st.lists(st.tuples(st.sampled_from(HOSTS), st.just("bad")), max_size=2).map(tuple)
+        ProgramFailed, failures, st.lists(st.builds(Found, st.sampled_from(HOSTS), st.just(BAD)), max_size=2).map(tuple)
     ),
     st.builds(ProgramHung, st.floats(1, 1e6)),
     st.builds(ProgramEnded),

@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.detectors.episodes import Episode
-from laggard.detectors.incidents import Incidents
-from laggard.detectors.restart_cost import RestartCost, share_lost
-from laggard.detectors.restart_decision import Incident, Past, Stakes, decide
+from laggard.detectors.economics.episode import Episode
+from laggard.detectors.economics.incidents import Incidents
+from laggard.detectors.economics.restart_cost import RestartCost, share_lost
+from laggard.detectors.economics.restart_decision import Incident, Past, Stakes, decide
 
 SLOWDOWNS = st.floats(1.01, 20.0)
 COSTS_S = st.floats(1.0, 3600.0)

@@ -16,8 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import ConflictError, NotACounterError, NotAListError
 from laggard.kvstore.server.process import StateServer
-from laggard.kvstore.state.mapping import MAX_COUNT, State
-from laggard.kvstore.values.codec import Value, encode
+from laggard.kvstore.state.layout import MAX_COUNT
+from laggard.kvstore.state.mapping import State
+from laggard.kvstore.values.codec import encode
+from laggard.kvstore.values.decoding import Value
 from tests.local import fresh_local_state
 
 KEYS = st.sampled_from(["a", "b", "ü", "two words"])

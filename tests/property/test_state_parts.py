@@ -16,7 +16,7 @@ from laggard.kvstore.errors import ConflictError, FencedError
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State, Transaction
 from laggard.kvstore.state.parts import Operation, cut
-from laggard.kvstore.values.codec import Value
+from laggard.kvstore.values.decoding import Value
 
 KEYS = [f"k{n}" for n in range(8)]
 BEFORE: dict[str, Value] = {"k0": 1, "k1": [1, b"x" * 300], "k2": b"y" * 300, "k3": "text", "other": 5}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
 from laggard.resilience.allocation import base
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
 from tests.simulation.modules import Popen
 from tests.simulation.pipes import Pipe
@@ -64,14 +65,14 @@ class Allocation(base.Unmanaged):
         while not clearing.ended and scheduler.now_s < until_s:
             scheduler.block(0.1)
         if clearing.exit_code != 0 or self._job.links[host].is_cut:
-            raise UnreachableNodesError("ssh", {host: "no answer"}, ["true"])
+            raise UnreachableNodesError("no answer by ssh", {host: "no answer"}, ["true"])
         self._marks[host] = f"{self._marks[host].partition('.')[0]}.{scheduler.events}"
         return self.start_agent(node)
 
-    def words_on(self, hosts: Collection[str]) -> dict[str, str]:
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
         scheduler = here().scheduler
         scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
-        return {host: f"{host} is down*" for host in hosts if scheduler.chance.random() < 0.1}
+        return {host: NodeWord("Slurm", host, "down") for host in hosts if scheduler.chance.random() < 0.1}
 
     def clear(self, node: NodeRecord) -> None:
         if self._is_here(node.hostname):

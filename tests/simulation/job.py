@@ -19,7 +19,7 @@ from rich.console import Console
 from laggard.errors import LaggardError
 from laggard.kvstore.client import connection
 from laggard.kvstore.client.environment import NODE
-from laggard.resilience.agent import agent as agent_module
+from laggard.resilience.agent import folder
 from laggard.resilience.agent import processes as agent_processes
 from laggard.resilience.agent.agent import Agent
 from laggard.resilience.agent.node_check import SHARED_MEMORY
@@ -30,6 +30,7 @@ from laggard.resilience.controller import resource_manager, state_server_keeper
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.stop_signals import StopSignals
+from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
@@ -270,7 +271,7 @@ class Job:
                 allocation: Any = Allocation(self)
                 self.controller = controller_module.Controller(job_plan, allocation, keeper, account)
                 return int(self.controller.run())
-        except controller_module.StopRequested as stop:
+        except StopRequested as stop:
             return 128 + stop.signum
         except LaggardError as error:
             self.error = error
@@ -376,7 +377,7 @@ def simulated_world() -> Iterator[Path]:
         for target, name, value in (
             (connection.Endpoint, "connect", _connect),
             (agent_processes, "_libc", libc),
-            (agent_module, "log_to_file", lambda _: None),
+            (folder, "log_to_file", lambda _: None),
             (launches_module, "port_for_later", lambda: 29500),
             (launches_module, "save_logs", lambda *_: None),
             (ShardServers, "files", lambda *_: {}),

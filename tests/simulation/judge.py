@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from laggard.kvstore.client.environment import LAUNCH, NODE
 from laggard.kvstore.errors import ServerStartError
 from laggard.resilience.decision.events import (
+    EXIT_NO_PROGRESS,
+    EXIT_TOO_FEW_NODES,
     Decision,
     End,
     Event,
@@ -20,7 +22,6 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Settings,
 )
-from laggard.resilience.decision.limits import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.decision.pace import LONGEST_S, Pace
 from laggard.resilience.decision.silence import CONFIRMED_S
 from laggard.resilience.errors import NodeDownError
@@ -118,13 +119,13 @@ class Judge:
             if isinstance(event, NodesAccused):
                 guilty = {*event.hosts} & {*roster.active, *roster.reserve}
             elif isinstance(event, ProgramFailed) and isinstance(decision, Relaunch):
-                guilty = {host for host, _ in event.evidence} & {*roster.active}
+                guilty = {found.host for found in event.evidence} & {*roster.active}
         if primary in guilty and stays and after is not None and len(after.active) > self._needed():
             self.fail("the primary's devices are used though it is accused and there are others")
         self._pending |= guilty - ({primary} if stays else set())
         if isinstance(event, NodeLost) and settings.resilient and event.host != primary:
             self._pending_lost = event.host
-        if isinstance(event, NodeReturned) and not event.fault:
+        if isinstance(event, NodeReturned) and not event.faults:
             self._pending_back = event.host
 
     def _needed(self) -> int:
@@ -208,7 +209,7 @@ class Judge:
         job = self._job
         command, controller, wait_s = job.command, job.controller, Pace().timeout_s + NOTICE_SLACK_S
         node = None if controller is None else controller._cluster.nodes.get(host)
-        if node is None or not node.has_started or (length_s is not None and length_s < wait_s):
+        if node is None or not node.agent.has_started or (length_s is not None and length_s < wait_s):
             return
         if host in job.links and not job.links[host].is_prompt:
             return  # what it has sent before may still arrive

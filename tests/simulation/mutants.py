@@ -134,7 +134,7 @@ def _without_sweep() -> AbstractContextManager[None]:
 
 
 def _that_believes_in_silent_nodes() -> AbstractContextManager[None]:
-    return _replaced((Cluster, "_is_lost", lambda _, node: node.gone))
+    return _replaced((Cluster, "_is_lost", lambda _, node: node.agent.gone))
 
 
 def _that_cleans_up_nothing() -> AbstractContextManager[None]:

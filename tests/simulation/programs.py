@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,9 @@ from laggard.kvstore.client.environment import LAUNCH, NODE
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.state.mapping import State
+from laggard.resilience.decision.evidence import NodeCheck
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.checks import NodeChecked, Stacks
 from tests.simulation.processes import Process
 from tests.simulation.state_server import ENDPOINT, Client, Disk
 
@@ -227,21 +229,9 @@ def answer(process: Process) -> None:
         if process.stdin is not None and not next(iter(process.stdin), b""):
             return 0
         process.scheduler.block(process.scheduler.chance.uniform(0.05, 0.4))
-        found: Any = [] if "stack_dump" in process.name_ else _check(process)
+        check = NodeCheck(process.scheduler.unix_s, kernel_lines=tuple(process.host.kernel_lines))
         if process.stdout is not None:
-            process.stdout.pipe.arrive(json.dumps(found).encode() + b"\n")
+            process.stdout.pipe.arrive(encode(Stacks() if process.stdin is None else NodeChecked(check)))
         return 0
 
     process.run(main)
-
-
-def _check(process: Process) -> dict[str, object]:
-    return {
-        "time_s": process.scheduler.unix_s,
-        "gpus": {},
-        "free_bytes": {},
-        "oom_kills": 0,
-        "kernel_lines": list(process.host.kernel_lines),
-        "faults": {},
-        "memory": None,
-    }

@@ -6,16 +6,18 @@ import io
 
 from rich.console import Console
 
+from laggard.resilience.decision.failure import Failure
 from laggard.resilience.record.account import Account
 
 
 def test_a_programs_own_words_are_no_markup() -> None:
     text = io.StringIO()
-    account = Account(Console(file=text, width=200))
-    why = "rank 0 on node1 exited with 1: RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [bold]"
+    account = Account(Console(file=text, width=200), clock=lambda: 0.0)
+    quote = "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [bold]"
+    failure = Failure("node1", 0, 7, 1, 1, 0.0, 9.0, quote, "", "unknown", "once", "", "the program")
     account.launch_began(0, ["node1"], [], None, "node1")
-    account.launch_ended(why, "failure")
-    account.tell("end", why)
+    account.launch_ended((failure,), "failure")
+    account.tell("end", quote)
     account.close([], 1)
     closing = " ".join(text.getvalue().replace("│", " ").split())
     assert "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [bold]" in closing

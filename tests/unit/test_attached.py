@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.errors import UsageError
 from laggard.resilience.ray.allocation import RayNode, records_of
 from laggard.resilience.ray.attached_cluster import job_config
 from laggard.resilience.ray.worker import node_file

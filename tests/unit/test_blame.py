@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.probing import is_of_this_job
+from laggard.detectors.evidence import Evidence, Slow
 from laggard.detectors.verdict import Verdict, with_cause
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 
-HOT = "cooling: the clock was held back by heat for 80% of the round, at 91 °C"
-HOTTER = "cooling: the clock was held back by heat for 95% of the round, at 93 °C"
-LINK = "NVLink: link 1 is down"
+HOT = Cause("cooling", "cooling: the clock was held back by heat for 80% of the round, at 91 °C")
+HOTTER = Cause("cooling", "cooling: the clock was held back by heat for 95% of the round, at 93 °C")
+LINK = Cause("NVLink", "NVLink: link 1 is down")
 
 
 def verdict(gpu: str | None) -> Verdict:
-    return Verdict("node1", gpu, 1.2, "slow", "20 % slower")
+    return Verdict("node1", gpu, 1.2, "slow", Evidence("node1", gpu, Slow(1.2, "peers", 3)))
 
 
 def test_a_device_has_its_own_cause_and_not_its_neighbours() -> None:
@@ -28,14 +30,14 @@ def test_a_device_has_its_own_cause_and_not_its_neighbours() -> None:
 
     assert with_cause(verdict("0"), causes).cause == HOT
     assert with_cause(verdict("1"), causes).cause == LINK
-    assert with_cause(verdict("2"), causes).cause == "unknown"
+    assert with_cause(verdict("2"), causes).cause == UNKNOWN
 
 
 def test_a_node_has_the_cause_that_most_of_its_devices_have() -> None:
-    causes = {("node1", "0"): "unknown", ("node1", "1"): LINK, ("node1", "2"): HOT, ("node1", "3"): HOTTER}
+    causes = {("node1", "0"): UNKNOWN, ("node1", "1"): LINK, ("node1", "2"): HOT, ("node1", "3"): HOTTER}
 
-    assert with_cause(verdict(None), causes).cause == f"{HOT} (as on 2 of its 4 devices)"
-    assert with_cause(verdict(None), {("node1", "0"): "unknown", ("node2", "0"): HOT}).cause == "unknown"
+    assert str(with_cause(verdict(None), causes).cause) == f"{HOT} (as on 2 of its 4 devices)"
+    assert with_cause(verdict(None), {("node1", "0"): UNKNOWN, ("node2", "0"): HOT}).cause == UNKNOWN
 
 
 def test_a_process_is_of_the_job_whose_environment_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ CASES = [
 
 @pytest.mark.parametrize(("rule", "symptoms", "sentence"), CASES, ids=[sentence[:30] for _, _, sentence in CASES])
 def test_symptoms_give_a_sentence_by_one_rule(rule: str, symptoms: Symptoms, sentence: str) -> None:
-    assert cause_of(symptoms) == sentence
+    assert str(cause_of(symptoms)) == sentence
     assert [found.name for found in RULES if found.sentence(symptoms)] == [rule]
 
 
@@ -110,15 +110,15 @@ def test_a_clock_held_back_for_a_moment_explains_nothing() -> None:
     ],
 )
 def test_a_clock_held_back_for_a_twentieth_of_the_time_explains_a_slowdown(name: str, begin: str) -> None:
-    assert cause_of(Symptoms(10, HEALTHY, {name: 0.5 * SECOND_NS})) == begin
+    assert str(cause_of(Symptoms(10, HEALTHY, {name: 0.5 * SECOND_NS}))) == begin
     assert cause_of(Symptoms(10, HEALTHY, {name: 0.499 * SECOND_NS})) == UNKNOWN
 
 
 def test_without_a_temperature_or_power_the_sentence_ends_early() -> None:
     heat, cap = {"held_by_heat_ns": SECOND_NS}, {"held_by_power_cap_ns": SECOND_NS}
 
-    assert cause_of(Symptoms(10, {}, heat)) == "cooling: the clock was held back by heat for 10% of the round"
-    assert cause_of(Symptoms(10, {}, cap)) == "power cap: the clock was held back for 10% of the round"
+    assert str(cause_of(Symptoms(10, {}, heat))) == "cooling: the clock was held back by heat for 10% of the round"
+    assert str(cause_of(Symptoms(10, {}, cap))) == "power cap: the clock was held back for 10% of the round"
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def test_the_driver_s_errors_are_those_of_the_rule_s_source(rule: str, numbers: 
 def test_the_worst_of_several_symptoms_is_reported(
     risen: dict[str, float], xids: tuple[int, ...], sentence: str
 ) -> None:
-    assert cause_of(Symptoms(10, HEALTHY, risen, xids=xids)) == sentence
+    assert str(cause_of(Symptoms(10, HEALTHY, risen, xids=xids))) == sentence
 
 
 def test_pages_that_are_retiring_wait_for_a_reset_too() -> None:
-    assert cause_of(Symptoms(10, {"pages_retiring": 1})) == "memory: a repair is pending until the GPU is reset"
+    assert str(cause_of(Symptoms(10, {"pages_retiring": 1}))) == "memory: a repair is pending until the GPU is reset"
 
 
 @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ def test_half_of_a_comparison_explains_nothing(now: dict[str, float]) -> None:
     ("pids", "shown"), [((1, 2, 3), "process 1, 2, 3 of"), ((1, 2, 3, 4), "process 1, 2, 3, ... of")]
 )
 def test_three_neighbours_are_named_and_more_are_elided(pids: tuple[int, ...], shown: str) -> None:
-    assert shown in cause_of(Symptoms(10, HEALTHY, foreign_pids=pids))
+    assert shown in str(cause_of(Symptoms(10, HEALTHY, foreign_pids=pids)))
 
 
 def test_a_broken_part_is_reported_before_a_hot_one_and_a_neighbour() -> None:
     everything = Symptoms(10, HEALTHY | {"remap_pending": 1}, {"held_by_heat_ns": 9 * SECOND_NS}, foreign_pids=(1,))
 
-    assert cause_of(everything).startswith("memory")
-    assert cause_of(Symptoms(10, HEALTHY, everything.risen, foreign_pids=(1,))).startswith("cooling")
+    assert str(cause_of(everything)).startswith("memory")
+    assert str(cause_of(Symptoms(10, HEALTHY, everything.risen, foreign_pids=(1,)))).startswith("cooling")
 
 
 def test_what_has_risen_is_the_difference_of_counters_that_both_snapshots_have() -> None:

@@ -64,6 +64,13 @@ def test_help_loads_no_sub_command_and_no_library_that_one_needs() -> None:
     }
 
 
+class UnthoughtOfError(LaggardError):
+    """An error that the command line knows nothing of."""
+
+    reason: str
+    template = "{reason}"
+
+
 @pytest.fixture
 def fail_with(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
     """Return a list whose first error the command ``laggard fail`` raises."""
@@ -83,7 +90,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
         (PortTakenError("127.0.0.1", 4242), 1),
         (JournalError(Path("job.jsonl"), "is damaged"), 1),
         (PastReadingsError(Path("devices.json"), "KeyError: 'x'"), 1),
-        (LaggardError("of a kind that nobody has thought of"), 1),
+        (UnthoughtOfError("of a kind that nobody has thought of"), 1),
         (RedisError("no answer"), 1),
         (click.ClickException("no"), 1),
     ],

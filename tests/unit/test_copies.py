@@ -146,14 +146,16 @@ def test_output_that_cannot_be_written_is_dropped_and_the_copies_go_on() -> None
 
 # Says that rank 1 has ended as it is told to, and that rank 0 has when it is asked for a pong.
 AGENT = """
-import json, sys
+import sys
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.node import Ping
+from laggard.resilience.wire.tasks import TaskEnded
 def say_end(rank, exit_code):
-    end = {"event": "task-ended", "name": f"program-0-{rank}", "exit_code": exit_code, "why": "", "pid": 1,
-           "ended_s": 0.0, "ran_s": 1.0, "error_output": ""}
-    print(json.dumps(end), flush=True)
+    sys.stdout.buffer.write(encode(TaskEnded(f"program-0-{rank}", exit_code, 1, 0.0, 1.0, "")))
+    sys.stdout.buffer.flush()
 say_end(1, int(sys.argv[1]))
-for line in sys.stdin:
-    if json.loads(line)["do"] == "ping":
+for line in sys.stdin.buffer:
+    if line == encode(Ping()):
         say_end(0, 1)
 """
 
@@ -170,7 +172,7 @@ def two_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     copies = Copies(["train"], 0, [node], 29500, changed, printer, per_device=True)
     wait_until(lambda: copies.exit_code is not None)
     yield node, copies
-    node.kill()
+    node.agent.kill()
     printer.close(DEADLINE_S)
 
 
@@ -187,5 +189,5 @@ def test_when_a_rank_crashed_or_exited_without_a_word_the_others_may_still_say_w
     node, copies = two_ranks
     with ThreadPoolExecutor(1) as pool:
         failed = pool.submit(copies.failed)
-        node.ping()
+        node.checks.ping()
         assert sorted(end.rank for end in failed.result(DEADLINE_S) if end.rank is not None) == [0, 1]

@@ -8,7 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from laggard.detectors.statistics import center_and_spread, deviation_per_distance, median_and_deviation, onset_weight
+from laggard.detectors.statistics.estimates import (
+    center_and_spread,
+    deviation_per_distance,
+    median_and_deviation,
+    onset_weight,
+)
 
 
 def test_the_shares_of_the_budget_sum_to_one_over_an_endless_run() -> None:
@@ -31,7 +36,7 @@ def test_neither_the_package_nor_a_verdict_loads_numpy_or_scipy() -> None:
     program = (
         "import sys, laggard, laggard.collectors.device, laggard.detectors.verdict\n"
         "light = {'numpy', 'scipy', 'pynvml', 'ray', 'cupy'} & set(sys.modules)\n"
-        "import laggard.detectors.analysis\n"
+        "import laggard.detectors.statistics.slow_gpu_analysis\n"
         "print(sorted(light), 'scipy' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

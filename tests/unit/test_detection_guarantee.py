@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-import laggard.detectors.false_alarm_budget
 from laggard.detectors import SlowGPUAnalysis
+from laggard.detectors.statistics import false_alarm_budget
 
 BUDGET = 0.1
 DEVICES, ROUNDS = 8, 60
@@ -53,17 +53,15 @@ def test_the_same_detector_finds_what_is_slow() -> None:
 
 
 def broken_spending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laggard.detectors.false_alarm_budget, "onset_weight", lambda _: 1.0)
+    monkeypatch.setattr(false_alarm_budget, "onset_weight", lambda _: 1.0)
 
 
 def broken_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laggard.detectors.false_alarm_budget, "_RATE_CEILING", 0.005)
+    monkeypatch.setattr(false_alarm_budget, "_RATE_CEILING", 0.005)
 
 
 def broken_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        laggard.detectors.false_alarm_budget, "bet_on_none", np.ones_like
-    )  # a healthy round costs nothing
+    monkeypatch.setattr(false_alarm_budget, "bet_on_none", np.ones_like)  # a healthy round costs nothing
 
 
 @pytest.mark.parametrize("break_it", [broken_spending, broken_rates, broken_memory])
@@ -73,5 +71,5 @@ def test_a_detector_that_overspends_is_caught(break_it: object, monkeypatch: pyt
 
 
 def test_a_detector_that_never_reports_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laggard.detectors.false_alarm_budget, "bet_on_one", lambda rate: np.full_like(rate, 0.5))
+    monkeypatch.setattr(false_alarm_budget, "bet_on_one", lambda rate: np.full_like(rate, 0.5))
     assert share_found(2) == 0.0

@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import laggard.detectors.analysis
-import laggard.detectors.exceedance
-import laggard.detectors.false_alarm_budget
-import laggard.detectors.new_verdicts
-import laggard.detectors.shared_runs
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.false_alarm_budget import accumulate
-from laggard.detectors.grouping import Grouping
-from laggard.detectors.history import History
-from laggard.detectors.shared_runs import Counted
-from laggard.detectors.statistics import center_and_spread
-from laggard.detectors.thresholds import Thresholds
+from laggard.detectors.statistics import exceedance, false_alarm_budget, new_verdicts, shared_runs, slow_gpu_analysis
+from laggard.detectors.statistics.estimates import center_and_spread
+from laggard.detectors.statistics.false_alarm_budget import accumulate
+from laggard.detectors.statistics.grouping import Grouping
+from laggard.detectors.statistics.history import History
+from laggard.detectors.statistics.shared_runs import Counted
+from laggard.detectors.statistics.thresholds import Thresholds
 
 Seconds = NDArray[np.float64]
 Promise = Callable[[], bool]
@@ -157,12 +153,12 @@ def test_the_detector_keeps_its_promises(promise: Promise) -> None:
 
 
 def bets_half_as_much(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(laggard.detectors.false_alarm_budget, "bet_on_one", lambda rate: np.sqrt(0.8 / rate))
+    patch.setattr(false_alarm_budget, "bet_on_one", lambda rate: np.sqrt(0.8 / rate))
 
 
 def accuses_the_next_one(patch: pytest.MonkeyPatch) -> None:
-    right = laggard.detectors.new_verdicts._finding_at
-    patch.setattr(laggard.detectors.new_verdicts, "_finding_at", lambda *about: replace(right(*about), gpu="3"))
+    right = new_verdicts._verdict_at
+    patch.setattr(new_verdicts, "_verdict_at", lambda *about: replace(right(*about), gpu="3"))
 
 
 def says_it_every_round(patch: pytest.MonkeyPatch) -> None:
@@ -185,7 +181,7 @@ def lets_the_past_follow(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_the_mean_of_repeats(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(laggard.detectors.analysis, "log_fastest", lambda repeats: np.log(repeats.mean(axis=0)))
+    patch.setattr(slow_gpu_analysis, "log_fastest", lambda repeats: np.log(repeats.mean(axis=0)))
 
 
 def takes_the_size_for_evidence(patch: pytest.MonkeyPatch) -> None:
@@ -195,7 +191,7 @@ def takes_the_size_for_evidence(patch: pytest.MonkeyPatch) -> None:
         right(history, exceeds, *rest)
         history.evidence[0, 1][history.recent.max(axis=0) > 1] = 1e6
 
-    patch.setattr(laggard.detectors.analysis, "accumulate", by_size)
+    patch.setattr(slow_gpu_analysis, "accumulate", by_size)
 
 
 def knows_no_common_mode(patch: pytest.MonkeyPatch) -> None:
@@ -205,7 +201,7 @@ def knows_no_common_mode(patch: pytest.MonkeyPatch) -> None:
         center, spread = right(values, groups)
         return np.where(np.isnan(center), center, np.float32(np.log(0.01) * (abs(center) > 1))), spread
 
-    patch.setattr(laggard.detectors.exceedance, "center_and_spread", absolute)
+    patch.setattr(exceedance, "center_and_spread", absolute)
 
 
 def knows_no_groups(patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +209,7 @@ def knows_no_groups(patch: pytest.MonkeyPatch) -> None:
 
 
 def knows_no_nodes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(laggard.detectors.new_verdicts, "merged_by_node", lambda findings, *_: list(findings))
+    patch.setattr(new_verdicts, "merged_by_node", lambda findings, *_: list(findings))
 
 
 def restarts_for_everything(patch: pytest.MonkeyPatch) -> None:
@@ -221,16 +217,16 @@ def restarts_for_everything(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_any_scatter_for_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(laggard.detectors.exceedance, "_VERY_NOISY", np.inf)
-    patch.setattr(laggard.detectors.exceedance, "_WHITE", np.inf)
+    patch.setattr(exceedance, "_VERY_NOISY", np.inf)
+    patch.setattr(exceedance, "_WHITE", np.inf)
 
 
 def lets_a_device_excuse_itself(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(laggard.detectors.false_alarm_budget, "_OWN_CEILING", 0.98)
+    patch.setattr(false_alarm_budget, "_OWN_CEILING", 0.98)
 
 
 def lets_a_device_teach_its_group(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(laggard.detectors.shared_runs.SharedRuns, "add", lambda *about: Counted(about[3], about[3], about[5]))
+    patch.setattr(shared_runs.SharedRuns, "add", lambda *about: Counted(about[3], about[3], about[5]))
 
 
 @pytest.mark.parametrize(

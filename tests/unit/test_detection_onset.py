@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laggard.detectors.analysis import SlowGPUAnalysis
-from laggard.detectors.baseline import usual_and_noise
+from laggard.detectors.statistics.baseline import usual_and_noise
+from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 
 ONSETS = range(17)
 NOISE, CHIPS = 0.005, 0.01

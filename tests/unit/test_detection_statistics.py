@@ -14,14 +14,9 @@ from scipy import integrate, special, stats
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.common_mode import CommonMode
-from laggard.detectors.device_index import DeviceIndex
-from laggard.detectors.exceedance import Scales, compare
-from laggard.detectors.false_alarm_budget import Rates, accumulate
-from laggard.detectors.grouping import Grouping, clear_classes, codes_of, joint_classes, slow_minorities
-from laggard.detectors.history import PEER, REPORT, RESTART, SELF, History
-from laggard.detectors.shared_runs import SharedRuns
-from laggard.detectors.statistics import (
+from laggard.detectors.statistics.common_mode import CommonMode
+from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
+from laggard.detectors.statistics.estimates import (
     RollingMean,
     bet_on_none,
     bet_on_one,
@@ -35,7 +30,12 @@ from laggard.detectors.statistics import (
     repeat_noise,
     repeats_of,
 )
-from laggard.detectors.thresholds import Thresholds
+from laggard.detectors.statistics.exceedance import Scales, compare
+from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
+from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
+from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
+from laggard.detectors.statistics.shared_runs import SharedRuns
+from laggard.detectors.statistics.thresholds import Thresholds
 from tests.naive_detector import Group, age_class, factor_of, own_rates
 
 NAN, INF = math.nan, math.inf

@@ -14,13 +14,13 @@ import pytest
 from laggard.collectors.device import (
     VIRTUAL_DEVICE_DIR,
     VIRTUAL_DEVICES,
-    DeviceError,
     VirtualDevice,
     gpu_names,
     local_device,
     local_devices,
     uuid_text,
 )
+from laggard.collectors.errors import DeviceError
 from laggard.kvstore.client.environment import NODE
 
 DEADLINE_S = 60.0

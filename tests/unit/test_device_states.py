@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from benchmarks.references import KINDS, SLOW, Outcome, play
 from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceState, SlowGPUAnalysis, SlowGPUDetector, Verdict
-from laggard.detectors.device_states import DeviceStates
+from laggard.detectors.statistics.device_states import DeviceStates
 from laggard.kvstore.control import LaunchRecord, NodeRecord, Signs
 
 DEVICES: list[DeviceId] = [(f"node{node}", gpu) for node in range(4) for gpu in ("0", "1")]
@@ -61,13 +60,15 @@ def test_who_is_much_busier_than_its_peers_is_known_after_some_rounds() -> None:
     states, random = DeviceStates(), np.random.default_rng(3)
     for _ in range(40):
         for device in DEVICES:
-            busy = random.normal(88 if device == LAST else 80, 3)
-            states.note(device, {"utilisation": f"{min(100, busy):.0f}"})
+            share = random.normal(88 if device == LAST else 80, 3)
+            states.note(device, {"utilisation": f"{min(100, share):.0f}"})
         states_of(states)
-    assert states.much_busier(LAST, {}).endswith(" % against 80 %")
-    assert {states.much_busier(device, {}) for device in DEVICES[:-1]} == {""}
-    assert states.much_busier(LAST, {LAST: "a stage of its own"}) == ""
-    assert states.much_busier(("node9", "0"), {}) == ""
+    busy = states.much_busier(LAST, {})
+    assert busy is not None
+    assert busy == pytest.approx((88, 80), abs=1)
+    assert {states.much_busier(device, {}) for device in DEVICES[:-1]} == {None}
+    assert states.much_busier(LAST, {LAST: "a stage of its own"}) is None
+    assert states.much_busier(("node9", "0"), {}) is None
 
 
 class Rounds:
@@ -127,7 +128,7 @@ def test_a_device_that_became_busy_is_compared_with_its_peers_at_once() -> None:
     rounds = Rounds()
     rounds.play(20, {LAST: 0.94}, ONE_IDLE)
     [verdict] = rounds.play(7, {LAST: 1.2}, ALL_BUSY)
-    assert verdict.evidence.startswith("node3 gpu 1: 20 % slower than its 7 peers")
+    assert str(verdict.evidence).startswith("node3 gpu 1: 20 % slower than its 7 peers")
 
 
 def test_states_survive_a_relaunch() -> None:
@@ -153,7 +154,7 @@ class Launch:
         self.detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=0)
         nodes = tuple(NodeRecord(f"node{node}", "", ("0", "1")) for node in range(4))
         self.signs = Signs(0)
-        self.detector._slow_gpu_judge.begin(LaunchRecord(0, nodes, ()), "run", lambda: self.signs)
+        self.detector._judge.begin(LaunchRecord(0, nodes, ()), "run", lambda: self.signs)
         self._random = np.random.default_rng(7)
         self._number = 0
 
@@ -180,7 +181,7 @@ def test_devices_that_are_slower_only_because_they_have_more_to_do_are_reported(
     assert launch.rounds(12, 1.0, ALL_IDLE) == []
     found = launch.rounds(40, 1.1, LAST_BUSIER)
     assert {(verdict.host, verdict.action) for verdict in found} == {("node3", "report")}
-    assert found[-1].evidence.endswith(
+    assert str(found[-1].evidence).endswith(
         "; no restart, since it was hardly slower than its peers when idle, and is busier than they are "
         "(90 % against 80 %)"
     )
@@ -192,7 +193,7 @@ def test_devices_that_are_slower_only_because_they_have_more_to_do_are_reported(
     [
         (1.1, LAST_BUSIER),  # it was as slow when idle
         (1.0, ({"utilisation": "80"}, {"utilisation": "80"})),  # it is no busier
-        (1.0, ({"utilisation": "80"}, {"utilisation": "90", "cause": "cooling: held back by heat"})),
+        (1.0, ({"utilisation": "80"}, {"utilisation": "90", "cause": '["cooling", "held back by heat"]'})),
     ],
 )
 def test_devices_that_may_be_slow_for_another_reason_are_restarted_for(
@@ -201,23 +202,6 @@ def test_devices_that_may_be_slow_for_another_reason_are_restarted_for(
     launch = Launch()
     found = launch.rounds(4, idle_ratio, ALL_IDLE) + launch.rounds(20, 1.1, busy)
     assert "restart" in {verdict.action for verdict in found}
-
-
-def restarts_of(outcome: Outcome) -> list[set[int]]:
-    return [set(restarts) for restarts in outcome.restarts]
-
-
-@pytest.mark.parametrize("name", list(KINDS))
-def test_a_healthy_job_is_not_restarted_whatever_its_devices_read_for_a_while(name: str) -> None:
-    assert restarts_of(play(KINDS[name](np.random.default_rng(2), 2), 2, 240)) == [set(), set()]
-
-
-@pytest.mark.parametrize("name", list(KINDS))
-def test_a_device_that_becomes_slow_in_such_a_job_is_suspect_and_restarted_for(name: str) -> None:
-    outcome = play(KINDS[name](np.random.default_rng(2), 2), 2, 170, ratio=1.3, onset=125)
-    assert restarts_of(outcome) == [{SLOW // 4}] * 2
-    if "half of the nodes" not in name:
-        assert ((outcome.first_verdict[:, SLOW] >= 125) & (outcome.first_verdict[:, SLOW] < 133)).all()
 
 
 def test_a_device_that_was_hardly_slow_for_long_has_cost_something_only_since_it_is_slow() -> None:

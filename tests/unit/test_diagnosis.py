@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from laggard.collectors.causes import Cause
 from laggard.collectors.device_check import DeviceCheck
-from laggard.detectors.diagnosis import CHECKS_TO_JUDGE, REMEMBERED_CHECKS, Past, diagnose, remembered
+from laggard.detectors.judging.diagnosis import CHECKS_TO_JUDGE, REMEMBERED_CHECKS, Past, diagnose, remembered
 
 GPU = "NVIDIA H100 80GB HBM3, 79 GiB, 700 W"
 
@@ -83,7 +84,7 @@ def test_wrong_results_and_silence_are_faults_whatever_the_readings_say() -> Non
 
 
 def test_a_cause_is_given_with_the_reasons_and_never_alone() -> None:
-    cause = "cooling: the clock was held back by heat for 80% of the round"
+    cause = Cause("cooling", "cooling: the clock was held back by heat for 80% of the round")
     hot = DeviceCheck("7", GPU, "GPU-7", check(7, {"clock": 1.5}).seconds, cause=cause)
     healthy = DeviceCheck("0", GPU, "GPU-0", check(0).seconds, cause=cause)
 

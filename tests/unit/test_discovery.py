@@ -11,12 +11,14 @@ import pytest
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import discovery
-from laggard.resilience.allocation.discovery import Handshake, PendingAgent, await_handshakes
+from laggard.resilience.allocation.discovery import PendingAgent, await_handshakes
 from laggard.resilience.allocation.ssh import Ssh
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.handshake import Handshake
 
 LOOP = Loop("handshakes")
-HANDSHAKE = '{"event": "handshake", "cpus": 8, "gpus": ["0", "1"]}'
-NOISE = "for n in $(seq 400); do echo welcome $n; done; printf 'no end {\"event\": '"
+HANDSHAKE = encode(Handshake(8, ("0", "1"))).decode().rstrip()
+NOISE = "for n in $(seq 400); do echo welcome $n; done; printf 'no end {\"Handshake\": '"
 
 
 def agent(script: str, *, hangs: bool = False) -> PendingAgent:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +15,10 @@ import pynvml
 import pytest
 
 from laggard.resilience.agent.node_check import gpu_health, hardware_lines, main, recent_kernel_lines
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck, evidence_against, memory_ran_out
+from laggard.resilience.wire import decode
+from laggard.resilience.wire.checks import CheckNode, NodeChecked
 from laggard.system.memory import oom_kills
 from tests.fake_cupy.kernels import host_compiler
 from tests.fake_cupy.machine import Board, cupy_on
@@ -32,6 +35,10 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4211, GPU has fallen off the bus."
 
 def gpus(**changed: GpuHealth) -> NodeCheck:
     return replace(GOOD, gpus={**GOOD.gpus, **{name.removeprefix("gpu"): health for name, health in changed.items()}})
+
+
+def worded(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
+    return {found.host: wording.findings(found.findings) for found in evidence_against(checks)}
 
 
 @pytest.mark.parametrize(
@@ -55,22 +62,22 @@ def gpus(**changed: GpuHealth) -> NodeCheck:
     ],
 )
 def test_what_is_new_since_the_job_began_speaks_against_a_node(after: NodeCheck, found: str | None) -> None:
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == ({"n2": found} if found else {})
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (after, after)}) == {}  # as it was before
+    assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == ({"n2": found} if found else {})
+    assert worded({"n1": (GOOD, GOOD), "n2": (after, after)}) == {}  # as it was before
 
 
 def test_everything_that_is_found_is_named() -> None:
     after = replace(GOOD, gpus={"0": GpuHealth(lost=True)}, free_bytes={"/": 0})
     expected = "gpu 0 is lost; gpu 1 is gone; the disk of / is full"
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == {"n2": expected}
+    assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == {"n2": expected}
 
 
 def test_what_most_nodes_share_speaks_against_none_of_them() -> None:
     full = replace(GOOD, free_bytes={"/": 0})
     checks = {"n1": (GOOD, full), "n2": (GOOD, full), "n3": (GOOD, GOOD)}
-    assert evidence_against(checks) == {}
-    assert evidence_against({**checks, "n4": (GOOD, GOOD)}).keys() == {"n1", "n2"}
-    assert evidence_against({"n1": (GOOD, full)}).keys() == {"n1"}
+    assert worded(checks) == {}
+    assert worded({**checks, "n4": (GOOD, GOOD)}).keys() == {"n1", "n2"}
+    assert worded({"n1": (GOOD, full)}).keys() == {"n1"}
 
 
 def test_memory_ran_out_if_the_kernel_killed_in_between() -> None:
@@ -78,14 +85,15 @@ def test_memory_ran_out_if_the_kernel_killed_in_between() -> None:
     assert not memory_ran_out(GOOD, GOOD)
 
 
-def test_a_check_is_sent_and_read_as_it_was() -> None:
-    check = replace(gpus(gpu0=GpuHealth(lost=True, uncorrectable=4, remap_failed=True)), kernel_lines=(XID,))
-    assert NodeCheck.of_json(json.loads(json.dumps(asdict(check)))) == check
+def checks(written: pytest.CaptureFixture[str]) -> list[NodeCheck]:
+    """What the process that checks a node has written."""
+    found = [decode(line.encode(), NodeChecked).found for line in written.readouterr().out.splitlines()]
+    return [check for check in found if check is not None]
 
 
 def test_a_node_without_gpus_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    main([])
-    first, last = (NodeCheck.of_json(json.loads(line)) for line in capsys.readouterr().out.splitlines())
+    main(CheckNode(()))
+    first, last = checks(capsys)
     assert last == replace(first, memory=last.memory)
     assert last.free_bytes[str(Path.cwd())] > 0
     assert last.gpus == {}
@@ -103,9 +111,9 @@ def test_what_the_agents_processes_hold_counts_as_free(
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         monkeypatch.setattr(os, "getppid", os.getpid)  # we are the agent
-        main([])
+        main(CheckNode(()))
         holder.communicate(b"\n")
-    memory = NodeCheck.of_json(json.loads(capsys.readouterr().out.splitlines()[-1])).memory
+    memory = checks(capsys)[-1].memory
     assert memory is not None
     assert memory.total_bytes == 1 << 40
     assert 300_000_000 < memory.free_bytes < 1 << 40
@@ -115,8 +123,8 @@ def test_virtual_devices_have_no_driver_to_ask(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LAGGARD_VIRTUAL_DEVICE_DIR", str(tmp_path))
-    main(["0", "1"])
-    assert [json.loads(line)["gpus"] for line in capsys.readouterr().out.splitlines()] == [{}, {}]
+    main(CheckNode(("0", "1")))
+    assert [check.gpus for check in checks(capsys)] == [{}, {}]
 
 
 @pytest.fixture
@@ -173,7 +181,7 @@ def test_recent_lines_of_the_kernel_about_hardware_are_read(tmp_path: Path) -> N
 def test_wrong_results_of_a_test_kernel_speak_against_a_node() -> None:
     wrong = replace(GOOD, faults={"1": "wrong results of the probe gemm_fp32: 3"})
     found = "gpu 1 gives wrong results of the probe gemm_fp32: 3"
-    assert evidence_against({"n1": (GOOD, GOOD), "n2": (GOOD, wrong)}) == {"n2": found}
+    assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, wrong)}) == {"n2": found}
 
 
 @pytest.mark.usefixtures("driver")
@@ -182,8 +190,8 @@ def test_each_gpu_is_probed_after_all_else_and_a_line_is_written_after_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with cupy_on(Board(), Board(wrong_by=1.0), Board(others_bytes=80 << 30)):
-        main(["0", "1", "2"], probe=True)
-    lines = [NodeCheck.of_json(json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+        main(CheckNode(("0", "1", "2"), probe=True))
+    lines = checks(capsys)
     assert [sorted(line.faults) for line in lines] == [[], [], [], ["1"]]  # the third has no memory left
     assert "wrong results" in lines[-1].faults["1"]
     assert lines[1] == replace(lines[-1], faults={})

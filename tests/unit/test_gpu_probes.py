@@ -12,9 +12,9 @@ import numpy as np
 import pynvml
 import pytest
 
-from laggard.collectors.device import DeviceError, GpuDevice, Timing, device_makers, gpu_names, local_device
+from laggard.collectors.device import GpuDevice, Timing, device_makers, gpu_names, local_device
 from laggard.collectors.device_check import DeviceCheck, check_device
-from laggard.collectors.errors import CupyMissingError, ProbeUnavailableError
+from laggard.collectors.errors import CupyMissingError, DeviceError, ProbeUnavailableError
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
 from laggard.collectors.probes.gpu import CHASED_BYTES, COPY_BYTES, LINE_BYTES, Chase, KernelLaunch

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.detectors.groups import label_of, read_groups
+from laggard.detectors.judging.groups import label_of, read_groups
+from laggard.resilience.command.run import group_file
 from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import UsageError
 
@@ -60,17 +61,12 @@ def test_a_ranks_own_label_counts_before_its_devices_and_its_nodes(
 def test_a_file_that_is_not_valid_is_refused_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as refused:
-        JobOptions(detect="sections", groups=path).group_file()
+        group_file(JobOptions(detect="sections", groups=path))
     assert f"--groups={path} is not valid: {reason}" in str(refused.value)
-
-
-def test_groups_without_detection_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no effect without --detect"):
-        JobOptions(groups=written(tmp_path, FILE)).group_file()
 
 
 def test_the_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, FILE)
-    assert JobOptions(detect="slow-gpu", groups=Path(path.name)).group_file() == path
-    assert JobOptions(detect="slow-gpu").group_file() is None
+    assert group_file(JobOptions(detect="slow-gpu", groups=Path(path.name))) == path
+    assert group_file(JobOptions(detect="slow-gpu")) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.resilience.decision.hang import Counters, HangTimeout, HangWatch, LifeWatch, RankLife, Suspicion
+from laggard.resilience.decision.hang import Counters, HangTimeout, HangWatch, LifeWatch, RankLife, Silent, Suspicion
 
 
 def first_hang_s(timeout: HangTimeout, signs_s: list[float], until_s: int) -> float | None:
@@ -52,14 +52,14 @@ def suspicion(timeout: HangTimeout, *ranks: RankLife, signs: int = 0, now_s: flo
 
 def test_a_program_without_signs_of_its_own_is_judged_by_its_ranks() -> None:
     assert suspicion(30.0, life(silent_s=29), life(1, silent_s=2)) is None
-    assert suspicion(30.0, life(silent_s=31), life(1, silent_s=2)) == Suspicion(31, "from rank 0 on node2")
-    assert suspicion(30.0, life(silent_s=31), life(1, silent_s=32)) == Suspicion(31, "from any rank")
+    assert suspicion(30.0, life(silent_s=31), life(1, silent_s=2)) == Suspicion(31, Silent("node2", 0))
+    assert suspicion(30.0, life(silent_s=31), life(1, silent_s=32)) == Suspicion(31, Silent())
 
 
 def test_a_rank_that_is_silent_while_others_commit_is_suspected_after_ten_minutes_but_not_sentenced() -> None:
     assert suspicion(30.0, life(silent_s=599), life(1), signs=2, now_s=4003) is None
     silent = suspicion(30.0, life(silent_s=601), life(1), signs=2, now_s=4003)
-    assert silent == Suspicion(601, "from rank 0 on node2", certain=False)
+    assert silent == Suspicion(601, Silent("node2", 0), certain=False)
 
 
 def test_ranks_that_do_little_while_the_program_gives_signs_of_its_own_are_let_be() -> None:
@@ -69,29 +69,29 @@ def test_ranks_that_do_little_while_the_program_gives_signs_of_its_own_are_let_b
 
 def test_a_rank_that_is_stopped_while_others_commit_is_sentenced_at_once() -> None:
     stopped = suspicion(30.0, life(silent_s=31, state="T"), life(1), signs=2, now_s=4003)
-    assert stopped == Suspicion(31, "from rank 0 on node2")
+    assert stopped == Suspicion(31, Silent("node2", 0))
 
 
 @pytest.mark.parametrize(
-    ("ranks", "what"),
+    ("ranks", "silent"),
     [
         ([life(silent_s=179), life(1, silent_s=179)], None),
-        ([life(silent_s=181), life(1, silent_s=182)], "from any rank"),
+        ([life(silent_s=181), life(1, silent_s=182)], Silent()),
         ([life(silent_s=599), life(1)], None),
-        ([life(silent_s=601), life(1)], "from rank 0 on node2"),
+        ([life(silent_s=601), life(1)], Silent("node2", 0)),
         ([life(silent_s=601, longest_s=61), life(1)], None),
-        ([life(silent_s=611, longest_s=61), life(1)], "from rank 0 on node2"),
+        ([life(silent_s=611, longest_s=61), life(1)], Silent("node2", 0)),
         ([life(None, silent_s=601), life(None)], None),  # a worker may well be idle
         ([life(silent_s=59, state="T"), life(1)], None),
-        ([life(silent_s=61, state="T"), life(1)], "from rank 0 on node2"),
-        ([life(None, silent_s=61, state="T"), life(None)], "from the program on node2"),
+        ([life(silent_s=61, state="T"), life(1)], Silent("node2", 0)),
+        ([life(None, silent_s=61, state="T"), life(None)], Silent("node2")),
     ],
 )
 def test_the_derived_timeout_of_ranks_has_a_least_and_grows_with_their_own_past(
-    ranks: list[RankLife], what: str | None
+    ranks: list[RankLife], silent: Silent | None
 ) -> None:
     found = suspicion("auto", *ranks)
-    assert (found.what if found else None) == what
+    assert (found.silent if found else None) == silent
 
 
 def test_silence_of_all_ranks_together_is_compared_with_the_longest_before() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,11 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent.awake import LONGEST_TICK_S, AwakeClock, Deadline
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.decision import wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
+from laggard.resilience.wire import decode
+from laggard.resilience.wire.node import SetUp
 
 
 class Clock:
@@ -64,12 +66,11 @@ def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: 
         cluster.heartbeat_timeout_s = timeout_s
     cluster._awake_clock._awake_s = 10.0
     for record, last_heard_s in zip(records, (9.0, 6.0), strict=True):
-        node = SimpleNamespace(
-            record=record, stuck="", told_to_end=False, gone=False, has_started=True, last_heard_s=last_heard_s
-        )
+        agent = SimpleNamespace(gone=False, has_started=True, last_heard_s=last_heard_s)
+        node = SimpleNamespace(record=record, told_to_end=False, agent=agent, tasks=SimpleNamespace(stuck=""))
         cluster.nodes[record.hostname] = cast("Node", node)
     assert cluster.lost() == lost
-    assert cluster.why_lost("n2") == "no heartbeat for 4.0 s"
+    assert wording.why_lost(cluster.why_lost("n2")) == "no heartbeat for 4.0 s"
 
 
 def test_in_a_large_job_the_agents_are_told_to_send_fewer_heartbeats_and_may_be_silent_for_longer() -> None:
@@ -79,7 +80,7 @@ def test_in_a_large_job_the_agents_are_told_to_send_fewer_heartbeats_and_may_be_
     written = io.BytesIO()
     agent = SimpleNamespace(stdin=written, stdout=io.BytesIO())
     cluster.connect(records[0], cast("AgentProcess", agent))
-    assert json.loads(written.getvalue().splitlines()[0])["n_nodes"] == 1000
+    assert decode(written.getvalue().splitlines()[0], SetUp).n_nodes == 1000
     assert cluster.heartbeat_timeout_s == 5.0
 
 

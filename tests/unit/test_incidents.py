@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from laggard.detectors.episodes import Episode
-from laggard.detectors.incidents import Ended, Incidents, Subject
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_decision import Decision, Incident, Stakes
+from laggard.detectors.economics.episode import Episode
+from laggard.detectors.economics.incidents import Incidents
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restart_decision import Decision, Incident, Stakes
+from laggard.detectors.evidence import Reason, Subject, WellAgain
 
+BUSIER = Reason("busier", (88.0, 80.0))
 HUNDRED = Stakes(cost=RestartCost(100.0))
 GPU: Subject = ("node1", "0")
 OTHER: Subject = ("node2", "0")
@@ -41,7 +43,7 @@ class Job:
         self.incidents.advance({subject: slow}, self.now_s)
         return self.incidents.decide(subject, HUNDRED, self.now_s)
 
-    def recover(self, subject: Subject = GPU) -> Ended:
+    def recover(self, subject: Subject = GPU) -> WellAgain:
         return self.incidents.advance({subject: None}, self.now_s)[subject]
 
 
@@ -52,7 +54,7 @@ def test_an_incident_loses_the_share_of_its_slow_rounds_and_nothing_in_others() 
     for now_s, slowdowns in ((110.0, {GPU: 1.25}), (120.0, {GPU: 1.01}), (130.0, {}), (140.0, {GPU: 1.25})):
         assert incidents.advance(slowdowns, now_s) == {}
     assert incidents.incident(GPU) == Incident(slowdown=1.25, slow_s=60.0, lost_s=about(8.0))
-    assert incidents.advance({GPU: None}, 150.0) == {GPU: Ended(60.0, about(8.0), 1, about(8.0), expected=False)}
+    assert incidents.advance({GPU: None}, 150.0) == {GPU: WellAgain(60.0, about(8.0), 1, about(8.0), expected=False)}
     assert incidents.open == ()
 
 
@@ -74,7 +76,7 @@ def test_a_clock_that_is_set_back_loses_nothing() -> None:
 def test_an_incident_that_is_over_at_once_has_lost_nothing() -> None:
     incidents = Incidents()
     incidents.begin(GPU, 1.25, Episode(math.nan, 1.25, 0.2), 100.0, identity="GPU-1", place="1/0")
-    assert incidents.advance({GPU: None}, 103.0) == {GPU: Ended(0.0, 0.0, 1, 0.0, expected=False)}
+    assert incidents.advance({GPU: None}, 103.0) == {GPU: WellAgain(0.0, 0.0, 1, 0.0, expected=False)}
 
 
 def test_a_nodes_incident_takes_over_those_of_its_devices() -> None:
@@ -89,7 +91,7 @@ def test_a_restart_is_asked_for_once_in_an_incident_and_again_in_the_next_launch
     job = Job()
     assert job.slow_for(400.0).restart
     assert job.incidents.decide(GPU, HUNDRED, job.now_s) == Decision(
-        restart=False, in_s=math.inf, why="one was asked for before"
+        restart=False, in_s=math.inf, why=Reason("asked before")
     )
     job.incidents.forget_hosts({"node1"}, job.now_s)
     assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
@@ -105,7 +107,7 @@ def test_after_three_incidents_that_ended_a_fourth_is_expected_to_and_a_longer_o
         ends.append(job.recover())
     assert [(ended.count, ended.expected) for ended in ends] == [(1, False), (2, False), (3, True)]
     decision = job.slow_for(350.0)
-    assert decision == Decision(restart=False, in_s=about(100.0), why="it looks like a phase, which ends by itself")
+    assert decision == Decision(restart=False, in_s=about(100.0), why=Reason("a phase"))
     job.now_s += 101.0
     job.incidents.advance({GPU: 1.25}, job.now_s)
     assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
@@ -118,7 +120,7 @@ def test_incidents_too_short_to_pay_are_added_up_and_one_restart_is_made_for_all
         decisions.append(job.slow_for(101.0))  # 20.2 s lost in each
         job.recover()
     assert [decision.restart for decision in decisions] == [False] * 14 + [True, False]
-    assert decisions[14].why == "its incidents together have lost much more than that"
+    assert decisions[14].why == Reason("lost much together")
 
 
 def asked_for_all() -> Job:
@@ -136,7 +138,7 @@ def test_what_is_back_on_another_device_in_the_same_place_is_the_programs_own_an
     for _ in range(100):
         assert not job.slow_for(100.0, OTHER).restart
         ends.append(job.recover(OTHER))
-    assert [ended.instead_of for ended in ends] == ["node1 gpu 0"] + [""] * 99
+    assert [ended.instead_of for ended in ends] == [GPU] + [None] * 99
     assert all(ended.expected for ended in ends)
     assert not job.slow_for(140.0, OTHER).restart
     assert job.slow_for(400.0, OTHER).restart  # this is something else
@@ -147,7 +149,7 @@ def test_phases_of_the_program_may_grow_slowly() -> None:
     for length_s in (100.0, 140.0, 200.0, 290.0):
         assert not job.slow_for(length_s, OTHER).restart
         assert job.recover(OTHER).expected
-    assert job.slow_for(430.0, OTHER).why == "it looks like a phase, which ends by itself"
+    assert job.slow_for(430.0, OTHER).why == Reason("a phase")
 
 
 def test_a_longer_incident_in_the_place_of_phases_does_not_make_them_longer() -> None:
@@ -162,7 +164,7 @@ def test_a_longer_incident_in_the_place_of_phases_does_not_make_them_longer() ->
 def test_a_longer_incident_on_the_next_device_in_the_place_proves_nothing() -> None:
     job = asked_for_all()
     job.slow_for(160.0, OTHER)
-    assert job.recover(OTHER).instead_of == ""
+    assert job.recover(OTHER).instead_of is None
     assert job.incidents.to_state()["programs_own"] == {}
 
 
@@ -170,7 +172,7 @@ def test_another_slowness_in_the_same_place_is_judged_for_itself() -> None:
     for slowdown in (1.07, 1.9):
         job, lost_s = asked_for_all(), about(100 * (1 - 1 / slowdown))
         assert not job.slow_for(100.0, OTHER, slowdown=slowdown).restart
-        assert job.recover(OTHER) == Ended(100.0, lost_s, 1, lost_s, expected=False)
+        assert job.recover(OTHER) == WellAgain(100.0, lost_s, 1, lost_s, expected=False)
 
 
 def test_what_is_known_to_be_the_programs_own_is_so_on_every_device_in_its_place() -> None:
@@ -179,7 +181,7 @@ def test_what_is_known_to_be_the_programs_own_is_so_on_every_device_in_its_place
     job.recover(OTHER)
     third: Subject = ("node3", "0")
     assert not job.slow_for(100.0, third, slowdown=4.0).restart
-    assert job.recover(third) == Ended(100.0, 75.0, 1, 75.0, expected=True)
+    assert job.recover(third) == WellAgain(100.0, 75.0, 1, 75.0, expected=True)
 
 
 def test_a_device_that_comes_back_elsewhere_brings_its_account() -> None:
@@ -189,7 +191,7 @@ def test_a_device_that_comes_back_elsewhere_brings_its_account() -> None:
     incidents.begin(moved, 1.25, Episode(job.now_s, 1.25, 0.2), job.now_s, identity="GPU-node1", place="5/3")
     decision = incidents.decide(moved, HUNDRED, job.now_s)
     assert not decision.restart
-    assert decision.why == ""
+    assert decision.why is None
     assert decision.in_s == pytest.approx((200 / 3) / 0.2)
 
 
@@ -225,7 +227,7 @@ def test_an_incident_at_times_goes_on_while_the_device_is_well_and_ends_after_te
     )
     assert incidents.advance({GPU: None}, 1595.0) == {}
     assert incidents.advance({GPU: None}, 1600.0) == {
-        GPU: Ended(about(100.0), about(20.0), 1, about(20.0), expected=False)
+        GPU: WellAgain(about(100.0), about(20.0), 1, about(20.0), expected=False)
     }
 
 
@@ -248,7 +250,7 @@ def test_a_device_that_stays_slow_is_no_longer_slow_at_times() -> None:
     assert incidents.advance({GPU: None}, 20.0)
 
 
-def slow_together(first: float, second: float, *, why_not: str = "", length_s: float = 400.0) -> Job:
+def slow_together(first: float, second: float, *, why_not: Reason | None = None, length_s: float = 400.0) -> Job:
     """Return a job in which two devices have been slow at the same time."""
     job = Job()
     for subject, slowdown in ((GPU, first), (OTHER, second)):
@@ -262,10 +264,10 @@ def slow_together(first: float, second: float, *, why_not: str = "", length_s: f
 
 
 def test_a_device_that_would_stay_makes_another_lose_only_what_it_is_slower_than_that_one() -> None:
-    job = slow_together(1.25, 2.0, why_not="it has more to do")
+    job = slow_together(1.25, 2.0, why_not=BUSIER)
     assert job.incidents.incident(GPU).lost_s == pytest.approx(0.2 * 400)
     assert job.incidents.incident(OTHER).lost_s == pytest.approx((0.5 - 0.2) * 400)
-    assert slow_together(1.25, 1.25, why_not="it has more to do").incidents.incident(OTHER).lost_s == 0.0
+    assert slow_together(1.25, 1.25, why_not=BUSIER).incidents.incident(OTHER).lost_s == 0.0
 
 
 def test_devices_that_would_be_left_out_together_lose_what_each_would_lose_alone() -> None:
@@ -284,8 +286,8 @@ def test_a_restart_leaves_out_who_is_half_way_to_its_own_and_nobody_who_is_not()
 
 def test_a_reason_against_a_restart_is_the_decision_for_as_long_as_it_holds() -> None:
     job = slow_together(1.25, 1.25)
-    decision = job.incidents.decide(GPU, HUNDRED, job.now_s, "it has more to do")
-    assert decision == Decision(restart=False, in_s=math.inf, why="it has more to do")
+    decision = job.incidents.decide(GPU, HUNDRED, job.now_s, BUSIER)
+    assert decision == Decision(restart=False, in_s=math.inf, why=BUSIER)
     assert not job.incidents.join(GPU, HUNDRED, job.now_s)
     assert job.incidents.decide(GPU, HUNDRED, job.now_s).restart
 

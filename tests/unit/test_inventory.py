@@ -14,7 +14,7 @@ from laggard.collectors import boards as reading
 from laggard.collectors.boards import Board, Boards
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.faults import faults_of
-from laggard.detectors.inventory import Inventory, inventoried, with_faults
+from laggard.detectors.judging.inventory import Inventory, inventoried, with_faults
 from laggard.resilience.command.past_checks import PastChecks, PastReadingsError, read_past, update_past
 
 KNOWN: Inventory = {"node1": {"GPU-0": {"name": "A100", "links": 12}, "GPU-1": {"name": "A100", "links": 0}}}

@@ -17,7 +17,8 @@ import pytest
 
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from laggard.kvstore.values.blocks import Block, Region
-from laggard.kvstore.values.codec import Value, decode, decode_in_place, encode
+from laggard.kvstore.values.codec import decode, decode_in_place, encode
+from laggard.kvstore.values.decoding import Value
 from tests.fake_cupy.machine import Board, cupy_on
 
 STRUCTURED = np.dtype([("t", "<f8"), ("name", "U7"), ("inner", [("x", ">i2", (2, 3)), ("when", "<M8[us]")])])

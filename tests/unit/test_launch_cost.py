@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.detectors.launch_cost import LaunchCost, Price, span
+from laggard.detectors.economics.launch_cost import LaunchCost
+from laggard.detectors.evidence import Price
+from laggard.detectors.wording import known_from, span
 from laggard.kvstore.control import LaunchRecord, Signs
 
 FIRST = LaunchRecord(0, (), (), began_s=1000.0)
@@ -12,9 +14,7 @@ SECOND = LaunchRecord(1, (), (), relaunch_s=20.0, began_s=1000.0, commits=7, ste
 
 
 def test_before_any_progress_a_cost_is_assumed_and_at_least_the_gap() -> None:
-    assert LaunchCost(FIRST).price(2000.0) == Price(
-        60.0, "assumed, since the program has shown no progress yet", is_measured=False
-    )
+    assert LaunchCost(FIRST).price(2000.0) == Price(60.0, "assumed")
     long_gap = LaunchRecord(1, (), (), relaunch_s=200.0, began_s=1000.0)
     assert LaunchCost(long_gap).price(2000.0).cost_s == 200.0
 
@@ -22,10 +22,10 @@ def test_before_any_progress_a_cost_is_assumed_and_at_least_the_gap() -> None:
 @pytest.mark.parametrize(
     ("launch", "signs", "price"),
     [
-        (FIRST, Signs(1), Price(65.0, "45 s to the first progress, 20 s since the last commit")),
-        (FIRST, Signs(0, step=0.0), Price(45.0, "45 s to the first progress")),
-        (SECOND, Signs(8), Price(85.0, "65 s to the first progress, 20 s since the last commit")),
-        (SECOND, Signs(7, step=101.0), Price(65.0, "65 s to the first progress")),
+        (FIRST, Signs(1), Price(65.0, "measured", 45.0, 20.0)),
+        (FIRST, Signs(0, step=0.0), Price(45.0, "measured", 45.0)),
+        (SECOND, Signs(8), Price(85.0, "measured", 65.0, 20.0)),
+        (SECOND, Signs(7, step=101.0), Price(65.0, "measured", 65.0)),
     ],
 )
 def test_progress_is_a_commit_or_a_step_beyond_those_before(launch: LaunchRecord, signs: Signs, price: Price) -> None:
@@ -38,9 +38,9 @@ def test_progress_is_a_commit_or_a_step_beyond_those_before(launch: LaunchRecord
 def test_steps_that_are_done_again_and_the_detectors_own_commits_are_no_progress() -> None:
     cost = LaunchCost(SECOND)
     cost.note(Signs(8, step=100.0), 1, 1045.0)
-    assert not cost.price(1065.0).is_measured
+    assert cost.price(1065.0).source == "assumed"
     cost.note(Signs(10, step=100.0), 2, 1050.0)
-    assert cost.price(1065.0) == Price(85.0, "70 s to the first progress, 15 s since the last commit")
+    assert cost.price(1065.0) == Price(85.0, "measured", 70.0, 15.0)
     cost.note(Signs(11, step=100.0), 3, 1060.0)
     assert cost.price(1065.0).cost_s == 85.0
 
@@ -48,25 +48,24 @@ def test_steps_that_are_done_again_and_the_detectors_own_commits_are_no_progress
 def test_a_cost_of_seconds_is_taken_for_thirty() -> None:
     cost = LaunchCost(FIRST)
     cost.note(Signs(1), 0, 1003.0)
-    assert cost.price(1004.0) == Price(
-        30.0, "the least that is assumed; 3 s to the first progress, 1 s since the last commit"
-    )
+    assert cost.price(1004.0) == Price(30.0, "measured", 3.0, 1.0, is_least=True)
 
 
 def test_a_cost_of_thirty_seconds_is_what_it_is_and_half_a_second_is_no_whole_one() -> None:
-    for seconds, known_from in ((30.0, "30 s to the first"), (0.5, "the least that is assumed; 0.5 s to the first")):
+    for seconds, words in ((30.0, "30 s to the first"), (0.5, "the least that is assumed; 0.5 s to the first")):
         cost = LaunchCost(FIRST)
         cost.note(Signs(0, step=1.0), 0, 1000.0 + seconds)
-        assert cost.price(2000.0) == Price(30.0, f"{known_from} progress")
+        price = cost.price(2000.0)
+        assert (price.cost_s, known_from(price)) == (30.0, f"{words} progress")
 
 
 def test_what_a_launch_took_is_known_to_the_next_one_until_that_has_its_own() -> None:
     cost = LaunchCost(FIRST)
     cost.note(Signs(1), 0, 1045.0)
     later = LaunchCost(SECOND, cost.to_state())
-    assert later.price(1005.0) == Price(50.0, "45 s to the first progress, 5 s since the last commit")
+    assert later.price(1005.0) == Price(50.0, "measured", 45.0, 5.0)
     later.note(Signs(8), 0, 1080.0)
-    assert later.price(1080.0) == Price(100.0, "100 s to the first progress, 0 s since the last commit")
+    assert later.price(1080.0) == Price(100.0, "measured", 100.0, 0.0)
 
 
 @pytest.mark.parametrize(

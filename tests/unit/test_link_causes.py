@@ -103,11 +103,11 @@ def test_the_first_rule_that_holds_gives_the_cause(
     speed_mbps: int, duplex: str, risen: dict[str, int], cause: str
 ) -> None:
     symptoms = LinkSymptoms("eth0", speed_mbps, duplex, risen)
-    assert cause_of_link(symptoms, [WELL, WELL, LinkSymptoms()], 60.0) == cause
+    assert str(cause_of_link(symptoms, [WELL, WELL, LinkSymptoms()], 60.0)) == cause
 
 
 def test_nothing_is_said_of_a_speed_that_no_peer_has() -> None:
-    assert cause_of_link(LinkSymptoms("eth0", 1000), [LinkSymptoms()], 60.0) == "unknown"
+    assert str(cause_of_link(LinkSymptoms("eth0", 1000), [LinkSymptoms()], 60.0)) == "unknown"
 
 
 def test_rises_of_several_rounds_add_up() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.links.interfaces import address_on, chosen_interface
-from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.errors import UsageError
 
 THERE = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1", "ib1": "10.1.1.1", "ib10": "10.1.2.1"}
 
@@ -57,13 +58,11 @@ def test_the_address_is_that_of_this_machine() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (JobOptions(link_interface="ib"), "--link-interface=ib has no effect without --detect=slow-link"),
-        (JobOptions(link_interface="ib", detect="slow-gpu"), "--link-interface=ib has no effect"),
         (JobOptions(link_interface="^", detect="slow-link"), "--link-interface=^ names no interface"),
         (JobOptions(link_interface="", detect="slow-link"), "--link-interface= names no interface"),
     ],
 )
-def test_an_interface_that_could_have_no_effect_is_refused(options: JobOptions, error: str) -> None:
+def test_an_option_that_names_no_interface_is_refused(options: JobOptions, error: str) -> None:
     with pytest.raises(UsageError, match=re.escape(error)):
         options.probed_interface()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from laggard.detectors.link_losses import LinkLosses, Losses
+from laggard.detectors.links.losses import LinkLosses, Losses
 
 NODES = "abcd"
 ALL = set(permutations(NODES, 2))

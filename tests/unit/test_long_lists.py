@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import io
 import re
+import signal
 from collections.abc import Mapping
 
 import pytest
 from rich.console import Console
 
+from laggard.collectors.causes import Cause
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
-from laggard.detectors.diagnosis import diagnose
+from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.detectors.judging.diagnosis import diagnose
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.views import print_status
+from laggard.resilience.decision import wording
+from laggard.resilience.decision.reasons import Change, Stopped
 from laggard.resilience.errors import LeftoversError, UnreachableNodesError
-from laggard.resilience.record.account import Account, Gap
+from laggard.resilience.record.account import Account
 from laggard.resilience.record.running_jobs import RunningJob, choose
 from laggard.resilience.text import abbreviated, wrapped
+from laggard.telemetry.course import Gap
 from tests.unit.test_views import snapshot_of
 
 WIDTH = 120
 NODES = [f"nid{number:05}" for number in range(126)]
-EVIDENCE = (
-    "nid00007 gpu 3: 11.3 times as slow as its 1003 peers since 20:37:27, 4 rounds, e-value 2.8e4, "
-    "false-alarm budget 1e-4"
-)
+EVIDENCE = "11.3 times as slow as its 1003 peers since 20:37:27, 4 rounds, e-value 2.8e4, false-alarm budget 1e-4"
 
 
 def assert_fits(text: str) -> None:
@@ -41,13 +44,23 @@ def account_of(width: int = 80) -> tuple[Account, io.StringIO]:
 def test_the_account(gone: list[str]) -> None:
     account, text = account_of()
     account.launch_began(0, NODES[:-1], NODES[-1:], None, NODES[0])
-    account.verdict(Verdict("nid00007", "3", 11.3, "very slow", EVIDENCE, "thermal throttling", "restart"))
-    reason = f"without {abbreviated(gone)}; {abbreviated(NODES[-1:])} comes in from the reserve"
-    account.tell("relaunch", reason)
+    account.verdict(
+        Verdict(
+            "nid00007",
+            "3",
+            11.3,
+            "very slow",
+            Evidence("nid00007", "3", WrongResults(EVIDENCE)),
+            Cause("cooling"),
+            "restart",
+        )
+    )
+    reason = (Change(without=tuple(gone), came=tuple(NODES[-1:])),)
+    account.tell("relaunch", wording.reason(reason))
     account.tell("lost", f"{abbreviated(gone)} fell silent: no heartbeat for 3.5 s; the last line of its log: Killed")
     account.launch_ended(reason, "exclusion")
     account.launch_began(1, [node for node in NODES if node not in gone], [], Gap(1.44, 0.01, 0.9), NODES[0])
-    account.launch_ended(f"rank 3 on nid00008 exited with 1: {EVIDENCE}", "failure")
+    account.launch_ended((Stopped(signal.SIGTERM, EVIDENCE),), "stop")
     account.close(gone, 0)
     assert_fits(text.getvalue())
     assert "0 on nid[00000-00124] (primary: nid00000); reserve: nid00125" in text.getvalue()
@@ -81,16 +94,16 @@ def test_a_list_is_folded_and_bounded(names: list[str], shown: str) -> None:
 
 def test_the_errors() -> None:
     refused = dict.fromkeys(NODES, "Connection refused")
-    error = UnreachableNodesError("ssh", refused, ["ssh", "nid00000", "true"])
+    error = UnreachableNodesError("no answer by ssh", refused, ["ssh", "nid00000", "true"])
     assert str(error) == "no answer by ssh from nid[00000-00125] (Connection refused): try ssh nid00000 true"
     own = {node: f"connect to host {node} port 22: no route" for node in NODES}
-    error = UnreachableNodesError("ssh", own, ["ssh", "nid00000", "true"])
+    error = UnreachableNodesError("no answer by ssh", own, ["ssh", "nid00000", "true"])
     assert "from nid[00000-00125] (connect to host nid00000 port 22: no route): try" in str(error)
     different = {node: f"error {number}" for number, node in enumerate(NODES)}
-    error = UnreachableNodesError("srun", different, ["srun", "-w", "nid00000", "true"])
+    error = UnreachableNodesError("no answer by srun", different, ["srun", "-w", "nid00000", "true"])
     assert str(error).endswith("nid00000 (error 0), nid00001 (error 1), and 124 others: try srun -w nid00000 true")
     assert_fits(str(error))
-    assert_fits(str(LeftoversError("processes of launch 3", NODES[::2])))
+    assert_fits(str(LeftoversError("processes of launch 3 could not be ended", NODES[::2])))
     jobs = [RunningJob("train", f"{number:08}", None, None) for number in range(126)]  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="126 jobs are running") as several:
         choose(jobs, None)

@@ -8,6 +8,7 @@ from typing import Any
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.controller.membership import Membership
 from laggard.resilience.decision.events import NodeJoined, NodeLeaving, Settings
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Exclusion, Roster
 
 
@@ -16,14 +17,14 @@ class Manager:
 
     def __init__(self) -> None:
         self.newcomers: list[NodeRecord] = []
-        self.drained: dict[str, str] = {}
+        self.drained: dict[str, NodeWord] = {}
         self.asked: list[tuple[int, list[str]]] = []
 
     def joined(self) -> list[NodeRecord]:
         newcomers, self.newcomers = self.newcomers, []
         return newcomers
 
-    def leaving(self) -> dict[str, str]:
+    def leaving(self) -> dict[str, NodeWord]:
         return self.drained
 
     def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
@@ -53,9 +54,9 @@ def test_nodes_that_join_come_in_one_by_one_and_only_where_they_can_be_used() ->
 
 def test_a_node_that_leaves_is_told_of_once_and_only_while_it_is_in_use() -> None:
     manager, nodes, _ = membership()
-    manager.drained = {"n2": "Ray drains it", "n3": "Ray drains it", "n9": "Ray drains it"}
+    manager.drained = {host: NodeWord("Ray", host, "draining") for host in ("n2", "n3", "n9")}
     roster = Roster(("n1", "n2"), ("n3",))
-    assert nodes.next_event(roster) == NodeLeaving("n2", "Ray drains it")
+    assert nodes.next_event(roster) == NodeLeaving("n2", NodeWord("Ray", "n2", "draining"))
     assert nodes.next_event(roster) is None
 
 
@@ -67,7 +68,7 @@ def test_others_are_asked_for_when_the_reserve_is_used_up_and_again_when_more_ar
     nodes.ask_for_replacements(swapped)
     assert manager.asked == [(1, ["n1", "n3", "n2"])]  # n2 is slow, but it is there
     alone = Roster(("n1",), (), (Exclusion("n2", 0.0), Exclusion("n3", 0.0, lost=True)))
-    manager.drained = {"n2": "Ray drains it"}
+    manager.drained = {"n2": NodeWord("Ray", "n2", "draining")}
     nodes.ask_for_replacements(alone)
     assert manager.asked[1:] == [(2, ["n1"])]
     nodes.ask_for_replacements(Roster((), (), primary="n1"))

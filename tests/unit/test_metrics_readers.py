@@ -28,7 +28,7 @@ from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.nvml import NvmlReader, field_values, nvml_handle, nvml_readers
 from laggard.collectors.metrics.process import Collectors
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
-from laggard.detectors.device_index import DeviceIndex, as_array
+from laggard.detectors.statistics.device_index import DeviceIndex, as_array
 from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.series.sample_store import SampleStore
 from laggard.telemetry.events import Event
@@ -212,41 +212,43 @@ def field(number: int, value: float, member: str = "ullVal", kind: int = 3, stat
     )
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+class Driver(dict[str, Any]):
     """What NVML answers, by the end of the function's name; an exception is raised."""
-    answers: dict[str, Any] = {
-        "GetUtilizationRates": SimpleNamespace(gpu=87, memory=31),
-        "GetMemoryInfo": SimpleNamespace(used=1000, total=8000),
-        "GetPowerUsage": 412_500,
-        "GetTemperature": 64,
-        "GetClockInfo": lambda _, kind: {pynvml.NVML_CLOCK_SM: 1755, pynvml.NVML_CLOCK_MEM: 2619}[kind],
-        "GetCurrentClocksEventReasons": 4,
-        "GetFieldValues": [],
-        "GetComputeRunningProcesses": [
-            SimpleNamespace(pid=5, usedGpuMemory=77),
-            SimpleNamespace(pid=6, usedGpuMemory=None),
-        ],
-        "GetProcessUtilization": lambda _, since: [
-            SimpleNamespace(pid=number, smUtil=number * 10, timeStamp=since + number) for number in (3, 2)
-        ],
-    }
 
-    def answering(name: str) -> Callable[..., Any]:
+    def __getattr__(self, function: str) -> Callable[..., Any]:
         def answer(*arguments: Any) -> Any:
-            given = answers[name]
+            given = self[function.removeprefix("nvml").removeprefix("Device")]
             if isinstance(given, Exception):
                 raise given
             return given(*arguments) if callable(given) else given
 
         return answer
 
-    for name in answers:
-        monkeypatch.setattr(pynvml, f"nvmlDevice{name}", answering(name))
-    monkeypatch.setattr(
-        pynvml, "nvmlGpmQueryDeviceSupport", lambda _: SimpleNamespace(isSupportedDevice=answers.get("gpm", 0))
+
+@pytest.fixture
+def driver() -> Driver:
+    """A driver of one device."""
+    return Driver(
+        {
+            "Init": None,
+            "GetCount": 3,
+            "GpmQueryDeviceSupport": SimpleNamespace(isSupportedDevice=0),
+            "GetUtilizationRates": SimpleNamespace(gpu=87, memory=31),
+            "GetMemoryInfo": SimpleNamespace(used=1000, total=8000),
+            "GetPowerUsage": 412_500,
+            "GetTemperature": 64,
+            "GetClockInfo": lambda _, kind: {pynvml.NVML_CLOCK_SM: 1755, pynvml.NVML_CLOCK_MEM: 2619}[kind],
+            "GetCurrentClocksEventReasons": 4,
+            "GetFieldValues": [],
+            "GetComputeRunningProcesses": [
+                SimpleNamespace(pid=5, usedGpuMemory=77),
+                SimpleNamespace(pid=6, usedGpuMemory=None),
+            ],
+            "GetProcessUtilization": lambda _, since: [
+                SimpleNamespace(pid=number, smUtil=number * 10, timeStamp=since + number) for number in (3, 2)
+            ],
+        }
     )
-    return answers
 
 
 PLAIN = {
@@ -263,10 +265,10 @@ PLAIN = {
 }
 
 
-def test_an_nvidia_device_is_read_in_watts_percent_and_megahertz(driver: dict[str, Any]) -> None:
-    assert by_name(NvmlReader("0", "handle").read()) == PLAIN
+def test_an_nvidia_device_is_read_in_watts_percent_and_megahertz(driver: Driver) -> None:
+    assert by_name(NvmlReader("0", "handle", driver=driver).read()) == PLAIN
     driver["GetMemoryInfo"] = SimpleNamespace(used=0, total=0)
-    assert "DeviceMemoryUtilization" not in by_name(NvmlReader("0", "handle").read())
+    assert "DeviceMemoryUtilization" not in by_name(NvmlReader("0", "handle", driver=driver).read())
 
 
 FIELDS = {  # what NVML's reference calls it: our metric, and its value where NVML says 1000
@@ -286,7 +288,7 @@ FIELDS = {  # what NVML's reference calls it: our metric, and its value where NV
 }
 
 
-def test_fields_have_their_units_and_one_that_is_not_supported_is_not_asked_for_again(driver: dict[str, Any]) -> None:
+def test_fields_have_their_units_and_one_that_is_not_supported_is_not_asked_for_again(driver: Driver) -> None:
     keys = {name: (getattr(pynvml, f"NVML_FI_DEV_{name}"), 2**32 - 1 if "NVLINK" in name else 0) for name in FIELDS}
     status = {"REMAPPED_UNC": pynvml.NVML_ERROR_UNKNOWN, "MEMORY_TEMP": pynvml.NVML_ERROR_NOT_SUPPORTED}
     asked: list[list[tuple[int, int]]] = []
@@ -297,7 +299,7 @@ def test_fields_have_their_units_and_one_that_is_not_supported_is_not_asked_for_
         return [field(*key[:1], 1000, status=status.get(known[key], 0), scope=key[1]) for key in fields]
 
     driver["GetFieldValues"] = answer
-    reader = NvmlReader("0", "handle")
+    reader = NvmlReader("0", "handle", driver=driver)
 
     first = by_name(reader.read())
     status.clear()
@@ -307,7 +309,7 @@ def test_fields_have_their_units_and_one_that_is_not_supported_is_not_asked_for_
     assert first == {name: value for name, value in second.items() if name != "DeviceRemappedRows"}
     assert sorted(asked[0]) == sorted(keys.values())
     assert set(asked[0]) - set(asked[1]) == {keys["MEMORY_TEMP"]}
-    assert by_name(NvmlReader("0", "handle").read()) == PLAIN | dict(FIELDS.values())
+    assert by_name(NvmlReader("0", "handle", driver=driver).read()) == PLAIN | dict(FIELDS.values())
 
 
 @pytest.mark.parametrize(
@@ -315,20 +317,18 @@ def test_fields_have_their_units_and_one_that_is_not_supported_is_not_asked_for_
     [("DOUBLE", "dVal"), ("UNSIGNED_INT", "uiVal"), ("UNSIGNED_LONG", "ulVal"), ("UNSIGNED_LONG_LONG", "ullVal"),
      ("SIGNED_LONG_LONG", "sllVal"), ("SIGNED_INT", "siVal")],
 )  # fmt: skip
-def test_a_fields_value_is_read_by_its_type(driver: dict[str, Any], kind: str, member: str) -> None:
+def test_a_fields_value_is_read_by_its_type(driver: Driver, kind: str, member: str) -> None:
     kinds = getattr(pynvml, f"NVML_VALUE_TYPE_{kind}")
     driver["GetFieldValues"] = [field(1, 5, member, kinds), field(2, 6, status=pynvml.NVML_ERROR_UNKNOWN)]
 
-    assert list(field_values("handle", [1, 2])) == [(1, 5.0)]
+    assert list(field_values("handle", [1, 2], driver)) == [(1, 5.0)]
 
 
 @pytest.mark.parametrize(
     ("error", "later"), [(pynvml.NVML_ERROR_NOT_SUPPORTED, False), (pynvml.NVML_ERROR_UNKNOWN, True)]
 )
-def test_what_a_device_does_not_support_is_left_out_from_then_on(
-    driver: dict[str, Any], error: int, later: bool
-) -> None:
-    reader, watts = NvmlReader("0", "handle"), driver["GetPowerUsage"]
+def test_what_a_device_does_not_support_is_left_out_from_then_on(driver: Driver, error: int, later: bool) -> None:
+    reader, watts = NvmlReader("0", "handle", driver=driver), driver["GetPowerUsage"]
     driver["GetPowerUsage"] = pynvml.NVMLError(error)
     assert by_name(reader.read()) == {name: value for name, value in PLAIN.items() if name != "DevicePowerUsage"}
     driver["GetPowerUsage"] = watts
@@ -336,16 +336,16 @@ def test_what_a_device_does_not_support_is_left_out_from_then_on(
 
 
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED])
-def test_a_device_that_is_lost_is_an_error(driver: dict[str, Any], error: int) -> None:
+def test_a_device_that_is_lost_is_an_error(driver: Driver, error: int) -> None:
     driver["GetPowerUsage"] = driver["GetComputeRunningProcesses"] = pynvml.NVMLError(error)
     with pytest.raises(DeviceLostError, match="gpu 0"):
-        list(NvmlReader("0", "handle").read())
+        list(NvmlReader("0", "handle", driver=driver).read())
     with pytest.raises(DeviceLostError, match="gpu 0"):
-        list(NvmlReader("0", "handle").processes())
+        list(NvmlReader("0", "handle", driver=driver).processes())
 
 
-def test_processes_are_reported_since_the_newest_that_was_seen(driver: dict[str, Any]) -> None:
-    reader = NvmlReader("0", "handle")
+def test_processes_are_reported_since_the_newest_that_was_seen(driver: Driver) -> None:
+    reader = NvmlReader("0", "handle", driver=driver)
 
     def asked() -> list[tuple[str, float, str]]:
         return [(each.metric, each.value, each.tags["pid"]) for each in reader.processes()]
@@ -364,11 +364,9 @@ def test_processes_are_reported_since_the_newest_that_was_seen(driver: dict[str,
     assert since == [3]
 
 
-def test_activity_is_read_between_two_samples_a_tenth_of_a_second_apart(
-    driver: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_activity_is_read_between_two_samples_a_tenth_of_a_second_apart(driver: Driver) -> None:
     clock, taken, samples = SimpleNamespace(now_s=5.0), [], iter(["one", "two"])
-    driver["gpm"] = 1
+    driver["GpmQueryDeviceSupport"] = SimpleNamespace(isSupportedDevice=1)
     names = ["DeviceSmActive", "DeviceSmOccupancy", "DeviceTensorActive", "DeviceDramActive"]
 
     def get(asked: Any) -> None:
@@ -381,12 +379,13 @@ def test_activity_is_read_between_two_samples_a_tenth_of_a_second_apart(
         def __init__(self) -> None:
             super().__init__(metrics=[SimpleNamespace() for _ in range(9)])
 
-    monkeypatch.setattr(laggard.collectors.metrics.nvml, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    monkeypatch.setattr(pynvml, "c_nvmlGpmMetricsGet_t", Asked)
-    monkeypatch.setattr(pynvml, "nvmlGpmSampleAlloc", lambda: next(samples))
-    monkeypatch.setattr(pynvml, "nvmlGpmSampleGet", lambda _, sample: taken.append(sample))
-    monkeypatch.setattr(pynvml, "nvmlGpmMetricsGet", get)
-    reader = NvmlReader("0", "handle")
+    driver |= {
+        "c_nvmlGpmMetricsGet_t": Asked,
+        "GpmSampleAlloc": lambda: next(samples),
+        "GpmSampleGet": lambda _, sample: taken.append(sample),
+        "GpmMetricsGet": get,
+    }
+    reader = NvmlReader("0", "handle", driver=driver, clock=lambda: clock.now_s)
 
     def active() -> dict[str, float]:
         return {name: value for name, value in by_name(reader.read()).items() if name in names}
@@ -401,16 +400,16 @@ def test_activity_is_read_between_two_samples_a_tenth_of_a_second_apart(
     assert taken == ["one", "two"]
 
 
-def test_a_device_is_found_by_address_number_or_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_found_by_address_number_or_uuid(driver: Driver) -> None:
     for kind in ("PciBusId", "UUID", "Index"):
-        monkeypatch.setattr(pynvml, f"nvmlDeviceGetHandleBy{kind}", lambda name, kind=kind: (kind, name))
+        driver[f"GetHandleBy{kind}"] = lambda name, kind=kind: (kind, name)
 
     names = ("0000:3b:00.0", "GPU-1-2", "MIG-5", "3")
-    assert [nvml_handle(name)[0] for name in names] == ["PciBusId", "UUID", "UUID", "Index"]
-    assert nvml_handle("3")[1] == 3
+    assert [nvml_handle(name, driver)[0] for name in names] == ["PciBusId", "UUID", "UUID", "Index"]
+    assert nvml_handle("3", driver)[1] == 3
 
 
-def test_errors_that_the_driver_reports_are_counted_and_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_the_driver_reports_are_counted_and_passed_on(driver: Driver) -> None:
     error, reported, ended = pynvml.NVMLError, [], threading.Event()
     events = iter([11, error(pynvml.NVML_ERROR_TIMEOUT), 12, 99])
 
@@ -428,22 +427,20 @@ def test_errors_that_the_driver_reports_are_counted_and_passed_on(monkeypatch: p
             raise error(pynvml.NVML_ERROR_UNKNOWN)
         return 11 + number
 
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
-    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", lambda: "events")
-    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", lambda *_: None)
-    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", lambda *_: 40)
+    driver["GetHandleByIndex"] = handle
+    driver["EventSetCreate"] = lambda: "events"
+    driver["RegisterEvents"] = lambda *_: None
+    driver["EventSetWait_v2"] = wait
+    driver["GetTemperature"] = lambda *_: 40
 
-    readers = nvml_readers(None, lambda gpu, number: reported.append((gpu, number)))
+    readers = nvml_readers(None, lambda gpu, number: reported.append((gpu, number)), driver)
 
     assert ended.wait(20)
     assert [(reader.gpu, reader.xids) for reader in readers] == [("0", 2), ("1", 1)]
     assert reported == [("0", 81), ("1", 82), ("0", 169)]  # an unknown device counts as the first
 
 
-def test_a_lost_device_and_a_part_of_one_do_not_end_the_news_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_device_and_a_part_of_one_do_not_end_the_news_of_the_others(driver: Driver) -> None:
     error, reported, ended = pynvml.NVMLError, [], threading.Event()
     lost: set[int] = set()
     sets = iter([["set", "with all"], ["set", "without the lost one"]])
@@ -469,15 +466,13 @@ def test_a_lost_device_and_a_part_of_one_do_not_end_the_news_of_the_others(monke
         return 40
 
     waits: list[Any] = [11, "lost", 11]
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda number: 10 + number)
-    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", lambda: next(sets))
-    monkeypatch.setattr(pynvml, "nvmlDeviceRegisterEvents", register)
-    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", temperature)
+    driver["GetHandleByIndex"] = lambda number: 10 + number
+    driver["EventSetCreate"] = lambda: next(sets)
+    driver["RegisterEvents"] = register
+    driver["EventSetWait_v2"] = wait
+    driver["GetTemperature"] = temperature
 
-    nvml_readers(None, lambda gpu, number: reported.append((gpu, number)))
+    nvml_readers(None, lambda gpu, number: reported.append((gpu, number)), driver)
 
     assert ended.wait(20)
     assert reported == [("1", 79), ("1", 79)]

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.mutants import GROUPS, ROOT, SOURCES, edits, equivalents, mutants_of, sample
+from tests.mutants import SOURCES, edits, equivalents, files_testing, mutants_of, pure_modules, sample
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,31 @@ def test_one_thing_is_changed_at_a_time(source: str, expected: set[str]) -> None
     assert {(text[:begin] + new.encode() + text[end:]).decode() for begin, end, new in edits(text)} == expected
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_mutant_is_a_program_and_a_seed_gives_the_same_ones(group: str) -> None:
-    drawn = sample(group, 40, 5)
+def test_every_mutant_is_a_program_and_a_seed_gives_the_same_ones() -> None:
+    modules = pure_modules()
+    drawn = sample(modules, 60, 5)
 
-    assert drawn == sample(group, 40, 5) != sample(group, 40, 6)
+    assert drawn == sample(modules, 60, 5) != sample(modules, 60, 6)
     for mutant in drawn:
         assert mutant in mutants_of(mutant.file)
         ast.parse(mutant.applied_to((SOURCES / mutant.file).read_bytes()))
-    assert all((ROOT / test).is_file() for test in GROUPS[group][1])
+
+
+def test_modules_with_input_or_output_are_left_out() -> None:
+    modules = pure_modules()
+
+    assert "resilience/allocation/slurm_text.py" in modules
+    assert "telemetry/query/merging.py" in modules
+    assert "kvstore/server/process.py" not in modules  # it starts a process
+    assert "resilience/controller/returning.py" not in modules  # it waits
+    assert "telemetry/store/tiers.py" in modules
+
+
+def test_the_tests_of_a_module_are_those_that_import_it_or_one_that_imports_it() -> None:
+    direct, indirect = files_testing("telemetry/query/merging.py")
+
+    assert "tests/unit/test_query_engine.py" in direct + indirect
+    assert not {*direct} & {*indirect}
 
 
 def test_every_equivalent_mutant_has_a_reason() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -11,27 +10,26 @@ import pytest
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.nodes.node import Node
+from laggard.resilience.wire import ALIVE
 from tests.waiting import wait_until
-
-ALIVE = json.dumps({"event": "alive"})
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "JSONDecodeError"),
-        ('{"name": 1}', "KeyError: 'event'"),
-        ('{"event": "leftovers-ended", "ended": "x"}', "ValueError"),
+        ("{", "MessageError: a line is not JSON"),
+        ('{"name": 1}', "MessageError: name is not expected here"),
+        ('{"LeftoversEnded": {"n_ended": "x"}}', "MessageError: LeftoversEnded.n_ended is no int"),
     ],
 )
 def test_a_node_whose_messages_cannot_be_read_is_lost_and_says_why(line: str, why: str) -> None:
-    writes = f"print({ALIVE!r}, {line!r}, sep='\\n', flush=True); input()"
+    writes = f"print({ALIVE.decode().rstrip()!r}, {line!r}, sep='\\n', flush=True); input()"
     agent = subprocess.Popen(
         [sys.executable, "-c", writes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     node = Node(NodeRecord("n2", "127.0.0.3", ()), agent, threading.Condition())
-    wait_until(lambda: node.gone)
-    assert node.has_started
+    wait_until(lambda: node.agent.gone)
+    assert node.agent.has_started
     (notice,) = node.take_notices()
     assert notice.startswith(f"its agent's messages cannot be read ({why}")
-    node.kill()
+    node.agent.kill()

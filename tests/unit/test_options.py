@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from laggard.collectors.probes import PROBE_NAMES
+from laggard.resilience.command.run import run
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, Settings
-from laggard.resilience.decision.options import JobOptions, UsageError
+from laggard.resilience.decision.option import declared_in, flag_of
+from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -24,10 +33,6 @@ from laggard.resilience.decision.options import JobOptions, UsageError
         (
             JobOptions(local_nodes=3, nodes=3, idle=1),
             "--nodes=3 and --idle=1 together are more than the allocation",
-        ),
-        (
-            JobOptions(exhaust_resources=True),
-            "--exhaust-resources has no effect without --resilient",
         ),
     ],
 )
@@ -58,28 +63,64 @@ def test_a_wrong_hang_timeout_is_named(text: str) -> None:
         JobOptions(hang_timeout=text).hang_timeout_s()
 
 
+def test_a_wrong_probe_is_named() -> None:
+    with pytest.raises(UsageError, match=r"^--probes-in-turn=fp8 is not a probe: use clock"):
+        JobOptions(detect="slow-gpu", probes_in_turn="clock,fp8").probe_names()
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("given", "message"),
     [
+        ({"exhaust_resources": True}, "--exhaust-resources has no effect without --resilient: add it"),
+        ({"resilient": True, "grow_back": True}, "--grow-back has no effect without --exhaust-resources: add it"),
+        ({"probes_in_turn": "all"}, "--probes-in-turn=all has no effect without --detect=slow-gpu: add it"),
+        ({"inline_probes": True}, "--inline-probes has no effect without --detect=slow-gpu: add it"),
+        ({"detect": "sections", "inline_probes": True}, "--inline-probes has no effect without --detect=slow-gpu"),
+        ({"groups": Path("a.yaml")}, "--groups=a.yaml has no effect without --detect: add it"),
+        ({"restart_cost_s": 30.0}, "--restart-cost=30 has no effect without --detect: add it"),
+        ({"link_interface": "ib"}, "--link-interface=ib has no effect without --detect=slow-link: add it"),
         (
-            JobOptions(detect="slow-gpu", probes_in_turn="clock,fp8"),
-            "--probes-in-turn=fp8 is not a probe: use clock",
+            {"link_interface": "ib", "detect": "slow-gpu"},
+            "--link-interface=ib has no effect without --detect=slow-link",
         ),
-        (JobOptions(probes_in_turn="all"), "--probes-in-turn has no effect without --detect=slow-gpu: add it"),
-        (
-            JobOptions(inline_probes=True),
-            "--inline-probes has no effect without --detect=slow-gpu: add it, or leave this out",
-        ),
-        (
-            JobOptions(detect="sections", inline_probes=True),
-            "--inline-probes has no effect without --detect=slow-gpu: add it, or leave this out",
-        ),
+        ({"preload": "torch"}, "--preload=torch has no effect without --per-node or --per-device: add one"),
     ],
+    ids=str,
 )
-def test_wrong_probes_are_named(options: JobOptions, message: str) -> None:
+def test_an_option_that_needs_another_is_refused_without_it(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as error:
-        options.probe_names()
+        JobOptions(**given)
     assert str(error.value).startswith(message)
+    assert str(error.value).endswith(", or leave this out")
+
+
+def test_every_option_that_another_needs_exists() -> None:
+    flags = {flag_of(each.name) for each in fields(JobOptions)}
+    needed = {needed.partition("=")[0] for each in fields(JobOptions) for needed in declared_in(each).needs}
+    assert needed <= flags
+
+
+def test_the_command_line_gives_what_is_declared() -> None:
+    defaults = run.make_context("run", ["train.py"]).params
+    assert JobOptions(**{name: defaults[name] for name in defaults.keys() - {"program", "arguments"}}) == JobOptions()
+    given = run.make_context("run", ["-mN2", "--grace=2.5", "--no-report", "--state-dir=here", "train"]).params
+    assert (given["module"], given["nodes"], given["grace_s"], given["report"]) == (True, 2, 2.5, False)
+    assert given["state_dir"] == Path("here")
+
+
+def options_table() -> str:
+    """Return the table of the operator's guide, made from the options' declarations."""
+    rows = ["| option | what it does |", "|---|---|"]
+    for each in fields(JobOptions):
+        declared, flag = declared_in(each), flag_of(each.name)
+        names = ", ".join(filter(None, (f"--no-{flag[2:]}" if each.default is True else flag, declared.short)))
+        shown = f"{names} {declared.metavar or ''}".strip().replace("|", r"\|")
+        rows.append(f"| `{shown}` | {declared.full_help} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_guide_has_a_table_of_all_options() -> None:
+    assert options_table() in (ROOT / "docs" / "guides" / "operator.md").read_text()
 
 
 def test_probes_in_turn_are_some_or_all_or_none() -> None:

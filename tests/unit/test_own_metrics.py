@@ -155,7 +155,7 @@ def test_a_report_has_the_curves_of_its_record_and_stays_small_and_the_same(tmp_
 def test_metrics_that_a_record_has_no_room_for_are_told(tmp_path: Path) -> None:
     write_record(tmp_path)
     with (tmp_path / JOURNAL_FILE).open("a") as journal:
-        journal.write(json.dumps({"time_s": T0 + LENGTH_S, "event": "left-out", "n_metrics": 5}) + "\n")
+        journal.write(json.dumps({"time_s": T0 + LENGTH_S, "is": "MetricsLeftOut", "n_metrics": 5}) + "\n")
     assert "5 metrics of the program's own: a report has at most 32" in write_report(
         read_inputs(tmp_path), tmp_path
     ).read_text().replace("&#39;", "'")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     Decision,
@@ -24,13 +25,16 @@ from laggard.resilience.decision.events import (
     Report,
     Settings,
 )
+from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.limits import LIMITS
 from laggard.resilience.decision.policy import decide
+from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.rules import RULES
 from laggard.resilience.decision.signatures import Response
 from laggard.resilience.decision.strikes import Strike
+from tests.decided import Ended, ended
 
 PLAIN = Settings(nodes=2)
 RESILIENT = Settings(nodes=2, resilient=True)
@@ -70,9 +74,13 @@ def failed(
             kind="unknown",
             response=response,
             fingerprint=fingerprint,
-            subject=f"rank 5 on {host}",
+            name="the copy",
         )
     )
+
+
+def lost_gpu(host: str, gpu: str) -> Found:
+    return Found(host, (Finding("gpu lost", gpu),))
 
 
 SENTENCE = "rank 5 on n2 exited with 1 after 12 min 4 s"
@@ -95,13 +103,13 @@ class Stay:
     reason: str
 
 
-TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
+TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
     (
         "a program that ends well ends the job",
         EXHAUSTING,
         THREE,
         ProgramEnded(),
-        End(0, "the program ended with exit code 0"),
+        Ended(0, "the program ended with exit code 0"),
     ),
     (
         "a slow node is replaced by the reserve",
@@ -115,7 +123,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         RESILIENT,
         TWO,
         accused("n3"),
-        End(69, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"),
+        Ended(69, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"),
     ),
     (
         "with --exhaust-resources the primary goes on alone",
@@ -171,7 +179,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         "a book-keeper's devices are used again before the job ends",
         RESILIENT,
         Roster(("n2", "n3"), (), out("n1"), primary="n1"),
-        NodeLost("n3", "its agent has ended"),
+        NodeLost("n3", WhyLost("ended")),
         Go(
             Roster(("n1", "n2"), (), out("n3", lost=True), out("n1")),
             "n3 is lost (its agent has ended); without n3; the devices of n1 (the primary) are used again",
@@ -232,7 +240,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         replace(EXHAUSTING, wait_for_nodes_s=0.0),
         Roster(("n1", "n2"), with_devices=frozenset({"n2"})),
         NodeLost("n2"),
-        End(69, "no node with devices is left: n1 cannot run the program"),
+        Ended(69, "no node with devices is left: n1 cannot run the program"),
     ),
     (
         "the last node that can run the program is kept, slow or not",
@@ -246,7 +254,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         replace(EXHAUSTING, wait_for_nodes_s=0.0),
         Roster(("n2",), (), (), primary="n1"),
         NodeLost("n2"),
-        End(69, "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"),
+        Ended(69, "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"),
     ),
     (
         "without --resilient a slow node is only reported",
@@ -280,7 +288,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         "a spare node that is found bad when the others are checked is not swapped in",
         Settings(nodes=2, resilient=True),
         Roster(("n1", "n2"), ("n3", "n4")),
-        ProgramFailed(failed().failure, (("n2", "gpu 1 is lost"), ("n3", "gpu 0 is lost"))),
+        ProgramFailed(failed().failure, (lost_gpu("n2", "1"), lost_gpu("n3", "0"))),
         Go(
             Roster(("n1", "n4"), (), out("n2", "n3")),
             f"{SENTENCE}; n2: gpu 1 is lost; n3: gpu 0 is lost; without n2; n4 comes in from the reserve",
@@ -290,14 +298,14 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         "a bad spare node is excluded although the nodes in use stay",
         RESILIENT,
         THREE,
-        ProgramFailed(failed().failure, (("n3", "gpu 0 is lost"),)),
+        ProgramFailed(failed().failure, (lost_gpu("n3", "0"),)),
         Go(Roster(("n1", "n2"), (), out("n3")), f"{SENTENCE}; n3: gpu 0 is lost; on the same nodes"),
     ),
     (
         "a lost active node is replaced",
         RESILIENT,
         THREE,
-        NodeLost("n2", "no heartbeat for 3.7 s"),
+        NodeLost("n2", WhyLost("silent", 3.7)),
         Go(
             Roster(("n1", "n3"), (), out("n2", lost=True)),
             "n2 is lost (no heartbeat for 3.7 s); without n2; n3 comes in from the reserve",
@@ -315,7 +323,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         PLAIN,
         THREE,
         NodeLost("n1"),
-        End(69, "node n1 is lost; --resilient would relaunch without it"),
+        Ended(69, "node n1 is lost; --resilient would relaunch without it"),
     ),
     (
         "a lost node of the reserve does not disturb the program",
@@ -336,7 +344,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         PLAIN,
         THREE,
         NodeLost("n2"),
-        End(69, "node n2 is lost; --resilient would relaunch without it"),
+        Ended(69, "node n2 is lost; --resilient would relaunch without it"),
     ),
     (
         "a program that fails is relaunched on the same nodes, and nobody is blamed for a network that was away",
@@ -356,7 +364,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         "a node that was found bad after a failure is replaced at once",
         RESILIENT,
         THREE,
-        ProgramFailed(failed(response="once").failure, (("n2", "gpu 1 is lost"),)),
+        ProgramFailed(failed(response="once").failure, (lost_gpu("n2", "1"),)),
         Go(
             Roster(("n1", "n3"), (), out("n2")),
             f"{SENTENCE}; n2: gpu 1 is lost; without n2; n3 comes in from the reserve",
@@ -366,7 +374,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         "a primary that was found bad goes on without its devices",
         RESILIENT,
         THREE,
-        ProgramFailed(failed(response="strike").failure, (("n1", "gpu 1 is lost"),)),
+        ProgramFailed(failed(response="strike").failure, (lost_gpu("n1", "1"),)),
         Go(
             Roster(("n2", "n3"), (), out("n1"), primary="n1"),
             f"{SENTENCE}; n1: gpu 1 is lost; without the devices of n1 (the primary); n3 comes in from the reserve",
@@ -377,22 +385,22 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         "a primary that was found bad stays where there is no other node, and is named",
         RESILIENT,
         TWO,
-        ProgramFailed(failed(response="strike").failure, (("n1", "gpu 1 is lost"),)),
+        ProgramFailed(failed(response="strike").failure, (lost_gpu("n1", "1"),)),
         Go(TWO, f"{SENTENCE}; n1: gpu 1 is lost; strike 1 for n2; on the same nodes"),
     ),
     (
         "wrong arguments end the job whatever a check finds",
         RESILIENT,
         THREE,
-        ProgramFailed(failed(response="end", exit_code=2).failure, (("n2", "gpu 1 is lost"),)),
-        End(2, "rank 5 on n2 exited with 2 after 12 min 4 s; the error is the program's own"),
+        ProgramFailed(failed(response="end", exit_code=2).failure, (lost_gpu("n2", "1"),)),
+        Ended(2, "rank 5 on n2 exited with 2 after 12 min 4 s; the error is the program's own"),
     ),
     (
         "a bad node without a replacement ends the job",
         RESILIENT,
         Roster(("n1", "n2")),
-        ProgramFailed(failed().failure, (("n2", "gpu 1 is lost"),)),
-        End(
+        ProgramFailed(failed().failure, (lost_gpu("n2", "1"),)),
+        Ended(
             69,
             "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer; "
             f"the last failure: {SENTENCE}",
@@ -424,28 +432,28 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
         EXHAUSTING,
         THREE,
         failed(response="end", exit_code=2),
-        End(2, "rank 5 on n2 exited with 2 after 12 min 4 s; the error is the program's own"),
+        Ended(2, "rank 5 on n2 exited with 2 after 12 min 4 s; the error is the program's own"),
     ),
     (
         "with --on-failure=end a failure ends the job",
         replace(RESILIENT, on_failure="end"),
         THREE,
         failed(response="strike", exit_code=-6),
-        End(134, "rank 5 on n2 was killed by SIGABRT after 12 min 4 s"),
+        Ended(134, "rank 5 on n2 was killed by SIGABRT after 12 min 4 s"),
     ),
     (
         "without --resilient a failure ends the job",
         PLAIN,
         THREE,
         failed(exit_code=-11),
-        End(139, "rank 5 on n2 was killed by SIGSEGV after 12 min 4 s; --resilient would relaunch it"),
+        Ended(139, "rank 5 on n2 was killed by SIGSEGV after 12 min 4 s; --resilient would relaunch it"),
     ),
     (
         "without --resilient the program's own error ends the job, and --resilient would not help",
         PLAIN,
         THREE,
         failed(response="end", exit_code=2),
-        End(2, "rank 5 on n2 exited with 2 after 12 min 4 s"),
+        Ended(2, "rank 5 on n2 exited with 2 after 12 min 4 s"),
     ),
     (
         "a program that hangs is relaunched on the same nodes",
@@ -469,14 +477,14 @@ TABLE: list[tuple[str, Settings, Roster, Event, End | Go | Stay]] = [
     [row[1:] for row in TABLE],
     ids=[row[0] for row in TABLE],
 )
-def test_policy(settings: Settings, roster: Roster, event: Event, expected: End | Go | Stay) -> None:
+def test_policy(settings: Settings, roster: Roster, event: Event, expected: Ended | Go | Stay) -> None:
     decision = after(settings, JobStatus(roster, NOW_S), event)
     if isinstance(decision, Relaunch):
-        assert Go(decision.status.roster, decision.reason, decision.new_cluster) == expected
+        assert Go(decision.status.roster, wording.reason(decision.reason), decision.new_cluster) == expected
     elif isinstance(decision, Report):
-        assert Stay(decision.status.roster, decision.reason) == expected
+        assert Stay(decision.status.roster, wording.reason(decision.reason)) == expected
     else:
-        assert decision == expected
+        assert ended(decision) == expected
 
 
 def after(
@@ -508,16 +516,18 @@ def test_the_main_job_takes_three_launches_and_two_exclusions() -> None:
         assert isinstance(decision, Relaunch)
         status = decision.status
     assert (len(status.relaunched_s), status.roster) == (2, ALONE)
-    assert after(EXHAUSTING, status, ProgramEnded()) == End(0, "the program ended with exit code 0")
+    assert ended(after(EXHAUSTING, status, ProgramEnded())) == Ended(0, "the program ended with exit code 0")
 
 
 @pytest.mark.parametrize("event", [ProgramHung(60), accused(), NodeLost("n1")])
 def test_three_launches_in_a_row_without_progress_end_the_job_whatever_ended_them(event: Event) -> None:
     status = JobStatus(THREE, NOW_S, launches_without_progress=2)
-    ended = after(RESILIENT, status, event, progressed=False)
-    assert isinstance(ended, End)
-    assert ended.exit_code == 93
-    assert ended.reason.startswith("3 launches in a row made no progress: no commit to State, no step reported")
+    over = after(RESILIENT, status, event, progressed=False)
+    assert isinstance(over, End)
+    assert over.exit_code == 93
+    assert wording.reason(over.reason).startswith(
+        "3 launches in a row made no progress: no commit to State, no step reported"
+    )
     with_progress = after(RESILIENT, status, event, progressed=True)
     assert isinstance(with_progress, Relaunch)
     assert with_progress.status.launches_without_progress == 0
@@ -527,7 +537,7 @@ def test_a_failure_without_progress_says_what_the_last_one_was() -> None:
     status = JobStatus(THREE, NOW_S, launches_without_progress=2)
     end = after(RESILIENT, status, failed(), progressed=False)
     assert isinstance(end, End)
-    assert end.reason.endswith(f"; the last failure: {SENTENCE}")
+    assert wording.reason(end.reason).endswith(f"; the last failure: {SENTENCE}")
     assert end.exit_code == 93
 
 
@@ -535,7 +545,7 @@ def test_the_same_error_of_the_programs_own_without_progress_ends_the_job_with_i
     first = after(RESILIENT, JobStatus(THREE, NOW_S), failed(response="once", exit_code=3), progressed=False)
     assert isinstance(first, Relaunch)
     again = after(RESILIENT, first.status, failed("n1", "once", exit_code=3), progressed=False)
-    assert again == End(
+    assert ended(again) == Ended(
         3, "rank 5 on n1 exited with 3 after 12 min 4 s; the same as the last time, without progress in between"
     )
 
@@ -562,7 +572,7 @@ def test_a_node_is_left_out_at_its_second_strike_within_a_day() -> None:
     assert first.status.strikes == (Strike("n2", NOW_S),)
     second = after(RESILIENT, first.status, strike, now_s=NOW_S + 86_399)
     assert isinstance(second, Relaunch)
-    assert second.reason == f"{SENTENCE}; strike 2 for n2; without n2; n3 comes in from the reserve"
+    assert wording.reason(second.reason) == f"{SENTENCE}; strike 2 for n2; without n2; n3 comes in from the reserve"
     assert second.status.roster.active == ("n1", "n3")
     assert second.wait_s == 0
     a_day_later = after(RESILIENT, first.status, strike, now_s=NOW_S + 86_400)
@@ -582,7 +592,7 @@ def test_a_struck_out_node_stays_where_there_is_no_other() -> None:
 
 def test_a_struck_out_node_stays_where_the_only_other_one_is_bad() -> None:
     struck = JobStatus(THREE, NOW_S, strikes=(Strike("n2", NOW_S),))
-    decision = after(RESILIENT, struck, ProgramFailed(failed(response="strike").failure, (("n3", "gpu 0 is lost"),)))
+    decision = after(RESILIENT, struck, ProgramFailed(failed(response="strike").failure, (lost_gpu("n3", "0"),)))
     assert isinstance(decision, Relaunch)
     assert decision.status.roster == Roster(("n1", "n2"), (), out("n3"))
 
@@ -612,7 +622,7 @@ def test_relaunches_after_failures_wait_twice_as_long_each_time_and_at_most_five
         waits_s.append(decision.wait_s)
         status = decision.status
     assert waits_s == [0, 10, 20, 40, 80, 160, 300, 300]
-    assert decision.reason == f"{SENTENCE}; on the same nodes; after a wait of 5 min 0 s"
+    assert wording.reason(decision.reason) == f"{SENTENCE}; on the same nodes; after a wait of 5 min 0 s"
     progress = after(patient, status, failed())
     assert isinstance(progress, Relaunch)
     assert progress.wait_s == 0
@@ -633,14 +643,14 @@ def test_the_budget_of_restarts_ends_the_job() -> None:
     two = replace(RESILIENT, max_restarts=2)
     begun = JobStatus(THREE, NOW_S)
     assert isinstance(relaunched(two, begun, NOW_S, NOW_S), Relaunch)
-    assert relaunched(two, begun, NOW_S, NOW_S, NOW_S) == End(93, "--max-restarts=2 is used up")
+    assert ended(relaunched(two, begun, NOW_S, NOW_S, NOW_S)) == Ended(93, "--max-restarts=2 is used up")
 
 
 def test_a_storm_of_restarts_ends_the_job_and_the_same_number_over_hours_does_not() -> None:
     calm = replace(RESILIENT, max_restarts_per_hour=2)
     begun = JobStatus(THREE, NOW_S)
     storm = relaunched(calm, begun, NOW_S, NOW_S + 1000, NOW_S + 3599)
-    assert storm == End(93, "--max-restarts-per-hour=2 is used up")
+    assert ended(storm) == Ended(93, "--max-restarts-per-hour=2 is used up")
     assert isinstance(relaunched(calm, begun, NOW_S, NOW_S + 1000), Relaunch)
     assert isinstance(relaunched(calm, begun, NOW_S, NOW_S + 1000, NOW_S + 3600), Relaunch)
 
@@ -648,7 +658,7 @@ def test_a_storm_of_restarts_ends_the_job_and_the_same_number_over_hours_does_no
 def test_sixty_restarts_an_hour_are_allowed_unless_the_user_says_otherwise() -> None:
     begun = JobStatus(THREE, NOW_S)
     assert isinstance(relaunched(RESILIENT, begun, *[NOW_S] * 60), Relaunch)
-    assert relaunched(RESILIENT, begun, *[NOW_S] * 61) == End(93, "--max-restarts-per-hour=60 is used up")
+    assert ended(relaunched(RESILIENT, begun, *[NOW_S] * 61)) == Ended(93, "--max-restarts-per-hour=60 is used up")
 
 
 def test_a_launch_without_progress_is_counted_and_one_with_progress_begins_the_count_anew() -> None:
@@ -692,7 +702,7 @@ def test_a_job_whose_primary_cannot_run_programs_begins_on_the_others() -> None:
     begun = begin(RESILIENT, hosts, (), NOW_S, book_keeper=True)
     assert begun == JobStatus(Roster(("n2", "n3"), primary="n1"), NOW_S)
     no_one = "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"
-    assert begin(EXHAUSTING, ("n1",), (), NOW_S, book_keeper=True) == End(69, no_one)
+    assert ended(begin(EXHAUSTING, ("n1",), (), NOW_S, book_keeper=True)) == Ended(69, no_one)
 
 
 def test_a_primary_without_devices_counts_only_where_the_job_began_without_any() -> None:
@@ -718,7 +728,7 @@ def test_a_primary_is_set_aside_at_its_second_strike_and_comes_back_after_its_qu
 
 
 def test_a_job_that_would_begin_on_too_few_nodes_ends_with_69() -> None:
-    assert begin(RESILIENT, ("n1", "n2", "n3"), out("n2", "n3"), NOW_S) == End(
+    assert ended(begin(RESILIENT, ("n1", "n2", "n3"), out("n2", "n3"), NOW_S)) == Ended(
         69,
         "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer, "
         "and --quarantine=1 would take n2, n3 back",

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.errors import ProcessesStillRunningError
-from laggard.resilience.nodes.program import Program, ProgramError, command_of, command_of_module
+from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
+from laggard.resilience.nodes.program import Program, command_of, command_of_module
 from tests.waiting import DEADLINE_S, Gate, wait_until
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from laggard.resilience.record.entries import Record
 from laggard.resilience.record.progress_log import MAX_INTERVAL_S, ProgressLog
+from laggard.telemetry.course import LaunchProgressed
 
 
 class Notes:
@@ -13,12 +15,12 @@ class Notes:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.entries: list[dict[str, Any]] = []
+        self.entries: list[LaunchProgressed] = []
         self.log = ProgressLog(self.take, lambda: self.now_s)
 
-    def take(self, event: str, /, **fields: object) -> None:
-        assert event == "progress"
-        self.entries.append(fields)
+    def take(self, entry: Record) -> None:
+        assert isinstance(entry, LaunchProgressed)
+        self.entries.append(entry)
 
     def see(self, at_s: float, launch: int, commits: int, step: str | None = None) -> None:
         self.now_s = at_s
@@ -26,7 +28,7 @@ class Notes:
 
     @property
     def seen(self) -> list[tuple[Any, ...]]:
-        return [(each["launch"], each["commits"], each["step"], each["seen_s"]) for each in self.entries]
+        return [(each.launch, each.progress.commits, each.progress.step, each.progress.time_s) for each in self.entries]
 
 
 def test_the_start_and_the_first_progress_of_a_launch_are_recorded_at_once() -> None:
@@ -71,7 +73,7 @@ def test_a_week_has_few_entries_and_none_is_out_of_date_for_long() -> None:
     for second in range(7 * 86_400):
         notes.see(second, 0, second)
     assert len(notes.entries) < 2500
-    times = [each["seen_s"] for each in notes.entries]
+    times = [each.progress.time_s for each in notes.entries]
     assert max(after - before for before, after in pairwise(times)) <= MAX_INTERVAL_S
 
 

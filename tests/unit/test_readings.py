@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from laggard.detectors.device_index import Readings, as_array
+from laggard.detectors.statistics.device_index import Readings, as_array
 
 NAN = math.nan
 MANY = {(f"node{number}", "0"): {"gemm": [1.0, 2.0], "triad": [3.0, float(number)]} for number in range(4500)}

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from laggard.errors import LaggardError
 from laggard.resilience.command.past_checks import PastReadingsError
 from laggard.resilience.record.downsampler import Downsampler
+from laggard.resilience.record.entries import Told
 from laggard.resilience.record.job_record import KEPT_JOBS, make_record, records, state_home
-from laggard.resilience.record.journal import JOURNAL_FILE, Journal, JournalError, read_journal
+from laggard.resilience.record.journal import JOURNAL_FILE, Entry, Journal, JournalError, read_journal
 from tests.made_up_job import entries
 
 JOB = next(entries())
@@ -25,13 +26,13 @@ JOB = next(entries())
 
 def test_entries_are_read_back_and_the_file_is_private(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    journal.write("job", **{name: value for name, value in JOB.items() if name not in {"time_s", "event"}})
-    journal.write("told", what="state", text="here\nand there")
+    journal.write(JOB.record)
+    journal.write(Told("state", "here\nand there"))
 
     first, second = read_journal(tmp_path / JOURNAL_FILE)
 
-    assert (first.event, first.fields["name"]) == ("job", "train")
-    assert second.fields == {"what": "state", "text": "here\nand there"}
+    assert first.record == JOB.record
+    assert second.record == Told("state", "here and there"), "a control character steers no terminal"
     assert (tmp_path / JOURNAL_FILE).stat().st_mode & 0o077 == 0
 
 
@@ -40,29 +41,39 @@ def test_the_times_of_a_journal_go_on_evenly_when_the_clock_is_set(
     step_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = Journal(tmp_path)
-    journal.write("job", **{name: value for name, value in JOB.items() if name not in {"time_s", "event"}})
+    journal.write(JOB.record)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + step_s)
-    journal.write("told", what="state", text="here")
+    journal.write(Told("state", "here"))
     first, second = read_journal(tmp_path / JOURNAL_FILE)
     assert 0.0 <= second.time_s - first.time_s < 3600.0
 
 
 def test_a_line_cut_short_by_a_kill_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / JOURNAL_FILE
-    path.write_text(json.dumps(JOB) + '\n{"time_s": 1, "ev')
-    assert [entry.event for entry in read_journal(path)] == ["job"]
+    path.write_text(JOB.to_json() + '\n{"time_s": 1, "ev')
+    assert read_journal(path) == [JOB]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (json.dumps(JOB | {"format": 2}) + "\n", "format 2, .* reads 1: use the version that wrote it"),
+        (
+            json.dumps(json.loads(JOB.to_json()) | {"format": 2}) + "\n",
+            "format 2, .* reads 1: use the version that wrote it",
+        ),
         ("", "not the journal of a job"),
         ("half a li", "not the journal of a job"),
-        ('{"time_s": 1, "event": "told"}\n', "its first entry is not 'job'"),
-        (json.dumps(JOB) + "\n[1]\n", "line 2 is not a journal entry"),
-        (json.dumps(JOB) + "\n{]\n", "line 2 is not a journal entry"),
+        (Entry(1.0, Told("state", "here")).to_json() + "\n", "its first entry is not its beginning"),
+        (JOB.to_json() + "\n[1]\n", "line 2 is not a journal entry"),
+        (JOB.to_json() + "\n{]\n", "line 2 is not a journal entry"),
+        (JOB.to_json() + '\n{"time_s": 1, "is": "Told", "what": "state"}\n', "line 2 .*: it lacks 'text'"),
+        (JOB.to_json() + '\n{"time_s": 1, "is": "JobEnded", "exit_code": "0"}\n', "line 2 .*: '0' is not of type int"),
+        (JOB.to_json() + '\n{"time_s": 1, "is": "Rain"}\n', "line 2 .*: there is no entry 'Rain'"),
+        (
+            JOB.to_json() + '\n{"time_s": 1e12, "is": "JobEnded", "exit_code": 0}\n',
+            "line 2 .*: its time is 1000000000000.0",
+        ),
     ],
 )
 def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -89,8 +100,8 @@ def test_errors_survive_pickling_with_their_values(error: JournalError | PastRea
 
 def test_a_journal_that_cannot_be_written_is_given_up_with_a_message(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "missing")
-    journal.write("told", what="state", text="here")
-    journal.write("told", what="state", text="again")
+    journal.write(Told("state", "here"))
+    journal.write(Told("state", "again"))
     assert journal.trouble is not None
     assert str(tmp_path / "missing") in journal.trouble
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from laggard import Job, Verdict
+from laggard.collectors.causes import Cause
+from laggard.detectors.evidence import Evidence, Slow
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.state.mapping import State
@@ -19,7 +21,9 @@ def test_a_job_shows_its_launch_and_its_nodes() -> None:
 
 
 def test_a_verdict_shows_its_sentence_and_what_it_asks_for() -> None:
-    verdict = Verdict("node2", "0", 1.3, "slow", "node2 gpu 0: 30 % slower than its 3 peers", "memory", "restart")
+    verdict = Verdict(
+        "node2", "0", 1.3, "slow", Evidence("node2", "0", Slow(1.3, "peers", 3)), Cause("memory"), "restart"
+    )
     assert repr(verdict) == (
         "<Verdict: node2 gpu 0: 30 % slower than its 3 peers (slow, likely cause: memory, action: restart)>"
     )

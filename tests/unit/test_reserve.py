@@ -73,7 +73,7 @@ def test_a_device_that_runs_nothing_makes_its_node_unfit(tmp_path: Path) -> None
     samples = [_sample("n3", "0", lambda: good), _sample("n3", "1", lost), _sample("n4", "0", lambda: good)]
     verdicts = {(verdict.host, verdict.gpu): verdict for verdict in slow_in_reserve(samples, [])}
     evidence = "n3 gpu 1: it cannot run a test kernel: cudaErrorDevicesUnavailable: "
-    assert verdicts["n3", "1"].evidence.startswith(evidence)  # this machine's other work may make another one slow
+    assert str(verdicts["n3", "1"].evidence).startswith(evidence)  # this machine's other work may make another one slow
 
 
 def test_a_library_that_is_missing_makes_no_node_unfit() -> None:

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_decision import Incident, Past, Stakes, decide
+from laggard.detectors import wording
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restart_decision import Incident, Past, Stakes, decide
 
 NEVER = math.inf
 HUNDRED = Stakes(cost=RestartCost(100.0))
@@ -99,8 +100,9 @@ def test_a_restart_is_due_when_its_row_says_so(
     decision = decide(present, past, stakes)
     assert decision.restart == (in_s == 0)
     assert decision.in_s == pytest.approx(in_s, abs=0.01)
-    assert why in decision.why
-    assert bool(why) == bool(decision.why)
+    words = "" if decision.why is None else wording.reason(decision.why)
+    assert why in words
+    assert bool(why) == bool(words)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     Decision,
@@ -22,9 +23,11 @@ from laggard.resilience.decision.events import (
     Report,
     Settings,
 )
+from laggard.resilience.decision.evidence import Finding
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
+from tests.decided import Ended, ended
 
 NOW_S = 1e9
 DAY_S = 86400.0
@@ -108,7 +111,7 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
     (
         "a node that does not pass its probe after its quarantine has a longer one",
         job_without(excluded()),
-        NodeReturned("n2", "gpu 1: 2.1 times as slow"),
+        NodeReturned("n2", (Finding("slow", fault="gpu 1: 2.1 times as slow"),)),
         NOW_S + DAY_S,
         Roster(("n1", "n3"), ("n4",), (excluded(since_s=NOW_S + DAY_S, count=2),)),
         "n2 does not pass its probe (gpu 1: 2.1 times as slow): excluded for 48 h 0 min",
@@ -116,7 +119,7 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
     (
         "a node that was lost and does not pass its probe goes into quarantine",
         job_without(excluded(lost=True)),
-        NodeReturned("n2", "gpu 1 is gone"),
+        NodeReturned("n2", (Finding("gpu gone", "1"),)),
         NOW_S + 30,
         Roster(("n1", "n3"), ("n4",), (excluded(since_s=NOW_S + 30),)),
         "n2 does not pass its probe (gpu 1 is gone): excluded for 24 h 0 min",
@@ -138,7 +141,7 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
 def test_a_node_that_returns(status: JobStatus, event: NodeReturned, now_s: float, roster: Roster, reason: str) -> None:
     decision = after(RESILIENT, status, event, now_s)
     assert isinstance(decision, Report)
-    assert (decision.status.roster, decision.reason) == (roster, reason)
+    assert (decision.status.roster, wording.reason(decision.reason)) == (roster, reason)
 
 
 def test_a_node_that_has_served_its_quarantine_carries_one_strike_and_the_next_is_enough() -> None:
@@ -184,7 +187,7 @@ def test_a_job_that_went_on_with_fewer_nodes_grows_back_at_its_next_relaunch(eve
     decision = after(EXHAUSTING, status_after(EXHAUSTING, alone, NodeReturned("n3")), event)
     assert isinstance(decision, Relaunch)
     assert decision.status.roster.active == ("n1", "n3")
-    assert "with n3 from the reserve" in decision.reason
+    assert "with n3 from the reserve" in wording.reason(decision.reason)
 
 
 def test_a_job_with_fewer_nodes_relaunches_on_its_own_only_if_it_is_asked_to() -> None:
@@ -192,7 +195,9 @@ def test_a_job_with_fewer_nodes_relaunches_on_its_own_only_if_it_is_asked_to() -
     asked = replace(EXHAUSTING, grow_back=True)
     decision = after(asked, alone, GrowthPays())
     assert isinstance(decision, Relaunch)
-    assert decision.reason == "there are more nodes again, and a relaunch pays; with n2 from the reserve"
+    assert (
+        wording.reason(decision.reason) == "there are more nodes again, and a relaunch pays; with n2 from the reserve"
+    )
     assert decision.status.roster.active == ("n1", "n2")
     assert isinstance(after(EXHAUSTING, alone, GrowthPays()), Report)
 
@@ -210,13 +215,15 @@ class TestWaiting:
         assert isinstance(decision, Relaunch)
         assert decision.status.waits_since_s == NOW_S + 1
         assert decision.status.roster.active == ("n1",)
-        assert decision.reason == ("n3 is lost; without n3; waiting up to 5 min 0 s for n2, n3 to return")
+        assert wording.reason(decision.reason) == (
+            "n3 is lost; without n3; waiting up to 5 min 0 s for n2, n3 to return"
+        )
 
     def test_it_goes_on_when_enough_of_them_are_back(self) -> None:
         waiting = status_after(RESILIENT, self.BEGUN, *self.BOTH)
         decision = after(RESILIENT, waiting, NodeReturned("n3"), NOW_S + 9)
         assert isinstance(decision, Relaunch)
-        assert decision.reason == "n3 is back; with n3 from the reserve"
+        assert wording.reason(decision.reason) == "n3 is back; with n3 from the reserve"
         assert decision.status.roster == Roster(("n1", "n3"), (), (excluded(lost=True),))
         assert decision.status.waits_since_s is None
         assert decision.status.launched_s == NOW_S + 9
@@ -230,7 +237,10 @@ class TestWaiting:
         decision = after(three, waiting, NodeReturned("n3"), NOW_S + 100)
         assert isinstance(decision, Relaunch)
         assert decision.status.waits_since_s == NOW_S
-        assert decision.reason == "n3 is back; with n3 from the reserve; waiting up to 3 min 20 s for n2 to return"
+        assert (
+            wording.reason(decision.reason)
+            == "n3 is back; with n3 from the reserve; waiting up to 3 min 20 s for n2 to return"
+        )
 
     def test_waiting_counts_as_one_relaunch(self) -> None:
         once = replace(RESILIENT, max_restarts=2)
@@ -241,7 +251,7 @@ class TestWaiting:
 
     def test_nodes_that_do_not_return_end_the_job_with_69(self) -> None:
         waiting = status_after(RESILIENT, self.BEGUN, *self.BOTH)
-        assert after(RESILIENT, waiting, NodesMissing(), NOW_S + 300) == End(
+        assert ended(after(RESILIENT, waiting, NodesMissing(), NOW_S + 300)) == Ended(
             69,
             "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer; "
             "n2, n3 have not returned within 5 min 0 s",
@@ -256,10 +266,10 @@ class TestWaiting:
     def test_a_node_that_does_not_pass_its_probe_is_not_waited_for_any_longer(self) -> None:
         two = JobStatus(Roster(("n1", "n2")), NOW_S - 60)
         waiting = status_after(RESILIENT, two, NodeLost("n2"))
-        end = after(RESILIENT, waiting, NodeReturned("n2", "gpu 0 is gone"))
+        end = after(RESILIENT, waiting, NodeReturned("n2", (Finding("gpu gone", "0"),)))
         assert isinstance(end, End)
         assert end.exit_code == 69
-        assert end.reason.startswith("n2 does not pass its probe (gpu 0 is gone)")
+        assert wording.reason(end.reason).startswith("n2 does not pass its probe (gpu 0 is gone)")
 
     def test_nobody_is_waited_for_who_cannot_return(self) -> None:
         accused = Roster(("n1", "n3"), (), (excluded(),))
@@ -270,7 +280,7 @@ class TestWaiting:
     def test_without_patience_or_with_fewer_nodes_allowed_it_does_not_wait(self) -> None:
         hasty = replace(RESILIENT, wait_for_nodes_s=0.0)
         first = status_after(hasty, self.BEGUN, NodeLost("n2"))
-        assert after(hasty, first, NodeLost("n3")) == End(
+        assert ended(after(hasty, first, NodeLost("n3"))) == Ended(
             69, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"
         )
         assert status_after(EXHAUSTING, self.BEGUN, *self.BOTH).waits_since_s is None
@@ -278,7 +288,7 @@ class TestWaiting:
     def test_other_limits_end_the_job_instead(self) -> None:
         used_up = replace(RESILIENT, max_restarts=1)
         first = status_after(used_up, self.BEGUN, NodeLost("n2"))
-        assert after(used_up, first, NodeLost("n3")) == End(93, "--max-restarts=1 is used up")
+        assert ended(after(used_up, first, NodeLost("n3"))) == Ended(93, "--max-restarts=1 is used up")
 
     def test_a_primary_whose_agent_is_lost_meanwhile_gets_a_new_cluster(self) -> None:
         waiting = status_after(RESILIENT, self.BEGUN, *self.BOTH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from laggard.detectors.rounds import RoundAssembler, WatchClock
+from laggard.detectors.judging.rounds import RoundAssembler, WatchClock
 
 A, B = ("n1", "0"), ("n2", "0")
 

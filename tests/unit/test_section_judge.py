@@ -9,14 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.groups import Groups
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.rounds import Round
-from laggard.detectors.section_judge import Condition, Probes, SectionJudge, Worker, worker_of
-from laggard.detectors.section_memory import SectionMemory
+from laggard.collectors.causes import Cause
+from laggard.detectors import SlowGPUAnalysis, Verdict, wording
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.evidence import Evidence, Slow
+from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.judge import Judge
+from laggard.detectors.judging.keeping import Keeper, SectionKeeper
+from laggard.detectors.judging.rounds import Round
+from laggard.detectors.judging.section_readings import Condition, Probes, SectionReadings, Worker, worker_of
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state.mapping import State
@@ -39,16 +41,17 @@ class Play:
         tags: Callable[[int], Mapping[str, str]] = lambda _: {},
         devices: bool = True,
     ) -> None:
-        analysis = SlowGPUAnalysis(min_slowdown=SECTION_MIN_SLOWDOWN)
         keeper = Keeper(cast("State", kept)) if kept is not None else Keeper(None)
-        restarts = RestartJudge(RestartCost(cost_s))
-        memory = SectionMemory(keeper)
-        memory.begin("run")
-        self.judge = SectionJudge(section, analysis, groups or {}, probes or Probes(), restarts, memory)
+        restarts = Restarts(RestartCost(cost_s))
+        sections = SectionKeeper(keeper)
+        sections.begin()
+        self.analysis = SlowGPUAnalysis(min_slowdown=SECTION_MIN_SLOWDOWN)
+        readings = SectionReadings(section, self.analysis, groups or {}, probes or Probes(), sections.asked)
+        self.judge = Judge(readings, restarts, sections, section)
         self.phases: dict[str, PhaseRecord] = {}
         nodes = tuple(NodeRecord(f"node{number}", "", ("0", "1")) for number in range(1, 6))
         launch = LaunchRecord(0, nodes[:4], reserve=nodes[4:])
-        self.judge.begin(launch, lambda: Signs(0, phases=self.phases), 0.0)
+        self.judge.begin(launch, "run", lambda: Signs(0, phases=self.phases))
         self._number = 0
         self._workers = {}
         for rank in range(RANKS):
@@ -82,8 +85,10 @@ def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
     assert play.rounds(12) == []
     verdicts = play.rounds(6, one_slow)
     assert restarts(verdicts) == [("node3", "1")]
-    assert verdicts[-1].evidence.startswith("rank 5 on node3 gpu 1: 30 % slower than its own past and 7 peers since")
-    assert verdicts[-1].evidence.endswith(", in the section forward")
+    assert str(verdicts[-1].evidence).startswith(
+        "rank 5 on node3 gpu 1: 30 % slower than its own past and 7 peers since"
+    )
+    assert str(verdicts[-1].evidence).endswith(", in the section forward")
     assert verdicts[-1].slowdown == pytest.approx(1.3, rel=0.01)
 
 
@@ -92,7 +97,7 @@ def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
     play.rounds(12)
     assert play.rounds(6, lambda _: 1.3) == []
     [notice] = play.judge.take_notices()
-    assert notice.startswith("all 8 ranks are 30 % slower than before since ")
+    assert str(notice).startswith("all 8 ranks are 30 % slower than before since ")
 
 
 def test_a_rank_without_a_known_device_is_named_with_its_node() -> None:
@@ -100,14 +105,14 @@ def test_a_rank_without_a_known_device_is_named_with_its_node() -> None:
     play.rounds(12)
     verdicts = play.rounds(6, one_slow)
     assert restarts(verdicts) == [("node3", None)]
-    assert verdicts[-1].evidence.startswith("rank 5 on node3: ")
+    assert str(verdicts[-1].evidence).startswith("rank 5 on node3: ")
 
 
 def test_a_rank_that_was_slow_from_the_start_may_have_more_to_do() -> None:
     verdicts = Play().rounds(30, one_slow)
     assert [verdict.host for verdict in verdicts] == ["node3"] * len(verdicts)
     assert restarts(verdicts) == []
-    assert "; no restart, since its share of the work may be larger" in verdicts[-1].evidence
+    assert "; no restart, since its share of the work may be larger" in str(verdicts[-1].evidence)
 
 
 def test_a_rank_that_was_slow_from_the_start_among_ranks_with_equal_work_is_restarted() -> None:
@@ -143,13 +148,13 @@ def test_test_kernels_confirm_a_suspicion_or_refute_it(
         asked.append((device, since_s))
         return condition
 
-    play = Play(probes=Probes(answer, cause=lambda _: "thermal: 88 C"))
+    play = Play(probes=Probes(answer, cause=lambda _: Cause("cooling", "88 °C")))
     play.rounds(12)
     verdicts = play.rounds(6, one_slow)
     assert restarts(verdicts) == expected
     assert set(asked) == {(("node3", "1"), 39.0)}  # since its first slow round
-    assert verdicts[-1].cause == "thermal: 88 C"
-    assert verdicts[-1].evidence.endswith(", in the section forward" + why_not)
+    assert verdicts[-1].cause == Cause("cooling", "88 °C")
+    assert str(verdicts[-1].evidence).endswith(", in the section forward" + why_not)
 
 
 def test_what_test_kernels_say_later_is_told_once() -> None:
@@ -160,8 +165,8 @@ def test_what_test_kernels_say_later_is_told_once() -> None:
     answers["now"] = "well"
     [second] = play.rounds(10, one_slow)
     assert second.action == "report"
-    assert first.evidence.partition("no restart")[0] == second.evidence.partition("no restart")[0]
-    assert second.evidence.endswith("since test kernels find its device well: its work or a link is the reason")
+    assert str(first.evidence).partition("no restart")[0] == str(second.evidence).partition("no restart")[0]
+    assert str(second.evidence).endswith("since test kernels find its device well: its work or a link is the reason")
 
 
 def test_test_kernels_are_asked_until_they_answer() -> None:
@@ -172,7 +177,7 @@ def test_test_kernels_are_asked_until_they_answer() -> None:
     answers["now"] = "slow"
     [verdict] = play.rounds(1, one_slow)
     assert verdict.action == "restart"
-    assert verdict.evidence.startswith("rank 5 on node3 gpu 1: still slow: 30 % slower, ")
+    assert str(verdict.evidence).startswith("rank 5 on node3 gpu 1: still slow: 30 % slower, ")
     assert play.rounds(10, one_slow) == []
 
 
@@ -193,7 +198,7 @@ def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
         assert [verdict.host for verdict in verdicts] == ["node9"]
         assert restarts(verdicts) == []
         why_not = "no restart, since it was slow on node3, too: its share of the work may be larger"
-        assert verdicts[-1].evidence.endswith(f"in the section {section}; {why_not}")
+        assert str(verdicts[-1].evidence).endswith(f"in the section {section}; {why_not}")
 
 
 def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
@@ -201,12 +206,14 @@ def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
     play.rounds(12)
     [verdict] = play.rounds(20, one_slow)
     assert verdict.action == "report"
-    assert "in the section forward; 2.1 s lost in 9 s; a restart costs 30 s (as given): not yet" in verdict.evidence
+    assert "in the section forward; 2.1 s lost in 9 s; a restart costs 30 s (as given): not yet" in str(
+        verdict.evidence
+    )
     [due] = play.rounds(20, one_slow)
     assert re.match(
-        r"rank 5 on node3 gpu 1: still slow: 30 % slower, 2\d s lost in \d\d s, in the section", due.evidence
+        r"rank 5 on node3 gpu 1: still slow: 30 % slower, 2\d s lost in \d\d s, in the section", str(due.evidence)
     )
-    assert due.evidence.endswith("now, since it is likely to lose more than that")
+    assert str(due.evidence).endswith("now, since it is likely to lose more than that")
     assert restarts([due]) == [("node3", "1")]
 
 
@@ -219,10 +226,10 @@ def test_a_rank_that_is_slow_at_times_has_an_account_and_its_phases_are_recognis
         found += play.rounds(40)
     assert restarts(found) == []
     assert [verdict.severity for verdict in found] == ["slow", "well again"] * 3
-    assert found[-1].evidence.startswith(
+    assert str(found[-1].evidence).startswith(
         "rank 5 on node3 gpu 1: was slow for 21 s, 4.8 s lost, in the section forward; the third time, 15 s"
     )
-    assert found[-1].evidence.endswith("; looks like a phase")
+    assert str(found[-1].evidence).endswith("; looks like a phase")
 
 
 def test_a_rank_in_a_declared_phase_is_not_judged() -> None:
@@ -237,26 +244,28 @@ def test_all_ranks_of_a_node_that_become_slow_are_one_verdict_against_the_node()
     play.rounds(12)
     verdicts = play.rounds(6, lambda rank: 1.3 if rank in {4, 5} else 1.0)
     assert restarts(verdicts) == [("node3", None)]
-    assert verdicts[-1].evidence.startswith("node3: 30 % slower")
-    assert "all its 2 ranks" in verdicts[-1].evidence
+    assert str(verdicts[-1].evidence).startswith("node3: 30 % slower")
+    assert "all its 2 ranks" in str(verdicts[-1].evidence)
 
 
 def test_a_slow_rank_is_restarted_once_it_is_certain_that_it_has_become_slow() -> None:
     """Its peers may show it before its own past does."""
     play = Play()
     play.rounds(12)
-    analysis = play.judge._analysis
+    analysis = play.analysis
     certain = analysis.became_slow
     analysis.became_slow = lambda device: False  # type: ignore[method-assign]  # noqa: ARG005
     update = analysis.update
 
     def by_peers_alone(readings: Round, now_s: float) -> list[Verdict]:
-        return [replace(verdict, own_past=False) for verdict in update(readings, now_s)]
+        return [
+            replace(verdict, evidence=replace(verdict.evidence, own_past=False)) for verdict in update(readings, now_s)
+        ]
 
     analysis.update = by_peers_alone  # type: ignore[assignment]
     refused = play.rounds(8, one_slow)
     assert restarts(refused) == []
-    assert "may be larger" in refused[-1].evidence
+    assert "may be larger" in str(refused[-1].evidence)
     analysis.became_slow = certain  # type: ignore[method-assign]
     assert restarts(play.rounds(2, one_slow)) == [("node3", "1")]
     assert play.rounds(20, one_slow) == []
@@ -272,7 +281,9 @@ def test_a_slow_rank_is_restarted_once_it_is_certain_that_it_has_become_slow() -
     ],
 )
 def test_a_worker_is_called_as_it_is_known(tags: dict[str, str], where: str) -> None:
-    assert Worker.of(tags).where == where
+    worker = Worker.of(tags)
+    evidence = Evidence(worker.host, worker.gpu or None, Slow(1.2, "peers"), worker=worker.process)
+    assert wording.accused(evidence) == where
 
 
 def test_all_sections_of_all_launches_together_have_the_whole_budget() -> None:

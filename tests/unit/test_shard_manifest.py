@@ -9,9 +9,11 @@ from laggard.kvstore.checkpoints.manifest import (
     Found,
     ShardKey,
     ShardRecord,
+    may_change,
     next_peers,
     no_longer_kept,
     shards_in,
+    under_way,
 )
 
 KEY = ShardKey("ema/a.b", Checkpoint(3, 40, 8), 5)
@@ -67,6 +69,39 @@ def test_a_copy_is_lost_with_the_server_that_held_it() -> None:
     in_directory = ShardRecord("x", 1, 2, directory=True, copies={"a": "1"}, in_directory=True)
     assert in_directory.is_available({}, directory=True)
     assert not in_directory.is_available({}, directory=False)
+
+
+COMPLETE, INCOMPLETE = ShardRecord("x", 1, 1, copies={"a": "1"}), ShardRecord("x", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("record", "shard_id", "launch", "expected"),
+    [
+        (INCOMPLETE, "x", 3, True),
+        (INCOMPLETE, "x", 2, True),
+        (INCOMPLETE, "x", 4, False),  # nothing completes it any more
+        (COMPLETE, "x", 4, True),
+        (COMPLETE, "another", 3, False),
+        (None, "x", 3, False),
+    ],
+)
+def test_a_server_adds_to_the_record_of_the_shard_that_it_has(
+    *, record: ShardRecord | None, shard_id: str, launch: int, expected: bool
+) -> None:
+    assert may_change(KEY, record, shard_id, launch) == expected
+
+
+def test_under_way_is_what_lacks_copies_of_checkpoints_that_every_rank_has_saved() -> None:
+    records = {
+        "a/3/40/0-2/shard": INCOMPLETE,
+        "a/3/40/1-2/shard": COMPLETE,
+        "a/3/50/0-2/shard": INCOMPLETE,  # rank 1 has not saved it
+        "a/2/30/0-1/shard": INCOMPLETE,  # of an earlier launch
+    }
+    keys = [*records, "something else", "a/3/60/0-1/shard"]  # the last one is gone when it is read
+    assert under_way(keys, records.get, 3) == 1
+    assert under_way(keys, records.get, 2) == 1
+    assert under_way(keys, records.get, 1) == 0
 
 
 A, B, C, D = (Checkpoint(*each) for each in ((0, 10, 2), (0, 20, 2), (1, 15, 2), (1, 25, 2)))

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from laggard.collectors import group
+from laggard.collectors.causes import Cause
 from laggard.collectors.device import DeviceId, VirtualDevice
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
-from laggard.detectors.episodes import Episode
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import Grounds, RestartJudge
+from laggard.detectors.economics.episode import Episode
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state.mapping import State
 
@@ -61,9 +62,9 @@ def test_devices_of_another_model_are_not_peers() -> None:
 def test_a_verdict_has_the_cause_in_the_devices_tags() -> None:
     detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=0)
     play = Play(detector, ONE_MODEL)
-    cause = "cooling: the clock was held back by heat for 80% of the round"
+    cause = Cause("cooling", "the clock was held back by heat for 80% of the round")
     for device in (DEVICES[6], DEVICES[7]):
-        detector.note_device(device, {"model": "V100"} | ({"cause": cause} if device == DEVICES[7] else {}))
+        detector.note_device(device, {"model": "V100"} | ({"cause": cause.to_tag()} if device == DEVICES[7] else {}))
 
     (verdict,) = play.rounds(16, {DEVICES[7]: 2.0})
 
@@ -113,7 +114,7 @@ class Launch:
         self.signs: Signs | None = None
         self.detector = SlowGPUDetector(min_slowdown=1.05, restart_cost=given)
         launch = LaunchRecord(1, NODES, **{"reserve": RESERVE, **record})
-        self.detector._slow_gpu_judge.begin(launch, "run", lambda: self.signs)
+        self.detector._judge.begin(launch, "run", lambda: self.signs)
         self._play = Play(self.detector, ONE_MODEL)
         self._number = 0
 
@@ -146,20 +147,24 @@ def test_a_restart_is_asked_for_when_it_is_worth_it_and_the_first_verdict_says_w
 ) -> None:
     found = Launch(given, **record).rounds(15, SLOW)
     assert [verdict.action for verdict in found] == actions
-    assert says in found[0].evidence
+    assert says in str(found[0].evidence)
     assert found[0].severity == found[-1].severity == "very slow"
 
 
 def test_the_second_verdict_says_what_was_lost() -> None:
     _, verdict = Launch(40).rounds(20, SLOW)
-    assert verdict.evidence.startswith("node3 gpu 1: still slow: 100 % slower, 30 s lost in 60 s; a restart costs 40 s")
-    assert verdict.evidence.endswith("now, since it is likely to lose more than that")
+    assert str(verdict.evidence).startswith(
+        "node3 gpu 1: still slow: 100 % slower, 30 s lost in 60 s; a restart costs 40 s"
+    )
+    assert str(verdict.evidence).endswith("now, since it is likely to lose more than that")
 
 
 def test_without_a_reserve_four_nodes_with_one_slow_go_on_if_they_do_more_than_three() -> None:
     [verdict] = Launch(reserve=()).rounds(60, {DEVICES[7]: 1.3})
     assert verdict.action == "report"
-    assert verdict.evidence.endswith("no restart, since no node is in reserve, and 4 nodes at this pace do more than 3")
+    assert str(verdict.evidence).endswith(
+        "no restart, since no node is in reserve, and 4 nodes at this pace do more than 3"
+    )
     assert [verdict.action for verdict in Launch(reserve=()).rounds(60, {DEVICES[7]: 1.4})] == ["report", "restart"]
 
 
@@ -177,7 +182,9 @@ def test_the_cost_is_what_the_launch_took_to_its_first_progress_and_what_was_don
     launch.signs = Signs(commits=6)
     launch.rounds(10)
     [verdict, *_] = launch.rounds(5, SLOW)
-    assert re.search(r"costs \d+ s \(50 s to the first progress, 1\d\d s since the last commit\)", verdict.evidence)
+    assert re.search(
+        r"costs \d+ s \(50 s to the first progress, 1\d\d s since the last commit\)", str(verdict.evidence)
+    )
 
 
 def test_an_incident_that_ends_by_itself_is_reported_with_what_it_cost_and_the_third_looks_like_a_phase() -> None:
@@ -189,11 +196,11 @@ def test_an_incident_that_ends_by_itself_is_reported_with_what_it_cost_and_the_t
     assert [(verdict.host, verdict.gpu, verdict.action, verdict.slowdown) for verdict in ends] == [
         ("node3", "1", "report", 1.0)
     ] * 3
-    assert ends[0].evidence == "node3 gpu 1: was slow for 50 s, 8.4 s lost"
-    assert "; the second time, " in ends[1].evidence
+    assert str(ends[0].evidence) == "node3 gpu 1: was slow for 50 s, 8.4 s lost"
+    assert "; the second time, " in str(ends[1].evidence)
     assert re.fullmatch(
         r"node3 gpu 1: was slow for \d+ s, [\d.]+ s lost; the third time, \d+ s lost in all; looks like a phase",
-        ends[2].evidence,
+        str(ends[2].evidence),
     )
 
 
@@ -203,27 +210,30 @@ def test_what_a_device_loses_by_being_slow_at_times_is_summed_up_until_a_restart
     for _ in range(80):
         found += [*launch.rounds(1, {DEVICES[7]: 1.5}), *launch.rounds(4)]
     suspect, due = found
-    assert (suspect.severity, suspect.action, suspect.at_times) == ("suspect", "report", True)
-    assert suspect.evidence.endswith(
+    assert (suspect.severity, suspect.action, suspect.evidence.at_times) == ("suspect", "report", True)
+    assert str(suspect.evidence).endswith(
         "; a restart once its incidents have lost enough together; a restart costs 40 s (as given)"
     )
     assert (due.severity, due.action) == ("slow", "restart")
-    assert re.match(r"node3 gpu 1: still slow at times: 50 % slower, 12\d s lost in 3\d\d s; a restart", due.evidence)
+    assert re.match(
+        r"node3 gpu 1: still slow at times: 50 % slower, 12\d s lost in 3\d\d s; a restart", str(due.evidence)
+    )
 
 
 def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
-    kept = RestartJudge().to_state()
-    RestartJudge().restore(kept, 0.0, same_run=True)
-    assert kept["version"] == 1
-    with pytest.raises(ValueError, match="state has version 2, this program reads version 1"):
-        RestartJudge().restore(kept | {"version": 2}, 0.0, same_run=True)
+    kept = Restarts().to_state()
+    Restarts().restore(kept, 0.0, same_run=True)
+    assert kept["version"] == 2
+    with pytest.raises(ValueError, match="state has version 1, this program reads version 2"):
+        Restarts().restore(kept | {"version": 1}, 0.0, same_run=True)
 
 
 def test_an_open_incident_is_kept_with_its_verdict() -> None:
     launch = Launch(40)
     [verdict] = launch.rounds(6, SLOW)
-    kept = json.loads(json.dumps(launch.detector._slow_gpu_judge._restarts.to_state()))
-    again = RestartJudge(RestartCost(40.0))
+    assert launch.detector._judge._restarts is not None
+    kept = json.loads(json.dumps(launch.detector._judge._restarts.to_state()))
+    again = Restarts(RestartCost(40.0))
     again.begin(LaunchRecord(2, NODES, RESERVE))
     again.restore(kept, 60.0, same_run=True)
     [due] = again.weigh([], Grounds(lambda _: Episode(0.0, 2.0, 0.5)), set(DEVICES), 120.0)
@@ -239,9 +249,9 @@ def test_a_slow_node_is_one_incident_from_its_first_verdict_to_its_last() -> Non
         ("node3", None, "report"),
         ("node3", None, "restart"),
     ]
-    assert re.search(r"node3: still slow: \d+ % slower, 6\d s lost in 1\d0 s; ", found[1].evidence)
+    assert re.search(r"node3: still slow: \d+ % slower, 6\d s lost in 1\d0 s; ", str(found[1].evidence))
     [verdict] = launch.rounds(20)
-    assert re.fullmatch(r"node3: was slow for 190 s, \d\d s lost", verdict.evidence)
+    assert re.fullmatch(r"node3: was slow for 190 s, \d\d s lost", str(verdict.evidence))
 
 
 def test_in_a_declared_phase_nothing_is_held_against_its_node_and_nothing_is_learned() -> None:

@@ -11,11 +11,11 @@ from laggard.collectors.links.prober import FIRST_BYTES, LinkRound, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import moment_s
-from laggard.detectors.keeping import Keeper
-from laggard.detectors.restart_cost import RestartCost
-from laggard.detectors.restart_judge import RestartJudge
-from laggard.detectors.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.slow_link_judge import SlowLinkJudge
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.judge import Judge
+from laggard.detectors.judging.link_readings import LinkReadings
+from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 
@@ -31,12 +31,11 @@ class Job:
         self.told: list[int] = []
         self.n_bytes = FIRST_BYTES
         self.symptoms = dict.fromkeys(NODES, FAST)
-        self.judge = SlowLinkJudge(
-            SlowLinkAnalysis(NODES, min_slowdown=1.1), RestartJudge(RestartCost(cost_s)), Keeper(None), 1.1, self._tell
-        )
+        readings = LinkReadings(SlowLinkAnalysis(NODES, min_slowdown=1.1), 1.1, self._tell, 0.0)
+        self.judge = Judge(readings, Restarts(RestartCost(cost_s)))
         spare = NodeRecord("node5", "10.0.0.5", ())
         records = tuple(NodeRecord(name, "10.0.0.1", ()) for name in NODES)
-        self.judge.begin(LaunchRecord(0, records, (spare,)), "run", 0.0)
+        self.judge.begin(LaunchRecord(0, records, (spare,)), "run")
         self._round = 0
 
     def _tell(self, n_bytes: int) -> None:
@@ -95,15 +94,15 @@ def test_a_slow_node_is_named_with_its_side_and_the_cause_and_a_restart_is_asked
     job.symptoms["node3"] = LinkSymptoms("eth0", 1000, "full")
     verdict = job.until_verdict(sends("node3", 9.8))
     assert (verdict.host, verdict.gpu, verdict.action, verdict.severity) == ("node3", None, "restart", "very slow")
-    assert verdict.evidence.startswith("node3 sends 9.8 times as slow as its 3 peers")
-    assert verdict.cause == "link speed 1000 Mb/s where its peers have 100000"
+    assert str(verdict.evidence).startswith("node3 sends 9.8 times as slow as its 3 peers")
+    assert str(verdict.cause) == "link speed 1000 Mb/s where its peers have 100000"
 
 
 def test_a_restart_waits_until_it_is_worth_its_cost() -> None:
     job = Job(cost_s=300.0)
     verdict = job.until_verdict(sends("node2", 2.0))
     assert verdict.action == "report"
-    assert "45 s lost in 90 s; a restart costs 300 s (as given): not yet" in verdict.evidence
+    assert "45 s lost in 90 s; a restart costs 300 s (as given): not yet" in str(verdict.evidence)
     verdict = job.until_verdict(sends("node2", 2.0))
     assert (verdict.host, verdict.action) == ("node2", "restart")
 
@@ -119,7 +118,7 @@ def test_a_slow_pair_is_reported_and_accuses_neither() -> None:
     job = Job()
     pair = {("node1", "node4"): 5.0, ("node4", "node1"): 5.0}
     assert [verdict for _ in range(30) for verdict in job.round(pair)] == []
-    notices = " ".join(job.judge.take_notices())
+    notices = " ".join(map(str, job.judge.take_notices()))
     assert "node1 to node4" in notices or "node4 to node1" in notices
 
 
@@ -127,7 +126,7 @@ def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:
     job = Job()
     job.round({})
     assert [verdict for _ in range(30) for verdict in job.round(sends("node2", 2.0), foreign=1.0)] == []
-    assert any("other traffic on its NIC" in notice for notice in job.judge.take_notices())
+    assert any("other traffic on its NIC" in str(notice) for notice in job.judge.take_notices())
 
 
 def test_a_node_that_was_held_up_takes_the_round_that_has_begun_and_no_older_one() -> None:

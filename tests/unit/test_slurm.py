@@ -27,7 +27,7 @@ class Answers:
         self.asked.append(command)
         answer = self.said.get(next((word for word in command if word in self.said), ""))
         if answer is None:
-            raise ResourceManagerError(command[0], "did not answer within 20 s")
+            raise ResourceManagerError("did not answer within 20 s", command[0])
         return answer
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laggard.detectors import sources
-from laggard.detectors.sources import AnySource, FedSource, StreamSource
+from laggard.detectors.judging import sources
+from laggard.detectors.judging.sources import AnySource, FedSource, StreamSource
 from laggard.kvstore.series.streams import Sample
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.nodes.gathering import Gathered

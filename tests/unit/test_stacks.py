@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.hang import Suspicion
 from laggard.resilience.decision.stacks import (
     Frame,
@@ -15,7 +16,7 @@ from laggard.resilience.decision.stacks import (
     odd_ones,
     own_frames,
     parse_faulthandler,
-    summary_of,
+    standstill_of,
 )
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -37,6 +38,12 @@ LOAD = (Frame("load_batch", "/home/u/data.py", 41), STEP, MAIN)
 SLEEP = (Frame("sleep", "/usr/lib/python3.11/time.py", 1), Frame("wait_a_little", "/home/u/data.py", 7), MAIN)
 
 
+def worded(stacks: list[RankStack]) -> str:
+    found = standstill_of(stacks)
+    assert found is not None
+    return wording.standstill(found)
+
+
 def rank(number: int, frames: tuple[Frame, ...] = ALL_REDUCE, state: str = "S", cpu_share: float = 0.0) -> RankStack:
     host = f"node{number // 2 + 1}"
     return RankStack(host, number, 100 + number, state, "", cpu_share, (frames,) if frames else ())
@@ -48,7 +55,7 @@ def others(*but: int, frames: tuple[Frame, ...] = ALL_REDUCE, of: int = 64) -> l
 
 def test_a_rank_in_a_read_that_does_not_return_is_named_with_its_place() -> None:
     stacks = [*others(17), rank(17, LOAD, "D")]
-    assert summary_of(stacks) == (
+    assert worded(stacks) == (
         "63 ranks wait in all_reduce (train.py:88); rank 17 on node9 is in load_batch (data.py:41), disk sleep"
     )
     assert odd_ones(stacks) == (stacks[-1],)
@@ -69,7 +76,7 @@ def test_a_rank_in_a_read_that_does_not_return_is_named_with_its_place() -> None
 def test_the_odd_one_of_four_is_found_and_described(odd: RankStack, sentence: str) -> None:
     stacks = [odd, *others(3, of=4)]
     assert odd_ones(stacks) == (odd,)
-    assert summary_of(stacks) == f"3 ranks wait in all_reduce (train.py:88); {sentence}"
+    assert worded(stacks) == f"3 ranks wait in all_reduce (train.py:88); {sentence}"
 
 
 DATA_LOADER = (
@@ -99,7 +106,7 @@ def child(pid: int, frames: tuple[Frame, ...] = OF_WORKER, state: str = "S") -> 
 )
 def test_the_child_that_a_rank_waits_for_is_named(children: tuple[RankStack, ...], remark: str) -> None:
     odd = replace(rank(3, DATA_LOADER), children=children)
-    assert summary_of([*others(3, of=4), odd]) == (
+    assert worded([*others(3, of=4), odd]) == (
         f"3 ranks wait in all_reduce (train.py:88); rank 3 on node2 is in Queue.get (train.py:88){remark}"
     )
 
@@ -147,7 +154,7 @@ def test_a_place_in_a_program_without_code_of_the_users_is_the_innermost_call() 
 
 def test_many_places_are_cut_to_the_largest_and_the_odd_ones() -> None:
     stacks = [rank(0), rank(1), *(rank(number, (Frame("f", "/home/u/a.py", number),)) for number in range(2, 9))]
-    assert summary_of(stacks) == (
+    assert worded(stacks) == (
         "2 ranks wait in all_reduce (train.py:88); rank 6 on node4 is in f (a.py:6); rank 7 on node4 is in f (a.py:7); "
         "rank 8 on node5 is in f (a.py:8); and 4 more places"
     )

@@ -8,26 +8,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.reasons import Change
+from laggard.resilience.decision.signatures import Kind
 from laggard.resilience.record.effective_time import effective_time
-from laggard.resilience.record.timeline import Launch, LogLine, Progress, RecordedFailure, RecordedVerdict, Timeline
+from laggard.resilience.record.entries import LaunchEndCause
+from laggard.resilience.record.timeline import Launch, LogLine, RecordedFailure, RecordedVerdict, Timeline
 from laggard.resilience.views.story import MAX_LINES, story
+from laggard.telemetry.course import Progress
 
 T0 = 1_700_000_000.0
 GAP = {"stop_s": 1.0, "fence_s": 0.0, "nodes_s": 0.5}
 
 
-def failed(number: int, began_s: float, ended_s: float, *, cause: str = "failure", wait_s: float = 0.0) -> Launch:
+def trouble(kind: Kind, quote: str) -> Failure:
+    return Failure("node2", 1, 7, 1, 1, T0, 9.0, quote, "an error", kind, "once", "", "the copy")
+
+
+def failed(
+    number: int, began_s: float, ended_s: float, *, cause: LaunchEndCause = "failure", wait_s: float = 0.0
+) -> Launch:
     """Return a launch that made progress for half of its time."""
     middle_s = (began_s + ended_s) / 2
     steps = ((began_s + 1, 100.0 * number), (middle_s, 100.0 * number + 100))
     progress = (Progress(T0 + began_s, 0, None), *(Progress(T0 + at_s, 0, step) for at_s, step in steps))
     gap = GAP if number else {}
-    why = f"trouble {number}; on the same nodes"
+    why = (trouble("program", f"trouble {number}"), Change())
     return Launch(number, ("node1", "node2"), (), T0 + began_s, T0 + ended_s, why, gap, (), cause, wait_s, progress)
 
 
-def failure(time_s: float, kind: str) -> RecordedFailure:
-    return RecordedFailure(T0 + time_s, "node2", 1, 1, kind, "rank 1 on node2 exited with 1", "something")
+def failure(time_s: float, kind: Kind) -> RecordedFailure:
+    return RecordedFailure(T0 + time_s, trouble(kind, "something"))
 
 
 def job(*launches: Launch, ended_s: float, exit_code: int | None = 1) -> Timeline:
@@ -49,13 +60,13 @@ def told(timeline: Timeline) -> list[str]:
         ("unknown", "see the end of its standard error"),
     ],
 )
-def test_a_failure_has_its_loss_its_cause_and_what_to_do(kind: str, to_do: str) -> None:
+def test_a_failure_has_its_loss_its_cause_and_what_to_do(kind: Kind, to_do: str) -> None:
     timeline = replace(job(failed(0, 10, 310), ended_s=320), failures=(failure(309, kind),))
     lines = told(timeline)
     assert lines[0] == "train-a: exit code 1 after 5 min 20 s, 1 launch on node1, node2"
     assert lines[1] == "effective training time: 2 min 29 s of 5 min 20 s (47 %), by the steps that it reported"
     at = next(number for number, line in enumerate(lines) if "trouble 0" in line)
-    assert lines[at].startswith("   5:10  launch 0 ended: trouble 0")
+    assert lines[at].startswith("   5:10  launch 0 ended: rank 1 on node2 exited with 1 after 9.0 s: trouble 0")
     assert lines[at].endswith("2 min 30 s lost since the last work that was kept")
     assert to_do in lines[at + 1]
     assert "checkpoint more often" in lines[at + 1]
@@ -71,7 +82,7 @@ def test_a_failure_has_its_loss_its_cause_and_what_to_do(kind: str, to_do: str) 
         ("exclusion", "see the job's log"),
     ],
 )
-def test_every_kind_of_end_says_what_to_do(cause: str, to_do: str) -> None:
+def test_every_kind_of_end_says_what_to_do(cause: LaunchEndCause, to_do: str) -> None:
     text = "\n".join(told(job(failed(0, 0, 100, cause=cause), ended_s=101)))
     assert "trouble 0" in text
     assert to_do in text
@@ -105,7 +116,7 @@ def test_a_story_has_at_most_twenty_lines_and_each_loss_says_what_to_do(n_launch
 def test_the_largest_losses_are_told_in_the_order_in_which_they_happened() -> None:
     launches = [failed(n, 100 * n, 100 * n + (90 if n == 7 else 10)) for n in range(30)]
     lines = told(job(*launches, ended_s=3000))
-    numbers = [int(line.split("launch ")[1].split()[0]) for line in lines if " ended: trouble" in line]
+    numbers = [int(line.split("launch ")[1].split()[0]) for line in lines if " ended: rank 1" in line]
     assert 7 in numbers
     assert numbers == sorted(numbers)
 

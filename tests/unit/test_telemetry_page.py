@@ -23,16 +23,17 @@ from laggard.telemetry.server.page import MAX_POINTS, peers_of, step
 from laggard.telemetry.server.requests import require_own_place
 
 
-def verdict(time_s: int, host: str, gpu: str, ending: str = "very slow, restart") -> Event:
-    return Event(time_s * SECOND_US, "verdict", f"{host} gpu {gpu}: 20 % slower ({ending})", host, gpu)
+def verdict(time_s: int, host: str, gpu: str, severity: str = "very slow") -> Event:
+    evidence = f"{host} gpu {gpu}: 20 % slower"
+    return Event(time_s * SECOND_US, "verdict", evidence, host, gpu, severity=severity, action="restart")
 
 
 def test_a_device_is_accused_until_it_is_well_again_and_the_newest_comes_first() -> None:
     events = [
         verdict(1, "node1", "0"),
         verdict(2, "node2", "1"),
-        verdict(3, "node1", "0", "well again, report"),
-        Event(4 * SECOND_US, "notice", "node3 gpu 0 (slow, restart)", "node3", "0"),
+        verdict(3, "node1", "0", "well again"),
+        Event(4 * SECOND_US, "notice", "node3 gpu 0 (slow, restart)", "node3", "0", severity="slow"),
         verdict(5, "node4", ""),
     ]
 

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from laggard.kvstore.client.environment import JobEnvironment
-from laggard.telemetry.settings import (
-    SETTINGS_FILE,
-    TELEMETRY_CONFIG,
-    SettingsError,
-    TelemetrySettings,
-    job_settings,
-    load_settings,
-)
+from laggard.telemetry.errors import SettingsError
+from laggard.telemetry.settings import SETTINGS_FILE, TELEMETRY_CONFIG, TelemetrySettings, job_settings, load_settings
 
 
 def write(path: Path, text: str) -> Path:

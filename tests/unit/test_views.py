@@ -17,7 +17,8 @@ from rich.console import Console
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.command.views import print_status
-from laggard.resilience.decision.options import UsageError
+from laggard.resilience.errors import UsageError
+from laggard.resilience.record.entries import Told
 from laggard.resilience.record.journal import Entry
 from laggard.resilience.record.running_jobs import RunningJob, choose
 from laggard.resilience.record.timeline import LogLine, timeline_of_entries
@@ -27,6 +28,7 @@ from laggard.resilience.views.screen import HELP, KEYS, Extent, Page, View, exte
 from laggard.resilience.views.snapshot import Readings, Snapshot, compose
 from laggard.resilience.views.tables import SORTS, sorted_devices, spark_scale
 from laggard.resilience.views.top import after_key, clamped, found, keys_of
+from laggard.telemetry.course import JobBegan, LaunchBegan
 from tests.made_up_job import T0, entries
 
 ROOM = 20
@@ -35,8 +37,8 @@ ROOM = 20
 def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3, hostile: str = "") -> Snapshot:
     told = [*entries(n_nodes, n_gpus, name=f"train{hostile}", ended=False)]
     if hostile:
-        told.append({"time_s": T0 + 399, "event": "told", "what": "notice", "text": hostile})
-    timeline = timeline_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in told])
+        told.append(Entry(T0 + 399, Told("notice", hostile)))
+    timeline = timeline_of_entries([Entry.from_json(entry.to_json()) for entry in told])
     devices = [(f"node{node + 1}", str(gpu)) for node in range(n_nodes) for gpu in range(n_gpus)]
     readings = Readings(
         devices={device: {"DeviceUtilization": 90.0, "DevicePowerUsage": 300.0} for device in devices},
@@ -82,8 +84,7 @@ def test_a_device_that_is_well_again_is_not_shown_as_slow() -> None:
 
 
 def test_before_the_first_launch_every_node_waits() -> None:
-    job = next(entries())
-    timeline = timeline_of_entries([Entry(job.pop("time_s"), job.pop("event"), job)])
+    timeline = timeline_of_entries([next(entries())])
     snapshot = compose(timeline, Readings({}, {}, {}, {}, {}), T0 + 1, level=0, port=0)
     assert {node.role for node in snapshot.nodes} == {"waiting"}
 
@@ -126,7 +127,7 @@ def test_at_level_0_the_columns_are_missing_and_it_says_how_to_get_them() -> Non
 
 def test_the_details_of_one_device() -> None:
     text = "\n".join(printed(snapshot_of(), View("device", device="node2 gpu 0"), 80, 24))
-    for words in ("node2 gpu 0", "excluded", "300 W", "10.00 ms", "35 % slower than its peers", "thermal throttling"):
+    for words in ("node2 gpu 0", "excluded", "300 W", "10.00 ms", "35 % slower than its 3 peers", "thermal throttling"):
         assert words in text
 
 
@@ -264,11 +265,12 @@ def test_no_name_steers_the_terminal(page: Page) -> None:
 def test_no_name_in_the_status_steers_the_terminal_or_vanishes() -> None:
     hostile = "\x1b[31m$\\frac{<script>\x9b2J\r\x1b]0;title\x07[bold]"
     snapshot = snapshot_of(hostile=hostile)
-    job = next(entries())
-    nodes = [{**node, "hostname": f"{node['hostname']}{hostile}"} for node in job["nodes"]]
-    told = [job | {"nodes": nodes}, {"time_s": T0, "event": "launch", "launch": 0, "reserve": [], "gap": None}]
-    told[1]["nodes"] = [node["hostname"] for node in nodes]
-    timeline = timeline_of_entries([Entry(fields.pop("time_s"), fields.pop("event"), fields) for fields in told])
+    job = next(entries()).record
+    assert isinstance(job, JobBegan)
+    hosts = tuple(f"{node.hostname}{hostile}" for node in job.nodes)
+    nodes = tuple(replace(node, hostname=host) for node, host in zip(job.nodes, hosts, strict=True))
+    told = [Entry(T0, replace(job, nodes=nodes)), Entry(T0, LaunchBegan(0, hosts, (), hosts[0]))]
+    timeline = timeline_of_entries([Entry.from_json(entry.to_json()) for entry in told])
     of_nodes = compose(timeline, Readings(metrics={f"loss{hostile}": [1.0]}), T0 + 400, level=3, port=4242)
     for shown in (snapshot, of_nodes):
         console = Console(file=io.StringIO(), width=200, color_system=None, legacy_windows=False, highlight=False)

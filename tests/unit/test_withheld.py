@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
-    End,
+    EXIT_TOO_FEW_NODES,
     JobStatus,
     NodeLost,
     NodeReturned,
@@ -15,34 +16,37 @@ from laggard.resilience.decision.events import (
     Report,
     Settings,
 )
-from laggard.resilience.decision.limits import EXIT_TOO_FEW_NODES
 from laggard.resilience.decision.policy import decide
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Exclusion, Roster, bad_and_well
 from laggard.resilience.decision.strikes import Strike
+from tests.decided import Ended, ended
 
 NOW_S = 1e9
 TWO = Settings(nodes=2, resilient=True)
 HOSTS = ("n1", "n2", "n3", "n4")
-DRAINED = "Slurm says n3 is drained: bad disk"
+DRAINED = NodeWord("Slurm", "n3", "drained", "bad disk")
 
 
 def test_a_drained_node_leaves_the_reserve_without_a_strike_and_comes_back_when_it_is_well() -> None:
     status = JobStatus(Roster(("n1", "n2"), ("n3", "n4")), NOW_S)
-    decision = decide(TWO, status, NodesWithheld((("n3", DRAINED),)), now_s=NOW_S, progressed=True)
+    decision = decide(TWO, status, NodesWithheld((DRAINED,)), now_s=NOW_S, progressed=True)
     assert isinstance(decision, Report)
-    assert decision.reason == f"n3 leaves the reserve: {DRAINED}"
+    assert wording.reason(decision.reason) == "n3 leaves the reserve: Slurm says n3 is drained: bad disk"
     assert decision.status.roster == Roster(("n1", "n2"), ("n4",), (Exclusion("n3", NOW_S, lost=True),))
     assert decision.status.strikes == ()
     lost = decide(TWO, decision.status, NodeLost("n2"), now_s=NOW_S, progressed=True)
     assert isinstance(lost, Relaunch)
     assert lost.status.roster.active == ("n1", "n4")
     back = decide(TWO, decision.status, NodeReturned("n3"), now_s=NOW_S + 600, progressed=True)
-    assert back == Report(JobStatus(Roster(("n1", "n2"), ("n4", "n3")), NOW_S), "n3 is back: it is in the reserve")
+    assert isinstance(back, Report)
+    assert back.status == JobStatus(Roster(("n1", "n2"), ("n4", "n3")), NOW_S)
+    assert wording.reason(back.reason) == "n3 is back: it is in the reserve"
 
 
 def test_a_drained_node_in_use_stays_in_use() -> None:
     status = JobStatus(Roster(("n1", "n3"), ("n4",)), NOW_S)
-    decision = decide(TWO, status, NodesWithheld((("n3", DRAINED),)), now_s=NOW_S, progressed=True)
+    decision = decide(TWO, status, NodesWithheld((DRAINED,)), now_s=NOW_S, progressed=True)
     assert isinstance(decision, Report)
     assert decision.status == status
 
@@ -56,8 +60,8 @@ def test_a_job_begins_without_the_nodes_that_do_not_answer() -> None:
 
 
 def test_a_job_with_too_few_nodes_that_answer_ends_or_goes_on_with_fewer() -> None:
-    ended = begin(TWO, HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
-    assert ended == End(
+    over = begin(TWO, HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
+    assert ended(over) == Ended(
         EXIT_TOO_FEW_NODES, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"
     )
     begun = begin(replace(TWO, exhaust_resources=True), HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})

@@ -11,8 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-__all__ = ["MAX_NAMES", "is_of_library", "record"]
-
 MAX_NAMES = 500
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 _PYTHONS_OWN = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - pathlib takes 5 ms

@@ -9,14 +9,10 @@ A module is loaded in a fork that takes over if nothing speaks against it. If th
 socket or initialized CUDA, has read a variable that each rank has its own of, or has loaded a file of the program, the
 fork ends, and the process goes on without that module.
 
-================================================  ======================================================================
-the agent sends                                   this process answers
-================================================  ======================================================================
-``{"agent", "modules", "asked", "varying"}``      ``{"left_out", "why"}`` for a module, ``{"ready", "kib", "modules"}``
-a byte for each rank, with its socket             on that socket: ``{"pid"}``, or ``{"refused"}``
-there: ``{"environment", "directory", "imports"}``  ``{"runs": true}`` or ``{"refused"}``; it closes the socket
-with the rank's standard output and error
-================================================  ======================================================================
+What it and the agent say to each other are the records of ``laggard.resilience.wire.warm``, written by hand since the
+program's Python may not have that module: `Load` and a byte for each rank with its socket come in, `LeftOut` and
+`WarmReady` go out; on that socket `Forked` goes out, `Run` comes in with the rank's standard output and error, and
+`Runs` or `Refused` is the answer, after which it is closed.
 """
 
 from __future__ import annotations
@@ -38,8 +34,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import all_suffixes
 
 import laggard_imports  # beside this file
-
-__all__ = ["descriptors_in_the_way", "serve", "shadowed", "threads"]
 
 ENVIRONMENT_ROOM = "LAGGARD_WARM_ROOM"
 MESSAGE_BYTES = 1 << 20
@@ -63,17 +57,9 @@ class _Refused(Exception):  # noqa: N818 - an answer to the agent, and no error 
 
 
 def serve(descriptor: int, run_hidden: Callable[[], None]) -> None:
-    """Load modules and fork ranks until the agent closes the socket; returns only in a rank that is to run.
-
-    Parameters
-    ----------
-    descriptor
-        A socket of the agent's.
-    run_hidden
-        Runs what the program's Python would run at its start.
-    """
+    """Load modules and fork ranks until the agent closes the socket; returns only in a rank that is to run."""
     control = socket.socket(fileno=descriptor)
-    settings = json.loads(control.recv(MESSAGE_BYTES))
+    settings = json.loads(control.recv(MESSAGE_BYTES))["Load"]
     del os.environ[ENVIRONMENT_ROOM]
     for name, value in os.environ.items():  # a copy for the C library: the kernel's own is overwritten in each rank
         os.environ[name] = value
@@ -88,11 +74,11 @@ def serve(descriptor: int, run_hidden: Callable[[], None]) -> None:
     os.environ.__class__ = os._Environ
     for folder in program_folder:
         sys.path.remove(folder)
-    _adopted_by(settings["agent"])
+    _adopted_by(settings["agent_pid"])
     gc.collect()
     gc.freeze()  # what is never collected stays shared
     stamps = _stamps()
-    _tell(control, ready=os.getpid(), kib=_size_kib(), modules=len(sys.modules))
+    _tell(control, "WarmReady", pid=os.getpid(), kib=_size_kib(), n_modules=len(sys.modules))
     channel = _fork_ranks(control)
     _become_rank(channel, settings, stamps, program_folder)
 
@@ -154,7 +140,7 @@ def _take_over_with(name: str, control: socket.socket, asked: set[str]) -> None:
             _import(name, asked, [control.fileno(), writer])
         except BaseException as error:  # noqa: BLE001 - whatever a module raises, SystemExit too
             if isinstance(error, _Refused) or name.partition(".")[0] in asked:  # else the program lives with it
-                _tell(control, left_out=name, why=_in_words(error))
+                _tell(control, "LeftOut", name=name, why=_in_words(error))
             os._exit(1)
         os.write(writer, b"1")
         os.close(writer)
@@ -168,9 +154,9 @@ def _take_over_with(name: str, control: socket.socket, asked: set[str]) -> None:
     os.close(reader)
     _, status = os.waitpid(child, 0)
     if is_late:
-        _tell(control, left_out=name, why=f"takes longer than {IMPORT_DEADLINE_S:g} s to load")
+        _tell(control, "LeftOut", name=name, why=f"takes longer than {IMPORT_DEADLINE_S:g} s to load")
     elif os.WIFSIGNALED(status):
-        _tell(control, left_out=name, why=f"ends Python with {signal.Signals(os.WTERMSIG(status)).name}")
+        _tell(control, "LeftOut", name=name, why=f"ends Python with {signal.Signals(os.WTERMSIG(status)).name}")
 
 
 def _in_words(error: BaseException) -> str:
@@ -258,7 +244,7 @@ def _fork_ranks(control: socket.socket) -> socket.socket:
         channels = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         why = _trouble([control.fileno(), *descriptors], ())
         for channel in channels if why else ():
-            _tell(channel, refused=f"the warm process {why}")
+            _tell(channel, "Refused", why=f"the warm process {why}")
         if not why and (mine := _fork_each(channels)) is not None:
             control.close()
             return mine
@@ -272,7 +258,7 @@ def _fork_each(channels: Sequence[socket.socket]) -> socket.socket | None:
         between = os.fork()
     except OSError as error:
         for channel in channels:
-            _tell(channel, refused=f"no process can be forked: {error.strerror}")
+            _tell(channel, "Refused", why=f"no process can be forked: {error.strerror}")
         return None
     if between:
         os.waitpid(between, 0)
@@ -281,7 +267,7 @@ def _fork_each(channels: Sequence[socket.socket]) -> socket.socket | None:
         try:
             is_rank = os.fork() == 0
         except OSError as error:
-            _tell(channel, refused=f"no process can be forked: {error.strerror}")
+            _tell(channel, "Refused", why=f"no process can be forked: {error.strerror}")
             continue
         if is_rank:
             for other in (*channels[:number], *channels[number + 1 :]):
@@ -291,25 +277,25 @@ def _fork_each(channels: Sequence[socket.socket]) -> socket.socket | None:
 
 
 def _become_rank(channel: socket.socket, settings: dict[str, int], stamps: Stamps, folders: Sequence[str]) -> None:
-    _adopted_by(settings["agent"])
-    _tell(channel, pid=os.getpid())
+    _adopted_by(settings["agent_pid"])
+    _tell(channel, "Forked", pid=os.getpid())
     told, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 2)
     if not told:
         os._exit(0)  # the launch has not come
-    start = json.loads(told)
+    start = json.loads(told)["Run"]
     try:
         _check_stamps(stamps, folders)
         os.chdir(start["directory"])
         _set_environment(start["environment"])
     except (OSError, _Refused) as error:
-        _tell(channel, refused=str(error))
+        _tell(channel, "Refused", why=str(error))
         os._exit(1)
     for descriptor, target in zip(descriptors, (1, 2)):  # noqa: B905 - the program's Python may be an old one
         os.dup2(descriptor, target)
         os.close(descriptor)
     _begin_random_numbers_anew()
     importlib.invalidate_caches()
-    _tell(channel, runs=True)
+    _tell(channel, "Runs")
     channel.close()
     if start["imports"]:
         laggard_imports.record(start["imports"])
@@ -400,6 +386,6 @@ def _size_kib() -> int:
     return 0
 
 
-def _tell(channel: socket.socket, **message: object) -> None:
+def _tell(channel: socket.socket, kind: str, **fields: object) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever would read it has ended
-        channel.send(json.dumps(message).encode())
+        channel.send(json.dumps({kind: fields}).encode())

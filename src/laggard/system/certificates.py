@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Authority", "Certificate"]
-
 # The clocks of nodes differ.
 _BACKDATED = datetime.timedelta(days=1)
 # Longer than any job: a certificate is deleted with the folder that holds its key.
@@ -22,29 +20,15 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate, its key, and the certificate of its authority, all as PEM text.
+    """A certificate, its key, and the certificate of its authority, all as PEM text."""
 
-    Attributes
-    ----------
-    certificate, authority
-        Not secret.
-    key
-        Never shown by ``repr``; stored only in files that no other user can read.
-    """
-
-    certificate: str
+    certificate: str  # not secret
     authority: str
-    key: str = field(repr=False)
+    key: str = field(repr=False)  # never shown by `repr`; stored only in files that no other user can read
 
 
 class Authority:
-    """Signs certificates for the members of one job. Its key is never written to disk, so nobody can sign later.
-
-    Attributes
-    ----------
-    certificate : str
-        The root that its certificates are verified against, as PEM text.
-    """
+    """Signs certificates for the members of one job. Its key is never written to disk, so nobody can sign later."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -53,6 +37,7 @@ class Authority:
         builder = self._builder(self._name, self._key.public_key()).add_extension(self._key_id, critical=False)
         for extension in (x509.BasicConstraints(ca=True, path_length=0), _usage(signs=True)):
             builder = builder.add_extension(extension, critical=True)
+        # The root that its certificates are verified against, as PEM text
         self.certificate = _text(builder.sign(self._key, hashes.SHA256()))
 
     def issue(self, *names: str) -> Certificate:

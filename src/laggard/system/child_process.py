@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, cast
 
-__all__ = ["ChildProcess", "dies_with_parent"]
-
 # Runs first in the child: asks the kernel to kill it when its parent dies, then becomes the program.
 # A separate program rather than a hook between fork and exec, which can deadlock in a process with threads.
 _DIE_WITH_PARENT = """
@@ -40,18 +38,7 @@ _DRAIN_S = 1.0
 def dies_with_parent(
     command: Sequence[str], blocked: Sequence[signal.Signals] = (), *, warned: bool = True
 ) -> list[str]:
-    """Return a command line that runs `command`, and that the kernel kills when the thread that starts it ends.
-
-    Parameters
-    ----------
-    command : list of str
-        Path of the program and its arguments.
-    blocked : list of signal.Signals
-        Signals to block in it.
-    warned : bool
-        Whether SIGUSR1 and SIGUSR2, with which Slurm warns every process of a step, have their usual effect on it:
-        they end whatever does not expect them. Otherwise it ignores them.
-    """
+    """Return a command line that runs `command`, and that the kernel kills when the thread that starts it ends."""
     numbers = " ".join(str(signum.value) for signum in blocked)
     warning = "warned" if warned else "unwarned"
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), numbers, warning, *command]
@@ -62,24 +49,6 @@ class ChildProcess:
 
     Its output is appended to a log file, and the last lines are also kept in memory: a program that exits because the
     disk is full cannot log that on the same disk.
-
-    Parameters
-    ----------
-    command : list of str
-        Path of the program and its arguments.
-    stdin : bytes
-        Its standard input, less than a pipe holds (64 KiB).
-    directory : Path
-        Its working directory.
-    log : Path
-        File that its output is appended to, created with mode 0600.
-    inherit_fd : int
-        A file descriptor that it inherits besides the standard three.
-
-    Attributes
-    ----------
-    pid : int
-    process : subprocess.Popen
     """
 
     def __init__(self, command: list[str], *, stdin: bytes, directory: Path, log: Path, inherit_fd: int) -> None:
@@ -121,10 +90,8 @@ class ChildProcess:
             return "".join(self._tail)
 
     def output_after(self, text: str, before: str) -> str | None:
-        """Return the last lines of output that follow a line with one text, and precede one with another.
-
-        None if the first text has not been seen.
-        """
+        """Return the last lines of output that follow a line with one text, and precede one with another."""
+        # None if the first text has not been seen.
         lines = self.output().splitlines(keepends=True)
         first = next((at for at, line in enumerate(lines) if text in line), None)
         if first is None:

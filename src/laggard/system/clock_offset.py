@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["ClockOffset"]
-
 # A clock that is further away than this is worth a word: the times in its node's logs mislead.
 MUCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """The offset of a clock.
+    """The offset of a clock."""
 
-    Attributes
-    ----------
-    offset_s
-        By how many seconds it is ahead of the primary's.
-    uncertainty_s
-        By how much that may be wrong: half of the round trip.
-    """
-
-    offset_s: float
-    uncertainty_s: float
+    offset_s: float  # by how many seconds it is ahead of the primary's
+    uncertainty_s: float  # by how much that may be wrong: half of the round trip
 
     @classmethod
     def of_ping(cls, sent_s: float, answered_s: float, received_s: float) -> ClockOffset:

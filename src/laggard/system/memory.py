@@ -6,43 +6,23 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["memory_available_bytes", "memory_limit_bytes", "oom_kills"]
-
 _GROUPS = "sys/fs/cgroup"
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int:
-    """Return the memory of this machine, or less if a control group that this process is in has less.
-
-    Parameters
-    ----------
-    root
-        Where ``/proc`` and ``/sys`` are.
-    """
+    """Return the memory of this machine, or less if a control group that this process is in has less."""
     kib = _value((root / "proc/meminfo").read_text(), "MemTotal:").split()[0]
     return min([int(kib) << 10, *_group_limits(root)])
 
 
 def memory_available_bytes(root: Path = Path("/")) -> int:
-    """Return how much memory can still be had on this machine, or in the control groups that this process is in.
-
-    Parameters
-    ----------
-    root
-        Where ``/proc`` and ``/sys`` are.
-    """
+    """Return how much memory can still be had on this machine, or in the control groups that this process is in."""
     kib = _value((root / "proc/meminfo").read_text(), "MemAvailable:").split()[0]
     return min([int(kib) << 10, *_left_in_groups(root)])
 
 
 def oom_kills(root: Path = Path("/")) -> int:
-    """Return how many processes of this node's memory group, or of the machine, were killed for want of memory.
-
-    Parameters
-    ----------
-    root
-        Where ``/proc`` and ``/sys`` are.
-    """
+    """Return how many processes of this node's memory group, or of the machine, were killed for want of memory."""
     with contextlib.suppress(OSError, ValueError):
         return int(_value((_group(root) / "memory.events").read_text(), "oom_kill"))
     with contextlib.suppress(OSError, ValueError):

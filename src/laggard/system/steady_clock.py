@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["SteadyClock"]
-
 
 class SteadyClock:
     """The machine's clock as it was when this object was made, plus the time that has passed since.

@@ -22,8 +22,6 @@ from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.state.mapping import State
 from laggard.torch.reporting import StepReporter
 
-__all__ = ["Checkpoints"]
-
 _PREFIX = "laggard-state-"
 
 
@@ -33,21 +31,12 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
     Everything that Lightning puts into a checkpoint is in it: model, optimizers, schedulers, precision, loops,
     callbacks, hyperparameters.  Whatever of it State cannot hold is refused by name.  Rank 0 saves it for all ranks, so
     strategies that split the model are refused.
-
-    Parameters
-    ----------
-    every
-        Each how many optimizer steps a checkpoint is saved.
-    keep
-        How many to keep.
-    name
-        Prefix of their keys in State.
     """
 
     def __init__(self, *, every: int = 100, keep: int = 2, name: str = "lightning") -> None:
         if every < 1:
             raise ValueError(f"every is {every}; it must be at least 1")
-        self._every = every
+        self._every = every  # each how many optimizer steps a checkpoint is saved
         self._checkpoints = Checkpointer(State.current(), name=name, keep=keep)
         self._newest_step = self._checkpoints.latest()
         self._reporter: StepReporter | None = None

@@ -10,23 +10,13 @@ import torch
 
 from laggard.torch.snapshot import random_states, restore_random_states
 
-__all__ = ["Position"]
-
 
 class Position:
-    """Hands out the batches of a loader, epoch after epoch, and goes on within an epoch.
-
-    Attributes
-    ----------
-    epoch
-        Number of epochs that are over.
-    batch
-        Number of batches of the current epoch that were handed out.
-    """
+    """Hands out the batches of a loader, epoch after epoch, and goes on within an epoch."""
 
     def __init__(self) -> None:
-        self.epoch = 0
-        self.batch = 0
+        self.epoch = 0  # number of epochs that are over
+        self.batch = 0  # number of batches of the current epoch that were handed out
         self._shuffled_by: dict[str, Any] | None = None
         self._has_begun = False
 
@@ -39,23 +29,15 @@ class Position:
         self.epoch, self.batch, self._shuffled_by = state["epoch"], state["batch"], state["shuffled_by"]
 
     def rescaled(self, saved: int, ranks: int) -> Position:
-        """Return the position for another number of ranks, which go on in the same epoch.
-
-        Together the ranks have handed out ``saved * batch`` batches; it is rounded down, so that no batch of the epoch
-        is left out where a ``DistributedSampler`` deals them out.  Any other sampler shuffles the epoch anew.
-        """
+        """Return the position for another number of ranks, which go on in the same epoch."""
+        # Together the ranks have handed out `saved * batch` batches; it is rounded down, so that no batch of the epoch
+        # is left out where a `DistributedSampler` deals them out. Any other sampler shuffles the epoch anew.
         moved = Position()
         moved.epoch, moved.batch = self.epoch, self.batch * saved // ranks
         return moved
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches without end, from the position on.
-
-        Raises
-        ------
-        ValueError
-            If an epoch has no batch.
-        """
+        """Yield batches without end, from the position on."""
         while True:
             batches = self._begin_epoch(loader)
             for item in batches:

@@ -8,22 +8,14 @@ from typing import Any
 from laggard.resilience.job import Job
 from laggard.telemetry import Telemetry
 
-__all__ = ["StepReporter"]
-
 
 class StepReporter:
-    """Reports the steps of one rank: as progress of the job, and as metrics ``loss`` and ``step-time``.
-
-    Parameters
-    ----------
-    rank
-        The rank, as a tag of the metrics.
-    """
+    """Reports the steps of one rank: as progress of the job, and as metrics ``loss`` and ``step-time``."""
 
     def __init__(self, rank: int) -> None:
         self.job = Job.current()
         self._telemetry = Telemetry()
-        self._rank = str(rank)
+        self._rank = str(rank)  # the rank, as a tag of the metrics
         self._began_s: float | None = None
 
     def begin(self) -> None:
@@ -31,15 +23,7 @@ class StepReporter:
         self._began_s = time.monotonic()
 
     def end(self, n_steps: int, loss: Any = None) -> None:
-        """Report the end of a step.
-
-        Parameters
-        ----------
-        n_steps
-            Number of steps that are done, over all launches.
-        loss
-            Its loss, as `Telemetry.add_data` takes it; ``None``: not known.
-        """
+        """Report the end of a step."""
         self.job.progress(n_steps)
         if self._began_s is not None:
             self._add("step-time", time.monotonic() - self._began_s)

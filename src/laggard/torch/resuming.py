@@ -31,8 +31,6 @@ from laggard.torch.snapshot import (
     to_blocks,
 )
 
-__all__ = ["Resumed", "Stateful", "resume"]
-
 _log = logging.getLogger("laggard.torch")
 
 

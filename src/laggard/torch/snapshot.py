@@ -13,18 +13,6 @@ from torch.distributed.tensor import DTensor
 from laggard.kvstore.checkpoints.resharding import Path, with_items
 from laggard.kvstore.values.blocks import Block, Region
 
-__all__ = [
-    "blocks_in",
-    "bytes_in",
-    "from_blocks",
-    "has_blocks",
-    "like_at",
-    "random_states",
-    "region_of",
-    "restore_random_states",
-    "to_blocks",
-]
-
 
 def random_states() -> dict[str, Any]:
     """Return the states of the process's random generators: Python's, NumPy's, PyTorch's, and that of its GPU."""
@@ -60,13 +48,7 @@ def has_blocks(module: torch.nn.Module) -> bool:
 
 
 def region_of(tensor: DTensor) -> Region:
-    """Return which elements of a split tensor this rank holds.
-
-    Raises
-    ------
-    TypeError
-        If they are not one box of it.
-    """
+    """Return which elements of a split tensor this rank holds."""
     chunks = tensor.__create_chunk_list__()
     local = tuple(tensor.to_local().shape)
     if len(chunks) != 1 or tuple(chunks[0].sizes) != local:
@@ -84,15 +66,7 @@ def to_blocks(tree: Any) -> Any:
 
 
 def from_blocks(tree: Any, like: Any) -> Any:
-    """Return a state_dict whose tensors are split as those of this launch are, or whole where they are whole.
-
-    Parameters
-    ----------
-    tree
-        What `to_blocks` returned, with the blocks that this rank wants.
-    like
-        For a part of it, a tensor that is split in the same way, or the same tree of such tensors.
-    """
+    """Return a state_dict whose tensors are split as those of this launch are, or whole where they are whole."""
     if isinstance(tree, Block):
         return _split_like(tree.data, like) if isinstance(like, DTensor) else tree.data
     if isinstance(tree, torch.Tensor) and isinstance(like, DTensor) and tree.shape == like.shape:

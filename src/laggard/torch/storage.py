@@ -42,8 +42,6 @@ from laggard.kvstore.errors import NoCheckpointError
 from laggard.kvstore.values.blocks import Block, Region
 from laggard.kvstore.values.codec import encode
 
-__all__ = ["CheckpointReader", "CheckpointWriter"]
-
 
 class CheckpointWriter(StorageWriter):  # type: ignore[misc]  # mypy does not read PyTorch
     """Saves what ``dcp.save`` or ``dcp.async_save`` is given as a checkpoint of laggard's.

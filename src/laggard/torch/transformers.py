@@ -20,8 +20,6 @@ from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.state.mapping import State
 from laggard.torch.reporting import StepReporter
 
-__all__ = ["Checkpoints"]
-
 _RANDOM_STATES = "rng_state*.pth"
 
 
@@ -32,18 +30,12 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]  # mypy does not read 
     folder's files, as bytes, so the next launch finds them on any node.  The Trainer itself reads them, with
     ``weights_only``.  Each rank keeps the states of its random generators, rank 0 everything else, so models that are
     split over ranks are refused.
-
-    Parameters
-    ----------
-    keep
-        How many checkpoints to keep in State; those in ``output_dir`` are the Trainer's (``save_total_limit``).
-    name
-        Prefix of their keys in State.
     """
 
     def __init__(self, *, keep: int = 2, name: str = "transformers") -> None:
+        # How many checkpoints to keep in State; those in `output_dir` are the Trainer's (`save_total_limit`)
         self._keep = keep
-        self._name = name
+        self._name = name  # prefix of their keys in State
         self._reporter: StepReporter | None = None
 
     def newest(self, args: TrainingArguments) -> str | None:

@@ -1,0 +1,14 @@
+"""Puts what collectors report into words. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from laggard.collectors.causes import Cause
+
+
+def cause(found: Cause) -> str:
+    """Return a cause as a verdict gives it."""
+    alike = f" (as on {found.n_alike} of its {found.n_devices} devices)" if found.n_devices else ""
+    return f"{found.detail or found.kind}{alike}"

@@ -1,0 +1,68 @@
+"""What a restart costs, and the break-even rule, which needs to know nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNKNOWN_COST_S = 60.0  # what a restart is taken to cost as long as nothing was measured
+# What it is taken to cost at least: a relaunch within seconds would be paid for every phase of the program.
+LEAST_COST_S = 30.0
+
+
+def share_lost(slowdown: float) -> float:
+    """Return the share of its wall time that a job loses if it waits for a device that is this much slower."""
+    return 1 - 1 / slowdown
+
+
+def cost_in_use(measured_s: float | None) -> float:
+    """Return the cost to reckon with, given the measured one if there is any."""
+    return UNKNOWN_COST_S if measured_s is None else max(LEAST_COST_S, measured_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCost:
+    """What a restart costs, and how long the job still has to run.
+
+    Attributes
+    ----------
+    cost_s
+        Time from the decision to the first new useful step, lost work included. 0: restart at once.
+    remaining_s
+        Wall time that the job still needs at its present pace; ``None`` if unknown.
+    """
+
+    cost_s: float
+    remaining_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.cost_s >= 0:
+            raise ValueError(f"restart cost must be zero or more seconds, got {self.cost_s}")
+        if self.remaining_s is not None and not self.remaining_s >= 0:
+            raise ValueError(f"remaining time must be zero or more seconds (or None), got {self.remaining_s}")
+
+    @classmethod
+    def of(cls, given: RestartCost | float | None) -> RestartCost | None:
+        """Return a cost that may have been given as a number of seconds."""
+        return given if given is None or isinstance(given, RestartCost) else cls(given)
+
+    def can_pay(self, slowdown: float) -> bool:
+        """Return whether a restart could still earn its cost in the remaining time."""
+        return not self.cost_s or self.remaining_s is None or share_lost(slowdown) * self.remaining_s >= self.cost_s
+
+    def worthwhile(self, slowdown: float, slow_for_s: float) -> bool:
+        """Tell whether as much has been lost as a restart costs.
+
+        A job that waits for its slowest device loses ``(slowdown - 1) / slowdown`` of its wall time. How long the
+        slowness will last is unknown, so the break-even rule (ski rental, Karlin et al. 1988) is followed: the total
+        loss is at most twice that of one who knows. A restart that cannot earn its cost in a known remaining time is
+        never worthwhile.
+
+        Parameters
+        ----------
+        slowdown
+            Reading over reference.
+        slow_for_s
+            Time since the slowdown began; ``NaN``, an unknown time, counts as long enough.
+        """
+        is_due = not self.cost_s or not share_lost(slowdown) * slow_for_s <= self.cost_s
+        return is_due and self.can_pay(slowdown)

@@ -1,0 +1,211 @@
+"""The judge: turns rounds of readings of any kind into verdicts that say whether to restart.
+
+What differs between kinds of readings is an :class:`Analysis`.
+A new kind is one analysis, and one watcher that has a judge of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from laggard.collectors.device import DeviceId
+from laggard.detectors.economics.episode import Episode
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Grounds, Restarts
+from laggard.detectors.evidence import Reason
+from laggard.detectors.judging.declared_phases import DeclaredPhases
+from laggard.detectors.judging.keeping import Keeper, Keeps
+from laggard.detectors.judging.rounds import Round
+from laggard.detectors.notices import Notice
+from laggard.detectors.verdict import Verdict
+from laggard.kvstore.control import LaunchRecord, Signs
+
+_log = logging.getLogger("laggard.detectors")
+
+ReadSigns = Callable[[], Signs | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a round is judged (Unix time), which nodes a phase hides, and whether the program has made progress."""
+
+    now_s: float
+    hidden: frozenset[str] = frozenset()
+    has_progress: bool = False
+
+
+class Analysis(Protocol):
+    """One kind of reading: compares it, and says whom a finding accuses and what speaks against a restart."""
+
+    holds_up: bool = True  # whether the job waits for devices for which no restart is made
+
+    def begin(self, launch: LaunchRecord) -> None:
+        """Prepare for a launch."""
+        del launch
+
+    @abstractmethod
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        """Record the tags of a device; called with its first sample, and whenever they change."""
+
+    @abstractmethod
+    def update(self, readings: Round, moment: Moment) -> list[Verdict] | None:
+        """Take a round, without hidden nodes, and return what is new in the evidence; ``None``: nothing was judged."""
+
+    @abstractmethod
+    def episode(self, device: DeviceId) -> Episode | None:
+        """Return the slow episode that a device is in; ``None`` if it is well."""
+
+    @property
+    @abstractmethod
+    def min_slowdown(self) -> float:
+        """The smallest slowdown that matters."""
+
+    def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
+        """Change the given thresholds."""
+        del min_slowdown, very_slow
+
+    def judged(self, readings: Round) -> Collection[DeviceId]:
+        """Return the devices that were judged in this round."""
+        return readings.keys()
+
+    def identities(self) -> Mapping[DeviceId, str]:
+        """Return the names of devices that stay with them when they move."""
+        return {}
+
+    def certain(self) -> list[Verdict]:
+        """Return new verdicts that need no weighing: what is broken, and not slow."""
+        return []
+
+    def why_not(self, verdict: Verdict) -> Reason | None:
+        """Return why no restart should be made for a verdict, whatever it costs."""
+        del verdict
+        return None
+
+    def decided(self, weighed: Sequence[Verdict]) -> list[Verdict]:
+        """Take the round's verdicts; return earlier ones that are to be said again, since their reason has changed."""
+        del weighed
+        return []
+
+    def named(self, verdict: Verdict) -> Verdict:
+        """Return a verdict with whom it accuses and the likely cause."""
+        return verdict
+
+    def take_notices(self) -> Sequence[Notice]:
+        """Return what else the rounds show, each thing once: nothing for which a device is to blame."""
+        return ()
+
+    def has_more_to_keep(self) -> bool:
+        """Return whether something was learned that should be kept, though there is no verdict."""
+        return False
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what the next launch should know, as plain values."""
+        return {}
+
+    def restore(self, kept: Mapping[str, Any], *, same_run: bool) -> None:
+        """Continue with what :meth:`to_state` returned in an earlier launch, of the same job or of another one."""
+        del kept, same_run
+
+
+class Judge:
+    """Judges rounds by an analysis."""
+
+    def __init__(
+        self, analysis: Analysis, restarts: Restarts | None = None, keeper: Keeps | None = None, key: str = ""
+    ) -> None:
+        self._analysis = analysis  # compares the readings
+        self._restarts = restarts  # weighs what slow devices cost; `None`: what is found is only reported
+        # Where what is known is kept from launch to launch, and under which name; an empty one: nowhere
+        self._keeper = keeper or Keeper(None)
+        self._key = key
+        self._phases = DeclaredPhases()
+        self._read_signs: ReadSigns = lambda: None
+        self._run = ""
+        self._has_read = False
+
+    def begin(self, launch: LaunchRecord, run: str = "", read_signs: ReadSigns = lambda: None) -> None:
+        """Prepare for a launch."""
+        self._run, self._read_signs = run, read_signs
+        self._analysis.begin(launch)
+        if self._restarts is not None:
+            self._restarts.begin(launch)
+
+    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
+        """Record what the tags of a device's samples say."""
+        self._analysis.note_device(device, tags)
+
+    def judge(self, readings: Round, now_s: float) -> list[Verdict]:
+        """Return the verdicts that are new with this round."""
+        if not self._has_read:
+            self._read_kept(now_s)
+        moment = self._moment(now_s)
+        readings = {device: values for device, values in readings.items() if device[0] not in moment.hidden}
+        found = self._analysis.update(readings, moment)
+        certain, weighed = self._analysis.certain(), [] if found is None else self._weighed(found, readings, now_s)
+        verdicts = [*certain, *weighed, *self._analysis.decided(weighed)]
+        if certain or weighed or self._analysis.has_more_to_keep():
+            self.keep()
+        return [self._analysis.named(verdict) for verdict in verdicts]
+
+    def _moment(self, now_s: float) -> Moment:
+        signs = self._read_signs()
+        if signs is None:
+            return Moment(now_s)
+        hidden = self._phases.hosts(signs.phases, now_s)
+        if self._restarts is None:
+            return Moment(now_s, hidden)
+        self._restarts.note_signs(signs, self._keeper.commits, now_s)
+        return Moment(now_s, hidden, self._restarts.has_progress)
+
+    def _weighed(self, found: Sequence[Verdict], readings: Round, now_s: float) -> list[Verdict]:
+        if self._restarts is None:
+            return [replace(verdict, action="report") for verdict in found]
+        analysis = self._analysis
+        grounds = Grounds(
+            analysis.episode, analysis.identities(), analysis.min_slowdown, analysis.why_not, analysis.holds_up
+        )
+        return self._restarts.weigh(found, grounds, analysis.judged(readings), now_s)
+
+    def take_notices(self) -> Sequence[Notice]:
+        """Return what else the rounds show, each thing once: nothing for which a device is to blame."""
+        return self._analysis.take_notices()
+
+    def set_thresholds(
+        self,
+        *,
+        min_slowdown: float | None = None,
+        very_slow: float | None = None,
+        restart_cost: RestartCost | None = None,
+    ) -> None:
+        """Change the given thresholds while the job runs."""
+        self._analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
+        if restart_cost is not None and self._restarts is not None:
+            self._restarts.given = restart_cost
+
+    # -- what is kept --------------------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Write what is known to the state: seldom, since each time takes the state server some time."""
+        if self._key and self._has_read and self._keeper.keeps:
+            kept = {"run": self._run, "analysis": self._analysis.to_state()}
+            if self._restarts is not None:
+                kept["restarts"] = self._restarts.to_state()
+            self._keeper.write(self._key, kept)
+
+    def _read_kept(self, now_s: float) -> None:
+        """Read what was kept; done in the first round, when the devices' names are known."""
+        self._has_read = True
+        kept = self._keeper.read(self._key) if self._key else None
+        if kept is None:
+            return
+        same_run = kept["run"] == self._run
+        try:
+            self._analysis.restore(kept["analysis"], same_run=same_run)
+            if self._restarts is not None:
+                self._restarts.restore(kept["restarts"], now_s, same_run=same_run)
+        except (KeyError, ValueError) as error:
+            _log.warning("%s cannot be read, so it starts afresh: %s", self._key, error)

@@ -1,0 +1,69 @@
+"""Which nodes and pairs no longer reach each other, by the transfers that failed. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+ROUNDS = 2
+MIN_PEERS = 2
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What is new with a round."""
+
+    # Nodes that none of their peers has reached for two rounds, though some had before: why, by node
+    nodes: Mapping[str, str]
+    # Pairs that have not reached each other for two rounds, though both reach others: why, by pair
+    pairs: Mapping[Pair, str]
+
+
+class LinkLosses:
+    """Counts failed transfers from round to round; each loss is told once, until the node or pair is there again."""
+
+    def __init__(self) -> None:
+        self._reached: set[str] = set()  # who has ever been
+        self._failed: dict[str | Pair, int] = defaultdict(int)  # rounds in a row
+        self._unreached_by: dict[str, set[str]] = defaultdict(set)
+
+    def add_round(self, done: Iterable[Pair], failed: Mapping[Pair, str]) -> Losses:
+        """Return the losses that are new."""
+        well = {_ordered(pair) for pair in done}
+        lost = {_ordered(pair): why for pair, why in failed.items()}
+        reaching = {host for pair in well for host in pair}
+        missing = {host: why for pair, why in lost.items() for host in pair if host not in reaching}
+        for known in [*self._failed]:
+            if known in well or known in reaching:
+                del self._failed[known]
+        for host in reaching:
+            self._unreached_by.pop(host, None)
+        for one, other in lost:
+            for host, peer in ((one, other), (other, one)):
+                if host in missing:
+                    self._unreached_by[host].add(peer)
+        nodes = {
+            host: why
+            for host, why in missing.items()
+            if self._counts(host) and host in self._reached and len(self._unreached_by[host]) >= MIN_PEERS and reaching
+        }
+        pairs = {
+            pair: why
+            for pair, why in lost.items()
+            if not missing.keys() & set(pair) and pair not in well and self._counts(pair)
+        }
+        self._reached |= reaching
+        return Losses(nodes, pairs)
+
+    def _counts(self, what: str | Pair) -> bool:
+        """Count a round in which something failed; return whether that has just become enough."""
+        self._failed[what] += 1
+        return self._failed[what] == ROUNDS
+
+
+def _ordered(pair: Pair) -> Pair:
+    one, other = sorted(pair)
+    return one, other

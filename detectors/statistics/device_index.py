@@ -1,0 +1,149 @@
+"""DeviceIndex: the devices and their rows. Turns a round of readings, a mapping, into an array in a fixed order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, starmap, zip_longest
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - an exception, named like the others
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collectors.device import DeviceId
+from laggard.detectors.errors import DeviceNameError
+
+Readings = Mapping[DeviceId, Sequence[float]] | Mapping[DeviceId, Mapping[str, Sequence[float]]]
+
+_BLOCK = 2000  # devices
+ONLY_PROBE = "probe"  # the name of the only probe if the caller gives none
+
+
+def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
+    """Return a number for each label: 0, 1, ... in order of appearance."""
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return np.fromiter(map(numbers.__getitem__, labels), np.int32, len(labels))
+
+
+def check_names(devices: Collection[Any]) -> None:
+    """Check that each device is named by its host and its GPU."""
+    are_pairs = set(map(type, devices)) <= {tuple} and set(map(len, devices)) <= {2}
+    if are_pairs and set(map(type, chain.from_iterable(devices))) <= {str}:
+        return  # the loop takes a few times as long
+    for device in devices:
+        match device:
+            case (str(), str()):
+                pass
+            case _:
+                raise DeviceNameError(device)
+
+
+def as_array(readings: Readings) -> tuple[tuple[DeviceId, ...], tuple[str, ...], NDArray[np.floating]]:
+    """Convert a mapping to an array, with ``NaN`` where a device has fewer repeats or probes than another."""
+    devices = tuple(readings)
+    values: list[Any] = list(readings.values())
+    try:
+        return devices, *_of_one_shape(values)
+    except (KeyError, IndexError, TypeError, ValueError, StructError):
+        return devices, *_padded(values)
+
+
+def _padded(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Convert readings of any shape."""
+    probes: tuple[str, ...] = (ONLY_PROBE,)
+    cells = values
+    if any(isinstance(by_probe, Mapping) for by_probe in values):
+        probes = tuple(dict.fromkeys(chain.from_iterable(values)))
+        cells = [by_probe.get(probe, ()) for by_probe in values for probe in probes]
+    seconds = np.array(list(zip_longest(*cells, fillvalue=np.nan)), np.float64)
+    return probes, seconds.T.reshape(len(values), len(probes), -1 if seconds.size else 0)
+
+
+def _of_one_shape(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    """Convert readings that all have the shape of the first, in blocks that stay in the processor's cache."""
+    has_probes = isinstance(values[0], Mapping)
+    probes = tuple(values[0]) if has_probes else (ONLY_PROBE,)
+    repeats = len(values[0][probes[0]] if has_probes else values[0])
+    seconds = np.empty((repeats, len(probes), len(values)), np.float32).T
+    for start in range(0, len(values), _BLOCK):
+        cells, block = values[start : start + _BLOCK], seconds[start : start + _BLOCK]
+        if has_probes:
+            cells = _by_probe(cells, probes)
+        with np.errstate(over="ignore"):  # beyond single precision is treated as infinite
+            block[...] = _flat(cells, repeats).reshape(block.shape)
+    return probes, seconds
+
+
+def _by_probe(values: list[Any], probes: tuple[str, ...]) -> list[Any]:
+    if set(map(len, values)) != {len(probes)}:
+        raise ValueError("a device has more or fewer probes than the first one")
+    return [by_probe[probe] for by_probe in values for probe in probes]
+
+
+def _flat(cells: list[Any], repeats: int) -> NDArray[np.float64]:
+    if repeats == 1:  # unpacking takes half the time of checking lengths and chaining
+        return np.fromiter([seconds for (seconds,) in cells], np.float64, len(cells))
+    # pack rejects any other number of repeats, and takes less time than checking lengths and chaining
+    return np.frombuffer(b"".join(starmap(Struct(f"{repeats}d").pack, cells)))
+
+
+class DeviceIndex:
+    """The devices that are expected. What most rounds do not need is computed on first use."""
+
+    def __init__(self, devices: Iterable[DeviceId] = ()) -> None:
+        self.devices = tuple(devices)  # each device once, in the order of the rows
+        self._last, self._last_rows = self.devices, np.arange(len(self.devices))
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    @cached_property
+    def hosts(self) -> NDArray[np.int32]:
+        """Number of each device's host, ``(n_devices,)``."""
+        return codes_of([host for host, _ in self.devices])
+
+    @cached_property
+    def gpus(self) -> NDArray[np.int32]:
+        """Number of each device's GPU name, ``(n_devices,)``."""
+        return codes_of([gpu for _, gpu in self.devices])
+
+    def numbered(self) -> DeviceIndex:
+        """Return this index with hosts and GPU names numbered now, rather than in the first round that needs them."""
+        _ = self.hosts, self.gpus
+        return self
+
+    @cached_property
+    def devices_of(self) -> Counter[str]:
+        """The number of devices of each host."""
+        return Counter(host for host, _ in self.devices)
+
+    @cached_property
+    def _rows(self) -> dict[DeviceId, int]:
+        return {device: row for row, device in enumerate(self.devices)}
+
+    def row_of(self, device: DeviceId) -> int | None:
+        """Return the row of a device, ``None`` if it has none; from any thread."""
+        return self._rows.get(device)
+
+    def extended(self, devices: Iterable[DeviceId]) -> DeviceIndex:
+        """Return an index that also has these devices: this one if none of them is new."""
+        new = list(dict.fromkeys(devices))
+        if self.devices:
+            new = [device for device in new if device not in self._rows]
+        check_names(new)
+        return DeviceIndex((*self.devices, *new)) if new else self
+
+    def rows_outside(self, hosts: Iterable[str]) -> NDArray[np.intp]:
+        """Return the rows of the devices that are on none of these hosts."""
+        excluded = set(hosts)
+        return np.array([row for row, (host, _) in enumerate(self.devices) if host not in excluded], np.intp)
+
+    def rows_of(self, devices: tuple[DeviceId, ...]) -> NDArray[np.intp]:
+        """Return the rows of devices; the same devices as last time are not looked up again."""
+        if devices is not self._last and devices != self._last:
+            self._last_rows = np.fromiter(map(self._rows.__getitem__, devices), np.intp, len(devices))
+        self._last = devices
+        return self._last_rows

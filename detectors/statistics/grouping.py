@@ -1,0 +1,163 @@
+"""Which devices are compared: groups by label, or clear classes found in the readings if there are no labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.detectors.statistics.device_index import DeviceIndex
+from laggard.detectors.statistics.estimates import Floats, Group, center_and_spread, deviation_per_distance
+
+_CLASS_RATIO = 1.3  # two models or pipeline stages differ by more, chips of one model by less
+_CLASS_GAP_SPREADS = 6.0
+_CLASS_DEVICES = 3
+_PAIR_RANGE = 0.03  # log seconds: two devices are only a class if they are as alike as chips of one model
+_CLASS_SHARE = 0.1
+_SPREAD_FLOOR = 0.003
+_SAMPLED = 2048
+
+
+class Grouping:
+    """The groups of a set of devices."""
+
+    def __init__(self, codes: NDArray[np.int32]) -> None:
+        self.codes = codes  # each device's group, `(n_devices,)`
+        self.sizes = np.bincount(codes, minlength=1)  # number of devices of each group, `(n_groups,)`
+        count = len(self.sizes)
+        # The devices of each group; adjacent rows are a slice, which needs no copy
+        self.groups: list[Group] = [slice(None)]
+        if count > 1:
+            order = np.argsort(codes, kind="stable")
+            members = np.split(order, np.searchsorted(codes[order], np.arange(1, count)))
+            self.groups = [_slice_of(rows) if _are_adjacent(rows) else rows for rows in members]
+        steps = (self.sizes // _SAMPLED + 1).tolist()
+        # A thousand or two devices of each group, or all if it has fewer: enough for a median
+        self.samples = [_every(step, group) for step, group in zip(steps, self.groups, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def per_device(self, by_group: NDArray[Any]) -> NDArray[Any]:
+        """Give each device its group's value: ``(..., n_groups)`` to ``(..., n_devices)``, or broadcastable to it."""
+        return by_group if len(self) == 1 else np.take(by_group, self.codes, axis=-1)
+
+    def size_at(self, row: int) -> int:
+        """Return the size of a device's group."""
+        return int(self.sizes[self.codes[row]])
+
+
+def _are_adjacent(rows: NDArray[np.intp]) -> bool:
+    return bool(len(rows) and rows[-1] - rows[0] == len(rows) - 1)
+
+
+def _every(step: int, group: Group) -> Group:
+    return slice(group.start, group.stop, step) if isinstance(group, slice) else group[::step]
+
+
+def _slice_of(rows: NDArray[np.intp]) -> slice:
+    return slice(int(rows[0]), int(rows[-1]) + 1)
+
+
+def joint_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = False) -> NDArray[np.int32]:
+    """Return each device's class over all probes, ``(n_probes, n_devices)`` to ``(n_devices,)``."""
+    joint = np.zeros(len(index), np.int32)
+    for row in log_seconds:
+        codes = clear_classes(row, index, pairs_too=pairs_too)
+        if codes.any():
+            pairs = joint * (codes.max() + 1) + codes
+            used = np.bincount(pairs) > 0
+            joint = (np.cumsum(used, dtype=np.int32) - 1)[pairs]
+    return joint
+
+
+def clear_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = False) -> NDArray[np.int32]:
+    """Return the class of each device of a group; the fastest class is 0."""
+    # Two GPU models, or pipeline stages, form two tight clusters far apart, each with several devices on several hosts.
+    # A split needs a gap of six spreads, centers 30 % apart, and on either side three devices, a tenth of all devices
+    # and two hosts; and it must follow the hosts, or the GPU names within them. One slow device, one slow node, or a
+    # minority that is only 20 % slower or scattered over the nodes is not a class, so it can still be accused.
+    ordered = np.sort(log_seconds)  # NaN sorts last
+    missing = np.isnan(log_seconds)
+    fastest_of_class = _splits(
+        ordered[: len(ordered) - np.count_nonzero(missing)], log_seconds, index, 2 if pairs_too else _CLASS_DEVICES
+    )
+    if not fastest_of_class:
+        return np.zeros(len(log_seconds), np.int32)
+    codes = np.searchsorted(np.array(fastest_of_class, log_seconds.dtype), log_seconds, side="right")
+    return np.where(missing, 0, codes).astype(np.int32)
+
+
+def slow_minorities(log_seconds: Floats, grouping: Grouping) -> dict[int, float]:
+    """Return the slowdown of each device in a class that is smaller, and clearly slower, than the largest one."""
+    # Readings alone cannot distinguish another model from a minority that is slow because of a fault.
+    largest = int(np.argmax(grouping.sizes))
+    center, _ = center_and_spread(log_seconds, grouping.groups)
+    behind = np.fmax.reduce(center - center[:, [largest]], axis=0)
+    slow = (grouping.sizes < grouping.sizes[largest]) & (behind >= np.log(_CLASS_RATIO))
+    return {int(row): float(np.exp(behind[grouping.codes[row]])) for row in np.flatnonzero(slow[grouping.codes])}
+
+
+def _splits(ordered: Floats, log_seconds: Floats, index: DeviceIndex, fewest: int) -> list[np.float32]:
+    """Return the fastest reading of each class except the first, among the readings in ``ordered``."""
+    cut = _widest_gap(ordered, fewest)
+    if cut is None:
+        return []
+    fast = (log_seconds >= ordered[0]) & (log_seconds < ordered[cut])
+    slow = (log_seconds >= ordered[cut]) & (log_seconds <= ordered[-1])
+    if not (_is_pair(fast, slow, index) or _follows_hosts_or_gpus(fast, slow, index)):
+        return []
+    sides = [_splits(part, log_seconds, index, fewest) for part in (ordered[:cut], ordered[cut:])]
+    return [*sides[0], ordered[cut], *sides[1]]
+
+
+def _widest_gap(ordered: Floats, fewest: int) -> int | None:
+    """Return where the slower of two tight, distant clusters begins; ``None`` if there are no two."""
+    fewest = max(fewest, int(np.ceil(_CLASS_SHARE * len(ordered))))
+    if len(ordered) < 2 * fewest:
+        return None
+    # An upper bound on the distance of the two medians, wherever the cut is: it rules out most rounds at once.
+    if ordered[-1 - (fewest - 1) // 2] - ordered[(fewest - 1) // 2] < np.log(_CLASS_RATIO):
+        return None
+    gaps = np.diff(ordered[fewest - 1 : len(ordered) - fewest + 1])
+    cut = int(np.argmax(gaps)) + fewest
+    sides = (ordered[:cut], ordered[cut:])
+    far = _middle(sides[1]) - _middle(sides[0]) >= np.log(_CLASS_RATIO)
+    if any(len(side) < _CLASS_DEVICES and np.ptp(side) > _PAIR_RANGE for side in sides):
+        return None
+    return cut if far and gaps.max() >= _CLASS_GAP_SPREADS * max(map(_spread, sides)) else None
+
+
+def _middle(ordered: Floats) -> float:
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _spread(ordered: Floats) -> float:
+    return max(
+        _SPREAD_FLOOR, deviation_per_distance() * float(np.median(np.abs(ordered - np.float32(_middle(ordered)))))
+    )
+
+
+def _is_pair(fast: NDArray[np.bool_], slow: NDArray[np.bool_], index: DeviceIndex) -> bool:
+    """Return whether two devices are slow that are no whole node: two faults that slow down alike are rare."""
+    hosts = index.hosts[slow]
+    return len(hosts) < _CLASS_DEVICES and bool(hosts[0] != hosts[-1] or (index.hosts[fast] == hosts[0]).any())
+
+
+def _follows_hosts_or_gpus(fast: NDArray[np.bool_], slow: NDArray[np.bool_], index: DeviceIndex) -> bool:
+    """Return whether both sides have several hosts, and hardly any host, or GPU name, has devices on both sides."""
+    hosts = [_present(index.hosts, side) for side in (fast, slow)]
+    if min(map(np.count_nonzero, hosts)) < 2:
+        return False
+    return _hardly_shared(*hosts) or _hardly_shared(*(_present(index.gpus, side) for side in (fast, slow)))
+
+
+def _present(places: NDArray[np.int32], which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    found = np.zeros(int(places.max()) + 1, np.bool_)
+    found[places[which]] = True
+    return found
+
+
+def _hardly_shared(fast: NDArray[np.bool_], slow: NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(fast & slow) <= _CLASS_SHARE * np.count_nonzero(fast | slow))

@@ -1,0 +1,327 @@
+"""What the detector remembers of each device: a few arrays, saved as they are and looked up by the devices' names."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collectors.device import DeviceId
+from laggard.detectors.errors import StateVersionError
+from laggard.detectors.statistics.baseline import usual_and_noise
+from laggard.detectors.statistics.estimates import Floats
+
+_MEMORY = 64  # rounds after which the counts of a device's own noise are halved
+_MOST = 1000.0  # of such a count, which half precision still holds
+_LARGEST_STEP = 0.1  # log seconds: a device that is at times much slower must not move its past by that
+_OWN_PRIOR = 20.0  # pseudo-count of exceedances before a repeated one
+WARM_UP = 8  # rounds that make up a device's baseline; also how many residuals are kept
+SELF, PEER = 0, 1  # the two tests: against a device's own past, against its peers
+REPORT, RESTART = 0, 1  # the two levels of effect that each test looks for
+
+# By name: type, fill value, whether there is one row per probe, leading axes.
+_LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
+    "baseline": (np.float32, np.nan, True, ()),
+    "common": (np.float32, 0, True, ()),
+    "noise": (np.float32, np.nan, True, ()),
+    "recent": (np.float32, 0, True, (WARM_UP,)),
+    "evidence": (np.float32, 0, True, (2, 2)),
+    "intermittent": (np.float32, 0, True, ()),
+    "run": (np.uint8, 0, True, (2, 2)),
+    "runs": (np.float16, 0, True, (2, 2)),
+    "exceedances": (np.float16, 0, True, (2, 2)),
+    "seen": (np.uint16, 0, True, ()),
+    "state": (np.uint8, 0, False, ()),
+    "before": (np.float16, np.nan, False, ()),
+    "since_s": (np.float64, np.nan, False, ()),
+    "rounds": (np.uint32, 0, False, ()),
+    "reported": (np.uint8, 0, False, ()),
+    "bad_readings": (np.uint32, 0, False, ()),
+}
+_OF_ONE_RUN = ("evidence", "intermittent", "run", "since_s", "rounds", "reported", "bad_readings")
+# Of arrays that a saved state has under another name: "runs" were those of all rounds before version 4.
+_STATE_KEYS = {"reported": "told", "runs": "recent_runs"}
+_VERSION = 4
+_VERSIONS_READ = (2, 3, _VERSION)  # 2 had arrays, or nested lists of numbers; both had less of a device's own noise
+
+
+@dataclass
+class History:
+    """Arrays whose last axis is the device and whose axis before, if any, the probe."""
+
+    # Log of a device's usual time relative to its group's, `NaN` until learned; refined until the 64th round
+    baseline: Floats
+    common: Floats  # the group's mean common mode while the baseline was learned, in log seconds
+    noise: Floats  # standard deviation of the log time from round to round
+    # Ring buffer of the last eight residuals (while learning: those of the baseline), first axis the position
+    recent: Floats
+    evidence: Floats  # weighted evidence, first axes `(test, level)`
+    # Weighted evidence that the device is slow again and again; negative for some time after a verdict that says so
+    intermittent: Floats
+    run: NDArray[np.uint8]  # length of the current run of exceedances in rounds (saturates), first axes `(test, level)`
+    # Number of runs of exceedances that ended, and of rounds in them, which are this device's noise; halved every 64
+    # rounds, first axes `(test, level)`
+    runs: NDArray[np.float16]
+    exceedances: NDArray[np.float16]
+    seen: NDArray[np.uint16]  # rounds with a good reading so far; less 32,768 on reaching 65,535
+    state: NDArray[np.uint8]  # the highest DeviceState so far: that of the baseline
+    # How far the device was from its typical peer in another state, in log seconds; `NaN`: there was none
+    before: NDArray[np.float16]
+    since_s: NDArray[np.float64]  # when the current slow episode began, and how many rounds ago
+    rounds: NDArray[np.uint32]
+    reported: NDArray[np.uint8]  # rank of the worst verdict given in this episode
+    bad_readings: NDArray[np.uint32]  # number of readings that were zero, negative or infinite
+
+    @classmethod
+    def empty(cls, devices: int, probes: int) -> History:
+        """Return the history of devices about which nothing is known."""
+        return cls(
+            **{
+                name: _filled((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
+                for name, (dtype, fill, per_probe, lead) in _LAYOUT.items()
+            }
+        )
+
+    @classmethod
+    def from_state(cls, arrays: Mapping[str, Any]) -> History:
+        """Return the history that :meth:`to_state` returned; what an older one did not have is blank."""
+        kept = {
+            name: _unpacked(arrays[key], _LAYOUT[name][0])
+            for name in _LAYOUT
+            if (key := _STATE_KEYS.get(name, name)) in arrays
+        }
+        n_probes, n_devices = kept["baseline"].shape
+        return cls(**{**cls.empty(n_devices, n_probes).arrays(), **kept})
+
+    @property
+    def nbytes(self) -> int:
+        """Total size of the arrays."""
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by name."""
+        return {name: getattr(self, name) for name in _LAYOUT}
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the arrays by their names in a saved state, as values of JSON."""
+        return {_STATE_KEYS.get(name, name): _packed(array) for name, array in self.arrays().items()}
+
+    def take(self, rows: NDArray[np.intp]) -> History:
+        """Return a copy with these rows, in this order."""
+        return History(**{name: np.take(array, rows, axis=-1) for name, array in self.arrays().items()})
+
+    def extended(self, devices: int, probes: int) -> History:
+        """Return a copy with room for more devices and probes, about which nothing is known yet."""
+        bigger = History.empty(devices, probes)
+        for name, array in self.arrays().items():
+            room = getattr(bigger, name)
+            room[(..., *(slice(size) for size in array.shape[-2:]))] = array
+        return bigger
+
+    def forget_run(self) -> None:
+        """Drop the evidence and verdicts of a run; keep what is known of the devices."""
+        blank = History.empty(len(self.reported), len(self.baseline))
+        for name in _OF_ONE_RUN:
+            setattr(self, name, getattr(blank, name))
+
+    def enter(self, rows: NDArray[np.intp], state: NDArray[np.uint8], typical: Floats) -> None:
+        """Let devices learn a baseline anew, in another state than before."""
+        self.before[rows] = np.fmin(self.before[rows], np.fmax.reduce(self.baseline[:, rows] - typical, axis=0))
+        self.state[rows] |= state
+        blank = History.empty(len(rows), len(self.baseline))
+        for name in ("baseline", "common", "noise", "recent", "seen", "intermittent"):
+            getattr(self, name)[..., rows] = getattr(blank, name)
+        for name in ("evidence", "run", "runs", "exceedances"):
+            getattr(self, name)[SELF][..., rows] = 0
+
+    def remember(self, residual: Floats, level: Floats) -> NDArray[np.bool_]:
+        """Store one round's residuals (``NaN``: none); return which baselines this round completed."""
+        valid = ~np.isnan(residual)
+        for position, here in self._positions(self.seen):
+            np.copyto(self.recent[position], residual, where=valid & here)
+        learning = valid & np.isnan(self.baseline)
+        self.seen += valid
+        self._forget_old_noise(valid)
+        self._refine(residual, valid & ~learning & (self.seen <= _MEMORY))
+        if not learning.any():
+            return learning
+        self.common += np.where(learning, level / WARM_UP, 0)
+        ready = learning & (self.seen >= WARM_UP)
+        if ready.any():
+            which = slice(None) if ready.all() else ready  # avoids copies if all devices started together
+            usual, self.noise[which] = usual_and_noise(self.recent[:, which])
+            self.baseline[which] = usual
+            self.recent[:, which] -= usual
+        return ready
+
+    def density(self, test: int, level: int) -> Floats:
+        """Return the share of the last 64 to 128 rounds in which each device exceeded, in runs that ended."""
+        return np.asarray(_single(self.exceedances[test, level]) / (self._remembered() + WARM_UP), np.float32)
+
+    def _remembered(self) -> Floats:
+        """Return how many rounds the counts of a device's own noise stand for, one number if all devices agree."""
+        seen = self.seen
+        if seen.size and seen.min() == seen.max():
+            seen = seen[:1, :1]
+        halved, latest = np.divmod(seen, _MEMORY)
+        return np.asarray(_MEMORY * (1 - np.exp2(-halved.astype(np.float32))) + latest, np.float32)
+
+    def _refine(self, residual: Floats, young: NDArray[np.bool_]) -> None:
+        """Move young baselines towards the mean of all their rounds, by no more than their noise."""
+        # The median of eight rounds is off by 0.4 of their noise, which matters where the noise is large.
+        if young.any():
+            most = np.minimum(self.noise, np.float32(_LARGEST_STEP))
+            step = np.clip(residual, -most, most) / np.maximum(self.seen, 1)
+            np.add(self.baseline, step, out=self.baseline, where=young, casting="same_kind")
+
+    def _forget_old_noise(self, valid: NDArray[np.bool_]) -> None:
+        """Halve the counts of devices that have now seen another 64 rounds: noise from long ago excuses nothing."""
+        old = valid & (self.seen % _MEMORY == 0)
+        if old.any():
+            self.runs[..., old] /= 2
+            self.exceedances[..., old] /= 2
+        self.seen[self.seen == np.iinfo(np.uint16).max] -= 2**15  # a multiple of the ring buffer's length and of 64
+
+    def note_ended(self, test: int, level: int, places: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
+        """Count runs of exceedances that ended, given their flat places (probe and device) and lengths."""
+        for counts, more in ((self.runs[test, level], 1), (self.exceedances[test, level], lengths)):
+            counts.put(places, np.minimum(counts.take(places) + more, _MOST))
+
+    def own_rates(self, test: int, level: int) -> Floats:
+        """Return how often each device began to exceed in the last 64 to 128 rounds: an upper estimate."""
+        if not self.runs[test, level].view(np.uint16).any():
+            return np.zeros_like(self.baseline)
+        runs, good_rounds = _single(self.runs[test, level]), _single(self.exceedances[test, level])
+        np.subtract(self._remembered(), good_rounds, out=good_rounds)
+        np.maximum(good_rounds, 0, out=good_rounds)
+        good_rounds += WARM_UP
+        rates = np.sqrt(runs)
+        rates += runs
+        rates /= good_rounds
+        return rates
+
+    def own_repeats(self, test: int, level: int, places: NDArray[np.intp]) -> Floats:
+        """Return how often devices exceeded once more, given their flat places (probe and device): upper estimates."""
+        exceedances = self.exceedances[test, level].take(places).astype(np.float32)
+        repeats = exceedances - self.runs[test, level].take(places)
+        return np.asarray((repeats + np.sqrt(repeats)) / (exceedances + _OWN_PRIOR), np.float32)
+
+    def note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
+        """Start or continue the episodes of devices that exceed on some probe; end those of devices that recovered."""
+        open_before = self.rounds > 0
+        if not (slow.any() or open_before.any()):
+            return
+        over = present & ~slow & (self.evidence.sum(axis=(0, 2)).max(axis=0) < 1)
+        self.since_s[slow & ~open_before] = now_s
+        self.rounds += present & (slow | open_before)
+        self.since_s[over], self.rounds[over], self.reported[over] = np.nan, 0, 0
+
+    def last(self) -> Floats:
+        """Return each device's latest residual, ``NaN`` before the first."""
+        found = np.full(self.baseline.shape, np.nan, np.float32)
+        for position, here in self._positions(self.seen + np.uint16(WARM_UP - 1)):
+            np.copyto(found, self.recent[position], where=here & (self.seen > 0))
+        return found
+
+    def _positions(self, rounds: NDArray[np.uint16]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """Yield each position of the ring buffer that is in use in these rounds, and where: usually one for all."""
+        positions = rounds % WARM_UP
+        for position in range(int(positions.min()), int(positions.max()) + 1) if positions.size else ():
+            yield position, positions == position
+
+    def last_residuals(self, row: int, probe: int) -> Floats:
+        """Return the residuals of a device's current episode, eight at most."""
+        count = min(int(self.rounds[row]), int(self.seen[probe, row]), WARM_UP)
+        positions = (int(self.seen[probe, row]) - 1 - np.arange(count)) % WARM_UP
+        return np.asarray(self.recent[positions, probe, row])
+
+
+def _single(halves: NDArray[np.float16]) -> Floats:
+    """Return half-precision numbers in single precision: looked up, which is six times as fast as converted."""
+    return np.asarray(_singles().take(halves.view(np.uint16)))
+
+
+@cache
+def _singles() -> Floats:
+    return np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+def _packed(array: NDArray[Any]) -> dict[str, Any]:
+    """Return an array as values of JSON, which has no NaN and takes three times as long for lists of numbers."""
+    little_endian = array.astype(array.dtype.newbyteorder("<"))
+    return {"shape": list(array.shape), "base64": base64.b64encode(little_endian.tobytes()).decode()}
+
+
+def _unpacked(saved: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the array that :func:`_packed` took, or that version 2 saved as an array or nested lists."""
+    if not isinstance(saved, Mapping):
+        return np.array(saved, dtype)
+    stored = np.dtype(dtype).newbyteorder("<")
+    return np.frombuffer(base64.b64decode(saved["base64"]), stored).reshape(saved["shape"]).astype(dtype)
+
+
+def _filled(shape: tuple[int, ...], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return an array filled with one value; zeros take no memory before they are written."""
+    return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
+
+
+@dataclass
+class Saved:
+    """Everything that an analysis remembers."""
+
+    devices: list[DeviceId]  # the devices and probes of the history's rows
+    probes: list[str]
+    history: History
+    rounds_tested: NDArray[np.int64]  # number of rounds of the run in which each test was possible, `(2,)`
+    reported_hosts: dict[str, int]  # rank of the worst verdict against each whole node
+    codes: NDArray[np.int32]  # each device's group
+
+    def to_state(self, identity: Mapping[DeviceId, str]) -> dict[str, Any]:
+        """Return values of JSON; ``identity`` maps devices to names that stay with them when they move."""
+        return {
+            "version": _VERSION,
+            "devices": [list(device) for device in self.devices],
+            "identities": [identity.get(device, "") for device in self.devices],
+            "probes": list(self.probes),
+            "rounds_tested": self.rounds_tested.tolist(),
+            "told_hosts": dict(self.reported_hosts),
+            "codes": self.codes.tolist(),
+            "history": self.history.to_state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], identity: Mapping[DeviceId, str], *, same_run: bool) -> Self:
+        """Read a state back, without devices whose place another device has taken."""
+        if state["version"] not in _VERSIONS_READ:
+            raise StateVersionError(state["version"], _VERSION)
+        names = [(str(host), str(gpu)) for host, gpu in state["devices"]]
+        present = _present_places(names, state["identities"], identity)
+        kept = np.array([row for row, device in enumerate(present) if device is not None], np.intp)
+        history = History.from_state(state["history"]).take(kept)
+        if not same_run:
+            history.forget_run()
+        return cls(
+            devices=[device for device in present if device is not None],
+            probes=list(state["probes"]),
+            history=history,
+            rounds_tested=np.array(state["rounds_tested"], np.int64) * same_run,
+            reported_hosts=dict(state["told_hosts"]) if same_run else {},
+            codes=np.asarray(state["codes"], np.int32)[kept],
+        )
+
+
+def _present_places(
+    saved: Sequence[DeviceId], names: Sequence[str], identity: Mapping[DeviceId, str]
+) -> list[DeviceId | None]:
+    """Return where each saved device is now: where its name is, else where it was; ``None`` if another is there now."""
+    device_of = {name: device for device, name in identity.items()}
+    moved_in = {device_of[name] for name in names if name in device_of}
+    return [
+        device_of.get(name, None if device in moved_in or (name and device in identity) else device)
+        for device, name in zip(saved, names, strict=True)
+    ]

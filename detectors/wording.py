@@ -1,0 +1,328 @@
+"""Puts what detectors find into words. Pure: each function makes a text of a record, and nothing reads one back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from laggard.detectors.evidence import (
+    Accused,
+    Evidence,
+    Price,
+    Reason,
+    ReasonKind,
+    Side,
+    Slow,
+    SlowLink,
+    StillSlow,
+    Subject,
+    Unreachable,
+    Weighed,
+    WellAgain,
+    WrongResults,
+)
+
+if TYPE_CHECKING:
+    from laggard.detectors import notices
+    from laggard.detectors.verdict import Verdict
+
+_TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
+_DAY_S = 86400.0
+_ORDINALS = {2: "second", 3: "third"}
+_OTHER_KIND = (
+    "which looks like another model or pipeline stage, so it is only compared with {0} like it: "
+    "say with groups={{device: label}} which {0} are peers"
+)
+_SIDES: dict[Side, tuple[str, str]] = {
+    "sends": ("sends", "to"),
+    "receives": ("receives", "from"),
+    "both": ("sends and receives", "to and from"),
+}
+_REASONS: dict[ReasonKind, str] = {
+    "no reserve": "no node is in reserve, and {:.0f} nodes at this pace do more than {:.0f}",
+    "too little time left": "in the {:.0f} s that remain it would not pay",
+    "as fast as ever": "it is as fast as ever",
+    "as slow as peers": "its typical peer is hardly faster",
+    "lost much together": "its incidents together have lost much more than that",
+    "a phase": "it looks like a phase, which ends by itself",
+    "last one in vain": "the last restart for its place did not help",
+    "likely to lose more": "it is likely to lose more than that",
+    "asked before": "one was asked for before",
+    "made anyway": "a restart is made anyway",
+    "busier": "it was hardly slower than its peers when idle, and is busier than they are ({:.0f} % against {:.0f} %)",
+    "device is well": "test kernels find its device well: its work or a link is the reason",
+    "not probed since": "test kernels have not run on its device since then",
+    "slow elsewhere": "it was slow on {host}, too: its share of the work may be larger",
+    "unknown shares": "its share of the work may be larger: groups say which ranks have equal shares",
+}
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def verdict(found: Verdict) -> str:
+    """Return a verdict in full."""
+    return f"{found.evidence} ({found.severity}, likely cause: {found.cause}, action: {found.action})"
+
+
+def evidence(about: Evidence) -> str:
+    """Return the sentence of a verdict."""
+    if isinstance(about.found, Accused):
+        return f"{about.found.detector} accuses {', '.join(about.found.hosts)}"
+    if isinstance(about.found, SlowLink):
+        return f"{slow_link(about.found)}{_decision(about)}"
+    return f"{accused(about)}: {finding(about)}"
+
+
+def accused(about: Evidence) -> str:
+    """Return whom a verdict is about: ``rank 3 on node2 gpu 1``."""
+    place = subject((about.host, about.gpu))
+    return f"{about.worker} on {place}" if about.worker else place
+
+
+def subject(whom: Subject) -> str:
+    """Return the name of a device, rank or node: ``node1 gpu 0``, ``rank 3 on node1`` or ``node1``."""
+    host, part = whom
+    if part is None:
+        return host
+    return f"{part} on {host}" if " " in part else f"{host} gpu {part}"
+
+
+def finding(about: Evidence) -> str:
+    """Return what was found, where, and what was decided about a restart."""
+    section = f", in the section {about.section}" if about.section else ""
+    probe = f", by the probe {about.probe}" if about.probe else ""
+    match about.found:
+        case Slow() as found:
+            return f"{_slow(found, about)}{section}{_decision(about)}{probe}"
+        case StillSlow() as found:
+            pace = f"{100 * (found.slowdown - 1):.0f} % slower"
+            if found.slowdown >= _TIMES_FROM:
+                pace = f"{found.slowdown:.1f} times as slow as usual"
+            lost = "" if about.weighed is None else f", {_lost(about.weighed)}"
+            return f"still slow{' at times' if found.at_times else ''}: {pace}{lost}{section}{_decision(about)}"
+        case WellAgain() as found:
+            return f"was slow for {span(found.slow_s)}, {span(found.lost_s)} lost{section}{_again(found)}"
+        case WrongResults(what):
+            return what
+        case Unreachable(why):
+            return f"no other node reaches it any more: {why}"
+        case other:
+            raise TypeError(f"{other!r} has words of its own")
+
+
+def _slow(found: Slow, about: Evidence) -> str:
+    many = "ranks" if about.section else "devices"
+    reference = {
+        "peers": f"its {_peers(found.n_peers)}",
+        "own past": f"its own past and {_peers(found.n_peers)}",
+        "largest class": f"the largest class of {many}",
+        "other nodes": f"the other {found.n_peers} nodes",
+    }[found.reference]
+    parts = [f"{how_slow(found.slowdown)} {reference}"]
+    if found.since_s is not None:
+        parts[0] += f" since {_moment(found.since_s, found.now_s)}"
+    if found.n_devices:
+        parts.append(
+            f"by its {found.n_devices} {many} together" if found.are_together else f"all its {found.n_devices} {many}"
+        )
+    if found.is_other_kind:
+        parts.append(_OTHER_KIND.format(many))
+    if found.share is not None:
+        parts.append(f"at times: in {100 * found.share:.0f} % of its last rounds")
+    if found.e_value is not None:
+        parts += [
+            _rounds(found.rounds),
+            f"e-value {_short(found.e_value)}",
+            f"false-alarm budget {_short(found.budget)}",
+        ]
+    return ", ".join(parts)
+
+
+def _again(found: WellAgain) -> str:
+    said = ""
+    if found.count > 1:
+        said = f"; the {_ORDINALS.get(found.count, f'{found.count}th')} time, {span(found.sum_s)} lost in all"
+    if found.instead_of is not None:
+        instead = subject(found.instead_of)
+        return f"{said}; {instead} in its place was slow in the same way: the program's own, no restart for it"
+    return f"{said}; looks like a phase" if found.expected else said
+
+
+def slow_link(found: SlowLink) -> str:
+    """Return who is slow, how slow, compared with what, and for how many rounds."""
+    slow, lasts = how_slow(found.slowdown), _rounds(found.rounds)
+    if found.kind in ("node", "leaf"):
+        verb, to_whom = _SIDES[found.side]
+        who = found.names[0] if found.kind == "node" else f"leaf {found.names[0]}"
+        return f"{who} {verb} {slow} its {_peers(found.n_peers)} ({to_whom} all its partners), {lasts}"
+    path = " to ".join(found.names) + (" and back" if found.side == "both" else "")
+    if found.kind == "pair":
+        return f"{path}: {slow} the other transfers of both, {lasts}"
+    return f"{path}: {slow} before or the other way, {lasts}; either end may be at fault"
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def _decision(about: Evidence) -> str:
+    weighed = about.weighed
+    if weighed is None:
+        return ""
+    costs = f"a restart costs {span(weighed.price.cost_s)} ({known_from(weighed.price)})"
+    if about.at_times:
+        return f"; a restart once its incidents have lost enough together; {costs}"
+    if isinstance(about.found, StillSlow):
+        return f"; {costs}: {_when(weighed)}"
+    if not weighed.price.cost_s:
+        return "" if weighed.restart or weighed.why is None else f"; no restart, since {reason(weighed.why)}"
+    return f"; {_lost(weighed)}; {costs}: {_when(weighed)}"
+
+
+def _when(weighed: Weighed) -> str:
+    because = "" if weighed.why is None else f", since {reason(weighed.why)}"
+    if weighed.restart:
+        return f"now{because}"
+    if weighed.in_s is None:
+        return f"no restart{because}"
+    at = datetime.fromtimestamp(weighed.now_s + weighed.in_s, UTC)
+    return f"not yet, at {at:%H:%M:%S}{because}" if weighed.in_s < _DAY_S else f"not yet, on {at:%Y-%m-%d}{because}"
+
+
+def _lost(weighed: Weighed) -> str:
+    return f"{span(weighed.lost_s)} lost in {span(weighed.slow_s)}"
+
+
+def reason(why: Reason) -> str:
+    """Return why a restart is made or not."""
+    return _REASONS[why.kind].format(*why.numbers, host=why.host)
+
+
+def known_from(price: Price) -> str:
+    """Return how it is known what a restart costs."""
+    if price.source == "given":
+        return "as given"
+    if price.source == "assumed":
+        return "assumed, since the program has shown no progress yet"
+    least = "the least that is assumed; " if price.is_least else ""
+    commit = "" if price.since_commit_s is None else f", {span(price.since_commit_s)} since the last commit"
+    return f"{least}{span(price.start_s)} to the first progress{commit}"
+
+
+# -- notices -----------------------------------------------------------------------------------------------------------
+
+
+def pace_changed(notice: notices.PaceChanged) -> str:
+    """Say that a whole group became slower or faster."""
+    how = f"{100 * abs(notice.ratio - 1):.0f} % {'slower' if notice.ratio > 1 else 'faster'} than before"
+    since = "" if notice.since_s is None else f" since {_moment(notice.since_s, None)} UTC"
+    return f"{_group(notice.group)} are {how}{since}: no single device is at fault"
+
+
+def disturbances_last(notice: notices.DisturbancesLast) -> str:
+    """Say that healthy devices are slow for several rounds on end, so that verdicts take longer."""
+    return (
+        f"{_group(notice.group)}: disturbances last ({notice.runs} of them ended by themselves, "
+        f"after {notice.mean_rounds:.1f} rounds on average), so a verdict takes more rounds than usual"
+    )
+
+
+def noisy(notice: notices.Noisy) -> str:
+    """Say that small slowdowns cannot be told from noise, or only late if it does not last."""
+    how, when = ("wander", "over many rounds") if notice.lasts else ("scatter", "from round to round")
+    least = f"{100 * (notice.allowed - 1):.0f} %"
+    limit = f"a slowdown by less than {least} is found late, or not at all"
+    if notice.lasts:
+        limit = f"only a slowdown by more than {least} can be told from noise"
+    return f"{_group(notice.group)}: readings {how} by {100 * notice.noise:.1f} % {when}, so {limit}"
+
+
+def _group(group: notices.Group) -> str:
+    many = "ranks" if group.are_ranks else "devices"
+    if group.size == group.n_all:
+        return f"all {group.n_all} {many}"
+    return f"the {group.size} {many} like {subject(group.first)}"
+
+
+def link_notice(notice: notices.LinkNotice) -> str:
+    """Say that a link is slow whose fault is no single node's."""
+    causes = [str(cause) for cause in notice.causes if cause.is_known]
+    likely = f"; likely cause: {', or '.join(sorted(causes))}" if causes else ""
+    return f"{slow_link(notice.link)}{likely}"
+
+
+def link_busy(notice: notices.LinkBusy) -> str:
+    """Say that a node's links are not judged, since the job itself fills them."""
+    busy = f"other traffic on its NIC in {notice.rounds} rounds in a row"
+    return f"{notice.host}: {busy}; its links are not judged meanwhile"
+
+
+def pair_unreachable(notice: notices.PairUnreachable) -> str:
+    """Say that two nodes no longer reach each other."""
+    one, other = notice.pair
+    return f"{one} and {other} do not reach each other, though both reach others: {notice.why}"
+
+
+def silent(notice: notices.Silent) -> str:
+    """Say that devices give no good reading."""
+    why = f": {notice.why}" if notice.why else ""
+    return f"no good reading from {_names(notice.devices)} for three rounds{why}"
+
+
+def answering(notice: notices.Answering) -> str:
+    """Say that devices give readings again."""
+    return f"{_names(notice.devices)} give{'s' if len(notice.devices) == 1 else ''} readings again"
+
+
+def blind(notice: notices.Blind) -> str:
+    """Say that nobody gives readings."""
+    return f"no reading so far{f': {notice.why}' if notice.why else ''}"
+
+
+def not_judged(notice: notices.NotJudged) -> str:
+    """Say that an analysis failed."""
+    return f"a round could not be judged: {notice.error}: {notice.why}"
+
+
+def _names(devices: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{host} gpu {gpu}" if gpu else host for host, gpu in devices)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def how_slow(slowdown: float) -> str:
+    """Return a slowdown before its reference: ``9.8 times as slow as``, ``12 % slower than``."""
+    if slowdown >= _TIMES_FROM:
+        return f"{slowdown:.1f} times as slow as"
+    percent = 100 * (slowdown - 1)
+    return f"{percent:.{int(percent < 10)}f} % slower than"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time as a verdict says it: ``5.5 s``, ``170 s``, ``12 min``, ``3.4 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    if seconds < 599.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
+
+
+def _moment(time_s: float, now_s: float | None) -> str:
+    """Return the time of day, after its date if that is not today's."""
+    moment = datetime.fromtimestamp(time_s, UTC)
+    is_today = now_s is not None and moment.date() == datetime.fromtimestamp(now_s, UTC).date()
+    return f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _peers(number: int) -> str:
+    return "only peer" if number == 1 else f"{number} peers"
+
+
+def _rounds(number: int) -> str:
+    return "1 round" if number == 1 else f"{number} rounds"
+
+
+def _short(number: float) -> str:
+    mantissa, exponent = f"{number:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

@@ -1,0 +1,260 @@
+"""What the decisions say to people: one function a record. Nothing reads these texts back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from laggard.resilience.decision import events
+from laggard.resilience.decision.evidence import Finding, FindingKind, Found
+from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
+from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, WhyLost
+from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
+from laggard.resilience.text import abbreviated, duration
+
+
+class _Words(NamedTuple):
+    """The words of a kind of fact, and what comes between it and the facts before and after it."""
+
+    text: str
+    before: str = "; "
+    after: str = "; "
+
+
+_FACTS: Mapping[FactKind, _Words] = {
+    "--resilient would relaunch it": _Words("--resilient would relaunch it"),
+    "--resilient would relaunch without it": _Words("--resilient would relaunch without it"),
+    "--resilient relaunches": _Words("without --resilient nothing is relaunched"),
+    "--exhaust-resources would go on": _Words("--exhaust-resources would go on without it"),
+    "--grow-back would relaunch": _Words("--grow-back would relaunch with more nodes"),
+    "answers again": _Words("{hosts} answers again"),
+    "devices too few": _Words("no node with devices is left: {hosts} cannot run the program"),
+    "examined first": _Words("it is examined first", before=": "),
+    "excluded for": _Words("excluded for {duration}", before=": "),
+    "hangs": _Words("the program hangs", after=": "),
+    "hourly restarts used up": _Words("--max-restarts-per-hour={number} is used up"),
+    "in reserve": _Words("it is in the reserve", before=": "),
+    "irreplaceable": _Words("no other node could take the place of {hosts}"),
+    "last failure": _Words("the last failure", after=": "),
+    "last hang": _Words("the last hang", after=": "),
+    "no progress": _Words("{number} launches in a row made no progress: no commit to State, no step reported"),
+    "node": _Words("node", after=" "),
+    "nodes too few": _Words("{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer"),
+    "not accused in use": _Words("no accused node is in use"),
+    "not excluded": _Words("{hosts} is not excluded"),
+    "not returned": _Words("{hosts} {have} not returned within {duration}"),
+    "out of reserve": _Words("removed from the reserve"),
+    "own error": _Words("the error is the program's own"),
+    "pause": _Words("after a wait of {duration}"),
+    "primary cannot run": _Words(
+        "no node is left to run the program: the primary, {hosts}, has no processors and no GPUs for it"
+    ),
+    "quarantined": _Words("and --quarantine=1 would take {hosts} back", before=", "),
+    "restarts used up": _Words("--max-restarts={number} is used up"),
+    "same again": _Words("the same as the last time, without progress in between"),
+    "strike": _Words("strike {number} for {hosts}"),
+    "unused": _Words("but was not in use", before=", "),
+    "used while there": _Words("{hosts} is used as long as it is there", before=": "),
+    "waiting": _Words("waiting up to {duration} for {hosts} to return"),
+}
+_FINDINGS: Mapping[FindingKind, str] = {
+    "gpu lost": "gpu {of} is lost",
+    "memory errors": "gpu {of} has had {number:.0f} uncorrectable memory errors",
+    "broken row": "gpu {of} cannot replace a broken row of its memory",
+    "gpu gone": "gpu {of} is gone",
+    "wrong results": "gpu {of} gives {fault}",
+    "disk full": "the disk of {of} is full",
+    "memory lost": "only {number:.1f} of its {total:.1f} GB of memory are there",
+    "memory in use": "its memory is in use by others: {number:.1f} of {total:.1f} GB are free",
+    "kernel line": "its kernel says {of!r}",
+    "no reading": "its devices give no reading",
+    "slow": "{fault}",
+}
+
+
+def reason(facts: events.Reason) -> str:
+    """Return a reason in one sentence."""
+    text, between = "", ""
+    for fact in facts:
+        before, after = _FACTS[fact.kind][1:] if isinstance(fact, Fact) else ("; ", "; ")
+        if text:
+            text += before if between == "; " else between
+        text, between = text + _PARTS[type(fact)](fact), after
+    return text
+
+
+def _plain_fact(fact: Fact) -> str:
+    return _FACTS[fact.kind].text.format(
+        hosts=abbreviated(fact.hosts),
+        have="has" if len(fact.hosts) == 1 else "have",
+        number=f"{fact.number:.0f}",
+        good_nodes="1 good node is" if fact.number == 1 else f"{fact.number:.0f} good nodes are",
+        of=fact.of,
+        duration=duration(fact.number),
+    )
+
+
+def change(of: Change) -> str:
+    """Return how the nodes in use change."""
+    others = [abbreviated(of.without)] if of.without else []
+    devices = [f"the devices of {of.primary} (the primary)"] if of.primary else []
+    gone = others if of.primary_is_back else [*others, *devices]
+    parts = [f"without {', '.join(gone)}"] if gone else []
+    if of.came:
+        came = abbreviated(of.came)
+        parts.append(f"{came} comes in from the reserve" if gone else f"with {came} from the reserve")
+    if of.primary_is_back:
+        parts.append(f"{devices[0]} are used again")
+    if of.alone:
+        parts.append(f"{'the primary' if of.alone_is_primary else of.alone} goes on alone")
+    return "; ".join(parts) or "on the same nodes"
+
+
+def failure(of: Failure) -> str:
+    """Return a failure in one sentence."""
+    subject = f"{of.name if of.rank is None else f'rank {of.rank}'} on {of.host}"
+    kind = "" if of.kind == "unknown" else f" ({of.kind}: {of.cause})"
+    if of.quote:
+        return f"{subject} {_how_it_ended(of)}: {of.quote}{kind}"
+    last = f", its last line: {of.last_line}" if of.last_line else ""
+    return f"{subject} {_how_it_ended(of)}{kind}{last}"
+
+
+def _how_it_ended(of: Failure) -> str:
+    if of.lingers_s is not None:
+        return f"raised an error and has hung for {duration(of.lingers_s)} since"
+    if of.exit_code < 0:
+        return f"was killed by {signal_name(-of.exit_code)} after {duration(of.ran_s)}"
+    child = SIGNALS_OF_SHELLS.get(of.exit_code)
+    of_child = f" ({child.name} of a child)" if child else ""
+    return f"exited with {of.exit_code}{of_child} after {duration(of.ran_s)}"
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name, or its number if it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def hang(of: events.ProgramHung) -> str:
+    """Return a hang in one sentence."""
+    stacks = f": {standstill(of.stacks)}" if of.stacks else ""
+    return f"no sign of life{silent(of.silent)} for {of.silent_s:.0f} s{stacks}"
+
+
+def silent(who: Silent | None) -> str:
+    """Return who was silent, as a sentence reads on from "no sign of life"."""
+    if who is None:
+        return ""
+    return f" from {rank_name(who.rank)} on {who.host}" if who.host else " from any rank"
+
+
+def rank_name(rank: int | None) -> str:
+    """Return a rank as a sentence names it, without its node."""
+    return "the program" if rank is None else f"rank {rank}"
+
+
+def standstill(of: Standstill) -> str:
+    """Return in one sentence where the ranks stand."""
+    more = [f"and {of.n_more} more places"] if of.n_more else []
+    return "; ".join([*map(_standing, of.standings), *more])
+
+
+def _standing(of: Standing) -> str:
+    one = of.n_ranks == 1
+    who = f"{rank_name(of.rank)} on {of.host}" if one else f"{of.n_ranks} ranks"
+    if of.doing == "waits for others":
+        return f"{who} {'waits' if one else 'wait'} in {of.place}"
+    sentence = f"{who} {'is' if one else 'are'} {_whereabouts(of.doing, of.place)}"
+    if of.child is None:
+        return sentence
+    pid, doing, place = of.child
+    return f"{sentence}, its child {pid} is {_whereabouts(doing, place)}"
+
+
+def _whereabouts(doing: Doing, place: str) -> str:
+    remark = doing if doing in HELD else ""
+    if not place:
+        return remark or "at an unknown place"
+    return f"in {place}{f', {remark}' if remark else ''}"
+
+
+def findings(found: Sequence[Finding]) -> str:
+    """Return what speaks against a node."""
+    return "; ".join(
+        _FINDINGS[each.kind].format(of=each.of, number=each.number, total=each.total, fault=each.fault)
+        for each in found
+    )
+
+
+def stopped(of: Stopped) -> str:
+    """Return who ended the job, and why."""
+    return f"stopped by {signal_name(of.signum)}{f', {of.why}' if of.why else ''}"
+
+
+def lost(of: events.NodeLost) -> str:
+    """Return which node is lost, and why."""
+    known = [*([why_lost(of.why)] if of.why else []), *([node_word(of.word)] if of.word else [])]
+    return f"{of.host} is lost ({'; '.join(known)})" if known else f"{of.host} is lost"
+
+
+def why_lost(of: WhyLost) -> str:
+    """Return why a node counts as lost."""
+    match of.kind:
+        case "ended":
+            return "its agent has ended"
+        case "told to end":
+            return "its agent was told to end"
+        case "stuck":
+            return of.said
+        case "silent":
+            return f"no heartbeat for {of.silent_s:.1f} s"
+        case "Ray ended":
+            return "Ray on it has ended"
+        case "dead to Ray":
+            return "Ray says that it is dead"
+
+
+def withheld(of: events.NodesWithheld) -> str:
+    """Return which nodes leave the reserve, and what their manager says of them."""
+    hosts = abbreviated(sorted(word.host for word in of.words))
+    leave = "leaves" if len(of.words) == 1 else "leave"
+    return f"{hosts} {leave} the reserve: {'; '.join(map(node_word, of.words))}"
+
+
+def returned(of: events.NodeReturned) -> str:
+    """Return which node is back, or why it stays out."""
+    return f"{of.host} does not pass its probe ({findings(of.faults)})" if of.faults else f"{of.host} is back"
+
+
+def node_word(of: NodeWord) -> str:
+    """Return what who gives the nodes says of one."""
+    if of.manager == "Ray":
+        until = f", until {time.strftime('%H:%M:%S', time.localtime(of.until_s))}" if of.until_s else ""
+        return f"Ray drains it{until}"
+    if not of.state:
+        return f"Slurm says {of.host} does not respond"
+    return f"Slurm says {of.host} is {of.state}{f': {of.why}' if of.why else ''}"
+
+
+_PARTS: Mapping[type, Callable[[Any], str]] = {
+    Fact: _plain_fact,
+    Change: change,
+    Failure: failure,
+    Found: lambda of: f"{of.host}: {findings(of.findings)}",
+    Stopped: stopped,
+    events.ProgramEnded: lambda _: "the program ended with exit code 0",
+    events.ProgramHung: hang,
+    events.NodeLost: lost,
+    events.NodesWithheld: withheld,
+    events.NodeReturned: returned,
+    events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
+    events.NodeLeaving: lambda of: node_word(of.word),
+    events.GrowthPays: lambda _: "there are more nodes again, and a relaunch pays",
+}
+"""What words each part of a reason."""

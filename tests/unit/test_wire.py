@@ -1,0 +1,95 @@
+"""Messages between the controller and the agents: each is read as it was sent, and nothing else is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+
+import pytest
+
+from laggard.resilience import wire
+from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
+from laggard.resilience.decision.stacks import Frame, RankStack
+from laggard.resilience.decision.warm_start import Wanted
+from laggard.resilience.errors import MessageError
+from laggard.resilience.wire import Command, Inbox, Report, decode, encode
+from laggard.resilience.wire.checks import NodeChecked, Stacks
+from laggard.resilience.wire.node import Ping, Pong, SetUp
+from laggard.resilience.wire.tasks import Output, SignalTask, StartTask
+from laggard.resilience.wire.warm import KeepWarm, Run
+
+STACK = RankStack("n2", 3, 41, "S", "pipe_read", 0.25, ((Frame("step", "train.py", 7),),), children=())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Ping(),
+        Pong(1.5),
+        SetUp("/run/1", {"endpoint.json": "{}\n"}, {"NAME": "\udcff"}, 3),
+        StartTask("copy", ("sh", "-c", 'echo "\n'), {"RANK": "0"}, restarts=True),
+        Output("copy", "stderr", b"\xff\x00\n\xc3\xa9"),
+        Run({}, "/work", None),
+        Run({}, "/work", "imports.txt"),
+        KeepWarm(Wanted(("python", "a.py"), {}, ("RANK",), "/work", ("numpy",)), writes_stacks=True),
+        NodeChecked(None),
+        NodeChecked(
+            NodeCheck(9.0, {"0": GpuHealth(lost=True)}, {"/": 1}, 2, ("Xid 79",), {"1": "wrong"}, Memory(2, 1))
+        ),
+        Stacks((dataclasses.replace(STACK, children=(STACK,)),), {"copy": "Traceback"}),
+    ],
+)
+def test_a_message_is_read_as_it_was_sent(record: object) -> None:
+    line = encode(record)
+    assert line.count(b"\n") == 1
+    assert decode(line, type(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("", "a line is not JSON"),
+        ("[]", "a line is not one record"),
+        ("{}", "a line is not one record"),
+        ('{"Ping": {}, "SignalTask": {}}', "a line is not one record"),
+        ('{"Pong": {"time_s": 1}}', "Pong is not expected here"),
+        ('{"SignalTask": ["t", 15]}', "SignalTask has no fields"),
+        ('{"SignalTask": {"name": "t"}}', "SignalTask lacks a field"),
+        ('{"SignalTask": {"name": "t", "signum": 15, "force": true}}', "SignalTask has no field force"),
+        ('{"SignalTask": {"name": 7, "signum": 15}}', "SignalTask.name is no str, but of type int"),
+        ('{"SignalTask": {"name": "t", "signum": true}}', "SignalTask.signum is no int, but of type bool"),
+        ('{"SignalTask": {"name": "t", "signum": 15.0}}', "SignalTask.signum is no int, but of type float"),
+        ('{"SetUp": {"directory": "/", "n_nodes": null}}', "SetUp.n_nodes is no int, but of type NoneType"),
+        ('{"Run": {"environment": {}, "directory": "/", "imports": 1}}', "Run.imports is no str, but of type int"),
+        ('{"Output": {"name": "t", "stream": "stdin", "data": ""}}', "Output.stream is no Literal, but of type str"),
+    ],
+)
+def test_what_is_no_message_of_ours_is_refused_by_name(line: str, complaint: str) -> None:
+    with pytest.raises(MessageError, match=complaint):
+        decode(line.encode(), Ping, SignalTask, SetUp, Run, Output)
+
+
+def test_an_error_never_shows_what_a_message_holds() -> None:
+    line = json.dumps({"SetUp": {"directory": "/", "files": {"endpoint.json": ["s3cret"]}}})
+    with pytest.raises(MessageError) as caught:
+        decode(line.encode(), SetUp)
+    assert str(caught.value) == "SetUp.files is no str, but of type list"
+
+
+def test_each_message_has_a_name_of_its_own_and_one_direction() -> None:
+    modules = [importlib.import_module(f"{wire.__name__}.{each.name}") for each in pkgutil.iter_modules(wire.__path__)]
+    records = {value for module in modules for value in vars(module).values() if dataclasses.is_dataclass(value)}
+    ours = {each for each in records if isinstance(each, type) and each.__module__.startswith(wire.__name__)}
+    assert len({each.__name__ for each in ours}) == len(ours)
+    assert not any(issubclass(each, Command) and issubclass(each, Report) for each in ours)
+
+
+def test_an_inbox_calls_what_takes_a_kind_of_message_and_reads_no_other() -> None:
+    inbox, seen = Inbox(), list[object]()
+    inbox.on(SignalTask, seen.append)
+    inbox.take(inbox.read(encode(SignalTask("t", 15))))
+    assert seen == [SignalTask("t", 15)]
+    with pytest.raises(MessageError, match="Ping is not expected here"):
+        inbox.read(encode(Ping()))
