@@ -22,7 +22,7 @@ from benchmarks.tables import table
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.incidents import Incidents
 from laggard.detectors.economics.restart_cost import RestartCost, cost_in_use, share_lost
-from laggard.detectors.economics.restart_decision import Stakes
+from laggard.detectors.economics.restart_decision import Tradeoff
 
 __all__ = ["days", "intermittent"]
 
@@ -119,27 +119,27 @@ def laggards(believed_s: Callable[[float], float | None]) -> Rule:
 
     def rule(cost_s: float) -> Wait:
         believed = believed_s(cost_s)
-        stakes = Stakes(cost=RestartCost(cost_in_use(believed)), is_measured=believed is not None)
+        tradeoff = Tradeoff(cost=RestartCost(cost_in_use(believed)), is_measured=believed is not None)
         incidents = Incidents()
 
         def wait_s(slow: Slow, restarts: int) -> float:
             # A phase is on whichever device has its place.
             device, place = (slow.device, f"of {slow.device}") if slow.device else (f"new{restarts}", "0/0")
-            return _asked_after_s(incidents, slow, stakes, device, place)
+            return _asked_after_s(incidents, slow, tradeoff, device, place)
 
         return wait_s
 
     return rule
 
 
-def _asked_after_s(incidents: Incidents, slow: Slow, stakes: Stakes, device: str, place: str) -> float:
+def _asked_after_s(incidents: Incidents, slow: Slow, tradeoff: Tradeoff, device: str, place: str) -> float:
     """Return how long after an incident's begin laggard's rule restarts for it; infinite: never."""
     if slow.length_s <= VERDICT_S:
         return math.inf
     subject, end_s, now_s = (device, "0"), slow.begin_s + slow.length_s, slow.begin_s + VERDICT_S
     episode = Episode(slow.begin_s, slow.slowdown, slow.share)
     incidents.begin(subject, slow.slowdown, episode, now_s, identity=device, place=place)
-    while not (decision := incidents.decide(subject, stakes, now_s)).restart:
+    while not (decision := incidents.decide(subject, tradeoff, now_s)).restart:
         next_s = now_s + decision.in_s + 1e-6
         if next_s >= end_s:
             incidents.advance({subject: slow.slowdown}, end_s)

@@ -159,9 +159,7 @@ def _gpu_parts(device: GpuDevice) -> dict[str, Callable[[], object]]:
         "compiler": lambda: device.run(lambda: cupy.RawModule(code=KERNELS).get_function("nothing")),
         "cuBLAS": lambda: device.run(cublas),
         "NVML": lambda: (nvml.nvmlInit(), nvml.nvmlSystemGetDriverVersion())[1],
-        "NVML of this device": lambda: sorted(
-            SymptomReader(device.bus_address).snapshot(bus_in_use=True).values.items()
-        ),
+        "NVML of this device": lambda: sorted(SymptomReader(device.bus_address).status(bus_in_use=True).values.items()),
     }
 
 
@@ -223,7 +221,7 @@ def _compare_clocks(bench: Bench) -> None:
     read_mhz, reported_mhz = [], []
     for _ in range(CLOCK_READINGS):
         read_mhz.append(1e3 * probe.figure(probe.seconds()))
-        reported_mhz.append(reader.snapshot().values.get("sm_clock_mhz", float("nan")))
+        reported_mhz.append(reader.status().values.get("sm_clock_mhz", float("nan")))
     read, reported = float(np.median(read_mhz)), float(np.median(reported_mhz))
     print(f"\nThe clock probe reads {read:.0f} MHz, NVML reports {reported:.0f} MHz.")
     bench.check(

@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import pynvml as nvml
 
-from laggard.collectors.absence import gpus_on_bus
 from laggard.collectors.device import listed_devices
 from laggard.collectors.errors import DriverUnavailableError
 from laggard.collectors.faults import faults_of
 from laggard.collectors.metrics.nvml import nvml_handle
+from laggard.collectors.missing_gpus import gpus_on_bus
 from laggard.collectors.symptoms import SymptomReader, link_states
 
 
@@ -82,7 +82,7 @@ def read_board(number: int, names: Sequence[str] | None) -> Board:
     if names is not None and not any(_is_of_board(name, number, uuid) for name in names):
         return Board(name, uuid)
     try:
-        snapshot = SymptomReader(uuid).snapshot()
+        snapshot = SymptomReader(uuid).status()
     except DriverUnavailableError as error:
         return Board(name, uuid, faults=(error.reason,))
     links = [] if _is_sliced(handle) else link_states(handle)

@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
-from laggard.collectors.absence import Absence, absence
 from laggard.collectors.causes import UNKNOWN, Cause, cause_of
 from laggard.collectors.cuda_errors import is_of_the_device
 from laggard.collectors.device import Device, GpuDevice, device_makers
 from laggard.collectors.errors import NoDeviceError, ProbeUnavailableError
 from laggard.collectors.faults import narrow_link
+from laggard.collectors.missing_gpus import MissingGPUs, why_missing
 from laggard.collectors.probes import probes_of
 from laggard.collectors.probing import WarmUp, is_of_this_job, symptom_reader
-from laggard.collectors.symptoms import Snapshot, Symptoms, board_uuid
+from laggard.collectors.symptoms import DeviceStatus, Symptoms, board_uuid
 
 REPEATS = 5
 ALL_DEVICES = "all"
@@ -69,7 +69,7 @@ def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
     except ProbeUnavailableError as reason:
         return DeviceCheck(device.gpu, device.model, device.uuid, board=_board_of(device), failure=str(reason))
     reader = symptom_reader(device)
-    before = reader.snapshot() if reader else Snapshot(0.0)
+    before = reader.status() if reader else DeviceStatus(0.0)
     warmed = reader is not None and WarmUp(reader.is_idle)(probes[0])
     seconds: dict[str, list[float]] = {}
     figures: dict[str, tuple[float, str]] = {}
@@ -80,7 +80,7 @@ def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
         figures[probe.name] = probe.figure(min(seconds[probe.name])), probe.unit
         if n_wrong := probe.wrong_results():
             wrong[probe.name] = n_wrong
-    after = reader.snapshot(bus_in_use=True) if reader else before
+    after = reader.status(bus_in_use=True) if reader else before
     narrow = narrow_link(after.values, "width")  # all other faults can be read at any time: see boards.py
     return DeviceCheck(
         device.gpu,
@@ -106,7 +106,7 @@ def main(names: Sequence[str]) -> int:
     try:
         devices = device_makers()
     except NoDeviceError:
-        return _report_absence(absence(os.environ))
+        return _report_missing(why_missing(os.environ))
     print(json.dumps(list(devices)), flush=True)
     for name in names or devices:
         check = _checked(name, devices[name])
@@ -116,7 +116,7 @@ def main(names: Sequence[str]) -> int:
     return 0
 
 
-def _report_absence(found: Absence | None) -> int:
+def _report_missing(found: MissingGPUs | None) -> int:
     print(json.dumps([] if found is None else [ALL_DEVICES]), flush=True)
     if found is not None:
         trouble, failure = (found.reason, "") if found.is_fault else ("", found.reason)

@@ -68,7 +68,7 @@ _BUS_VALUES: Mapping[str, Value] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DeviceStatus:
     """What NVML reports about a device at one moment."""
 
     time_s: float  # on the monotonic clock
@@ -90,7 +90,7 @@ class Symptoms:
     xids: tuple[int, ...] = ()  # XID errors that the driver has reported since the snapshot before the round
 
     @classmethod
-    def between(cls, before: Snapshot, after: Snapshot, is_ours: Callable[[int], bool]) -> Symptoms:
+    def between(cls, before: DeviceStatus, after: DeviceStatus, is_ours: Callable[[int], bool]) -> Symptoms:
         """Compare two snapshots of a device; ``is_ours`` tells whether a process belongs to this job."""
         risen = {
             name: after.values[name] - before.values[name]
@@ -129,7 +129,7 @@ class SymptomReader:
             self._events = nvml.nvmlEventSetCreate()
             nvml.nvmlDeviceRegisterEvents(self._handle, nvml.nvmlEventTypeXidCriticalError, self._events)
 
-    def snapshot(self, *, bus_in_use: bool = False) -> Snapshot:
+    def status(self, *, bus_in_use: bool = False) -> DeviceStatus:
         """Read everything that is supported; the bus's width and generation only if it was just in use."""
         handle = self._handle
         values: dict[str, float] = {}
@@ -142,7 +142,7 @@ class SymptomReader:
         with contextlib.suppress(nvml.NVMLError):
             processes = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         links_down = missing_links(link_states(handle), self._model)
-        return Snapshot(time.monotonic(), values, processes, links_down, tuple(self._xids()))
+        return DeviceStatus(time.monotonic(), values, processes, links_down, tuple(self._xids()))
 
     def utilisation(self) -> int | None:
         """Return for how much of the last second or less the device was in use, in percent; None if not reported."""
@@ -170,11 +170,11 @@ class SymptomTracker:
 
     def __init__(self, reader: SymptomReader, is_ours: Callable[[int], bool]) -> None:
         self._reader, self._is_ours = reader, is_ours
-        self._last = reader.snapshot()
+        self._last = reader.status()
 
     def take(self, *, bus_in_use: bool = False) -> Symptoms:
         """Return the symptoms since the last call; ``bus_in_use``: something was just copied to or from the device."""
-        before, self._last = self._last, self._reader.snapshot(bus_in_use=bus_in_use)
+        before, self._last = self._last, self._reader.status(bus_in_use=bus_in_use)
         return Symptoms.between(before, self._last, self._is_ours)
 
 

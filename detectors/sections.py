@@ -14,8 +14,8 @@ from laggard.collectors.section_sender import section_of
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
 from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.history_store import HistoryStore, SectionKeeper
 from laggard.detectors.judging.judge import Judge
-from laggard.detectors.judging.keeping import Keeper, SectionKeeper
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.section_readings import Probes, SectionReadings, worker_of
 from laggard.detectors.judging.sources import StreamSource
@@ -82,9 +82,9 @@ class SectionDetector(Startable):
         false_alarm_budget: float = 1e-4,
         restart_cost: RestartCost | float | None = None,
         probes: Probes | None = None,
-        keeper: Keeper | None = None,
+        keeper: HistoryStore | None = None,
     ) -> None:
-        self._kept = SectionKeeper(keeper or Keeper(state))
+        self._kept = SectionKeeper(keeper or HistoryStore(state))
         self._groups: Groups = groups or {}
         self._min_slowdown = min_slowdown
         self._false_alarm_budget = false_alarm_budget

@@ -21,8 +21,8 @@ from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
 from laggard.detectors.judging.device_readings import HISTORY_KEY, DeviceReadings
 from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.history_store import HistoryStore
 from laggard.detectors.judging.judge import Judge
-from laggard.detectors.judging.keeping import Keeper
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.judging.watcher import Watcher
@@ -117,7 +117,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
             repeats=self.repeats,
             own_test=self.collector_test if _overrides(self, "collector_test") else None,
         )
-        keeper = Keeper(state)
+        keeper = HistoryStore(state)
         readings = partial(
             DeviceReadings, min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=groups
         )

@@ -15,8 +15,8 @@ from laggard.collectors.links.collector import LAUNCH, LINK_TIME, LinkCollector,
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
+from laggard.detectors.judging.history_store import HistoryStore
 from laggard.detectors.judging.judge import Judge
-from laggard.detectors.judging.keeping import Keeper
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.link_readings import KEPT, LinkReadings
 from laggard.detectors.judging.sources import StreamSource
@@ -92,7 +92,7 @@ class SlowLinkDetector(Startable):
         self._leaves = leaves
         self._interface = interface
         self._restarts = Restarts(RestartCost.of(restart_cost))
-        self._keeper = Keeper(state)
+        self._keeper = HistoryStore(state)
         self._watcher: Watcher | None = None
         self._collectors: NodeActors | LinkCollector | None = None
 

@@ -60,14 +60,14 @@ class LaunchRecord:
     commits: int = 0  # number of commits to State before it, and the highest step that a launch before it has reported
     step: float | None = None
     # The primary, if its devices are not in use; `None`: it is the first of the nodes
-    book_keeper: NodeRecord | None = None
+    head_only: NodeRecord | None = None
     # The leaf switch of each node, by host name, as far as it is known
     leaves: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def primary(self) -> NodeRecord:
         """The node that holds State and the controller."""
-        return self.book_keeper or self.nodes[0]
+        return self.head_only or self.nodes[0]
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
@@ -79,8 +79,8 @@ class LaunchRecord:
         fields = json.loads(text)
         for part in ("nodes", "reserve"):
             fields[part] = tuple(map(_node_of, fields[part]))
-        if keeper := fields.get("book_keeper"):
-            fields["book_keeper"] = _node_of(keeper)
+        if keeper := fields.get("head_only"):
+            fields["head_only"] = _node_of(keeper)
         return cls(**fields | {"excluded": tuple(fields["excluded"])})
 
 

@@ -34,7 +34,7 @@ class Job:
         The nodes kept in reserve.
     excluded
         Host names of the excluded nodes.
-    book_keeper
+    head_only
         The primary, if its devices are not in use; ``None``: it is the first of the nodes.
     """
 
@@ -42,7 +42,7 @@ class Job:
     nodes: tuple[NodeRecord, ...]
     reserve: tuple[NodeRecord, ...]
     excluded: tuple[str, ...] = ()
-    book_keeper: NodeRecord | None = None
+    head_only: NodeRecord | None = None
 
     def __repr__(self) -> str:
         parts = {
@@ -50,7 +50,7 @@ class Job:
             "on": self._names(self.nodes),
             "reserve": self._names(self.reserve),
             "excluded": self.excluded,
-            "book-keeper": [] if self.book_keeper is None else [self.book_keeper.hostname],
+            "head-only": [] if self.head_only is None else [self.head_only.hostname],
         }
         said = [f"{name} {', '.join(names)}" for name, names in parts.items() if names]
         return f"<Job: {'; '.join(said)}>"
@@ -77,7 +77,7 @@ class Job:
             return cls(local_session().launch, (NodeRecord(socket.gethostname(), "127.0.0.1", devices),), ())
         session = current_session()
         record = Control(session.client, session.endpoint, session.environment.launch).read_launch()
-        return cls(record.launch, record.nodes, record.reserve, record.excluded, record.book_keeper)
+        return cls(record.launch, record.nodes, record.reserve, record.excluded, record.head_only)
 
     def progress(self, step: float) -> None:
         """Report that the program has reached a step, counted over the whole job and not anew in each launch.
@@ -132,7 +132,7 @@ class Job:
     @property
     def primary(self) -> NodeRecord:
         """The node that runs the state server; it is never excluded, but may go on without its devices."""
-        return self.book_keeper or self.nodes[0]
+        return self.head_only or self.nodes[0]
 
     @staticmethod
     def _names(nodes: tuple[NodeRecord, ...]) -> list[str]:

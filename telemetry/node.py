@@ -18,8 +18,8 @@ from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.dumps.writing import Part, parts_of_nodes, write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
-from laggard.telemetry.nodes.anew import tell_if_anew
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
+from laggard.telemetry.nodes.restart_notice import tell_if_restarted
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
@@ -65,7 +65,7 @@ class NodeTelemetry:
         self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self._answer))
         self._keeper.start()
         had = "what it had read before is gone, but for what the primary has of it"
-        tell_if_anew(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}")
+        tell_if_restarted(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}")
         return self
 
     def __exit__(

@@ -68,8 +68,8 @@ class LinkReport:
 def stride_of(interval_s: float, max_intrusion: float) -> int:
     """Return how many intervals apart rounds must be so that they take no more than a share of the time."""
     # A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
-    meeting_s = REPEATS * BURST_S + _AROUND_BURSTS_S
-    return max(1, math.ceil(OVERHEAD * PARTNERS * meeting_s / (max_intrusion * interval_s)))
+    exchange_s = REPEATS * BURST_S + _AROUND_BURSTS_S
+    return max(1, math.ceil(OVERHEAD * PARTNERS * exchange_s / (max_intrusion * interval_s)))
 
 
 def newest_due(after: int, now_s: float, interval_s: float, seed: str) -> int:
@@ -111,7 +111,7 @@ class LinkCollector:
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
-        self._meetings = _Meetings(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
+        self._exchanges = _Exchanges(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
         self._thread.start()
@@ -144,7 +144,7 @@ class LinkCollector:
             self._prober.close()  # this launch is over
 
     def _probe_once(self, number: int) -> None:
-        partners = self._meetings.of_round(number)
+        partners = self._exchanges.of_round(number)
         if partners is None:
             return
         addresses, n_bytes = self._board.terms()
@@ -179,7 +179,7 @@ def tell_failure(error: NoInterfaceError) -> None:
     )
 
 
-class _Meetings:
+class _Exchanges:
     """The partners of one node, round by round; rounds are asked for in order, and some are left out."""
 
     def __init__(self, rounds: Iterator[list[list[Pair]]], host: str) -> None:

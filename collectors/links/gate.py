@@ -7,19 +7,19 @@ import time
 from typing import NamedTuple
 
 PINGS, BURSTS, DONE = range(3)
-"""The parts of a meeting of two nodes."""
+"""The parts of an exchange of two nodes."""
 
 
 class Step(NamedTuple):
-    """A moment of the schedule: a round, a meeting of two nodes in it, and a part of that."""
+    """A moment of the schedule: a round, an exchange of two nodes in it, and a part of that."""
 
     round: int
-    meeting: int
+    exchange: int
     part: int
 
 
 def has_passed(now: Step, asked: Step) -> bool:
-    """Return whether a node that is at ``now`` has left the meeting that somebody else is in."""
+    """Return whether a node that is at ``now`` has left the exchange that somebody else is in."""
     return now[:2] > asked[:2] and asked.part != DONE
 
 
@@ -41,7 +41,7 @@ class Gate:
     def wait(self, step: Step, until_s: float) -> bool:
         """Wait for a step until ``until_s`` on the monotonic clock; return whether the node is there, and not past it.
 
-        Whoever is done stays done in later meetings.
+        Whoever is done stays done in later exchanges.
         """
         with self._changed:
             if step.round > self._called:

@@ -57,11 +57,11 @@ class LinkProber:
     ) -> LinkRound:
         """Meet the partners in order, and return what was measured."""
         found = LinkRound()
-        for meeting, partner in enumerate(partners):
+        for exchange, partner in enumerate(partners):
             if partner is None or partner not in addresses:  # none at all, or one that is not ready yet
                 continue
             try:
-                transfer, latency_s = self._meet(number, meeting, addresses[partner], n_bytes)
+                transfer, latency_s = self._exchange(number, exchange, addresses[partner], n_bytes)
             except TimeoutError:
                 found.failures[partner] = "no answer in time"
             except OSError as error:
@@ -74,9 +74,9 @@ class LinkProber:
         self._gate.reach(Step(number, len(partners), DONE))
         return found
 
-    def _meet(self, number: int, meeting: int, partner: Address, n_bytes: int) -> tuple[Transfer | None, float]:
+    def _exchange(self, number: int, exchange: int, partner: Address, n_bytes: int) -> tuple[Transfer | None, float]:
         """Return what the transfers and the round trips took; no transfer if the partner is elsewhere."""
-        pings, bursts, done = (Step(number, meeting, part) for part in (PINGS, BURSTS, DONE))
+        pings, bursts, done = (Step(number, exchange, part) for part in (PINGS, BURSTS, DONE))
         self._gate.reach(pings)
         with LinkCall(self._address, partner, self._key) as call:
             if not call.wait(pings):

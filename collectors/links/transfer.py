@@ -32,7 +32,7 @@ TRANSFER_S = 10.0
 WAIT_S = 15.0
 """How long a node waits for its partner: longer than a transfer may take, since the partner may be in one."""
 LONGEST_S = 1.0
-"""Once a meeting's transfers have taken this long, there are no more repeats."""
+"""Once an exchange's transfers have taken this long, there are no more repeats."""
 MAX_CALLERS = 8
 MAX_BYTES = 64 << 20
 # What a NIC carries beside the payload: headers, and the acknowledgements of the transfer in the other direction.

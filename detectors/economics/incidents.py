@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import share_lost
-from laggard.detectors.economics.restart_decision import PHASE_MARGIN, Decision, Incident, Past, Stakes, decide
+from laggard.detectors.economics.restart_decision import PHASE_MARGIN, Decision, Incident, Past, Tradeoff, decide
 from laggard.detectors.evidence import Reason, Subject, WellAgain
 
 _REMEMBERED = 8  # lengths of incidents; also over how many rounds a slowdown is smoothed
@@ -157,7 +157,13 @@ class Incidents:
         )
 
     def decide(
-        self, subject: Subject, stakes: Stakes, now_s: float, why_not: Reason | None = None, *, holds_up: bool = True
+        self,
+        subject: Subject,
+        tradeoff: Tradeoff,
+        now_s: float,
+        why_not: Reason | None = None,
+        *,
+        holds_up: bool = True,
     ) -> Decision:
         """Return whether to restart for an open incident: not twice, and not if there is a reason not to."""
         # `holds_up`: whether the job waits for the device.
@@ -165,7 +171,7 @@ class Incidents:
         if each.is_asked:
             why_not = Reason("asked before")
         past = self._past(each, now_s)
-        decision = decide(self.incident(subject), past, stakes)
+        decision = decide(self.incident(subject), past, tradeoff)
         if why_not is not None:
             decision = Decision(restart=False, in_s=math.inf, why=why_not)
         each.stays = math.isinf(decision.in_s) or (past.expects_end and not decision.restart)
@@ -178,13 +184,13 @@ class Incidents:
         """Let a restart be asked for once more."""
         self._open[subject].is_asked = False
 
-    def join(self, subject: Subject, stakes: Stakes, now_s: float) -> bool:
+    def join(self, subject: Subject, tradeoff: Tradeoff, now_s: float) -> bool:
         """Return whether to leave out a device in a restart that is made for another: if it is half-way to its own."""
         each = self._open[subject]
         if each.stays or each.is_asked:
             return False
         past, incident = self._past(each, now_s), self.incident(subject)
-        joins = decide(replace(incident, lost_s=2 * incident.lost_s), past, stakes).restart
+        joins = decide(replace(incident, lost_s=2 * incident.lost_s), past, tradeoff).restart
         if joins:
             self._note_asked(each, past)
         return joins

@@ -28,7 +28,7 @@ _UNMEASURED_S = 600.0  # what a restart to find out is taken to cost at least as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stakes:
+class Tradeoff:
     """What a restart costs at this moment, and what there is to gain."""
 
     cost: RestartCost  # the cost, and the remaining time if it is known
@@ -84,23 +84,23 @@ class Decision:
     why: Reason | None = None  # why it is not a matter of time alone; `None` if it is
 
 
-def decide(incident: Incident, past: Past, stakes: Stakes) -> Decision:
+def decide(incident: Incident, past: Past, tradeoff: Tradeoff) -> Decision:
     """Decide whether to restart without a device that is slow."""
-    cost_s, slowdown = stakes.cost.cost_s, incident.slowdown
+    cost_s, slowdown = tradeoff.cost.cost_s, incident.slowdown
     if not cost_s and not incident.at_times:
         return Decision(restart=True, in_s=0.0)
-    if stakes.shrinking_loses(slowdown):
-        n_nodes = stakes.n_nodes or 0
+    if tradeoff.shrinking_loses(slowdown):
+        n_nodes = tradeoff.n_nodes or 0
         return _never(Reason("no reserve", (n_nodes, n_nodes - 1)))
-    if not stakes.cost.can_pay(slowdown):
-        return _never(Reason("too little time left", (stakes.cost.remaining_s or 0.0,)))
+    if not tradeoff.cost.can_pay(slowdown):
+        return _never(Reason("too little time left", (tradeoff.cost.remaining_s or 0.0,)))
     share = share_lost(slowdown)
     if share <= 0:
         return _never(Reason("as fast as ever"))
-    if slowdown < stakes.min_slowdown:
+    if slowdown < tradeoff.min_slowdown:
         return _never(Reason("as slow as peers"))
     alone_s, why = (math.inf, None) if incident.at_times else _alone_in_s(incident, past, cost_s, share)
-    together_s = _together_in_s(incident, past, stakes, share)
+    together_s = _together_in_s(incident, past, tradeoff, share)
     if together_s < alone_s:
         alone_s, why = together_s, Reason("lost much together")
     return Decision(alone_s <= 0, alone_s, why)
@@ -117,12 +117,12 @@ def _alone_in_s(incident: Incident, past: Past, cost_s: float, share: float) -> 
     return due_s, None if due_s else Reason("likely to lose more")
 
 
-def _together_in_s(incident: Incident, past: Past, stakes: Stakes, share: float) -> float:
+def _together_in_s(incident: Incident, past: Past, tradeoff: Tradeoff, share: float) -> float:
     """Return how long until the losses of all incidents together are reason enough."""
     if past.is_programs_own or not (past.n_passed or incident.at_times):
         return math.inf
-    cost_s = max(_LEAST_TOGETHER_S if stakes.is_measured else _UNMEASURED_S, stakes.cost.cost_s)
-    lost_s, remaining_s = past.lost_s + incident.lost_s, stakes.cost.remaining_s
+    cost_s = max(_LEAST_TOGETHER_S if tradeoff.is_measured else _UNMEASURED_S, tradeoff.cost.cost_s)
+    lost_s, remaining_s = past.lost_s + incident.lost_s, tradeoff.cost.remaining_s
     span_s = max(past.span_s, incident.span_s)
     if remaining_s is not None and lost_s * remaining_s < cost_s * span_s:
         return math.inf  # at this rate the rest of the job will not lose as much

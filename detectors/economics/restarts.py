@@ -12,7 +12,7 @@ from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.incidents import Incidents, key_of
 from laggard.detectors.economics.launch_cost import LaunchCost
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.economics.restart_decision import Decision, Incident, Stakes
+from laggard.detectors.economics.restart_decision import Decision, Incident, Tradeoff
 from laggard.detectors.errors import StateVersionError
 from laggard.detectors.evidence import Evidence, Price, Reason, StillSlow, Subject, Weighed
 from laggard.detectors.verdict import Severity, Verdict
@@ -90,7 +90,7 @@ class Restarts:
     ) -> list[Verdict]:
         """Return the round's verdicts: those given, with what to do about them, and those on open incidents."""
         price = self._price(now_s)
-        stakes = self._stakes(price, grounds.min_slowdown, now_s)
+        tradeoff = self._tradeoff(price, grounds.min_slowdown, now_s)
         slowdowns = {subject: self._slowdown(subject, grounds.episodes, judged) for subject in self._incidents.open}
         known = {
             subject: 1.0 if slowdown is not None and slowdown < grounds.min_slowdown else slowdown  # costs nothing
@@ -105,7 +105,7 @@ class Restarts:
             if not price.cost_s:
                 self._incidents.ask_again(subject)
         found += [verdict for verdict in verdicts if not _is_incident(verdict)]
-        for subject, decision in self._decisions({*new, *known}, stakes, grounds, now_s).items():
+        for subject, decision in self._decisions({*new, *known}, tradeoff, grounds, now_s).items():
             incident = self._incidents.incident(subject)
             in_s = None if math.isinf(decision.in_s) else 0.0 if decision.restart else decision.in_s
             weighed = Weighed(price, incident.lost_s, incident.slow_s, in_s, now_s, decision.why)
@@ -127,7 +127,7 @@ class Restarts:
         self._newest[subject] = verdict
 
     def _decisions(
-        self, judged: Collection[Subject], stakes: Stakes, grounds: Grounds, now_s: float
+        self, judged: Collection[Subject], tradeoff: Tradeoff, grounds: Grounds, now_s: float
     ) -> dict[Subject, Decision]:
         """Decide on the open incidents; a restart leaves out others as well, as far as there are reserves."""
         incidents = self._incidents
@@ -135,12 +135,12 @@ class Restarts:
         for subject in [each for each in incidents.open if each in judged]:
             why_not = grounds.why_not(self._newest[subject])
             found[subject] = incidents.decide(
-                subject, stakes, now_s, why_not, holds_up=grounds.holds_up or why_not is None
+                subject, tradeoff, now_s, why_not, holds_up=grounds.holds_up or why_not is None
             )
         hosts = {host for (host, _), decision in found.items() if decision.restart}
         for subject, decision in found.items():
-            has_room = subject[0] in hosts or stakes.n_reserve is None or len(hosts) < stakes.n_reserve
-            if hosts and has_room and not decision.restart and incidents.join(subject, stakes, now_s):
+            has_room = subject[0] in hosts or tradeoff.n_reserve is None or len(hosts) < tradeoff.n_reserve
+            if hosts and has_room and not decision.restart and incidents.join(subject, tradeoff, now_s):
                 hosts.add(subject[0])
                 found[subject] = Decision(restart=True, in_s=0.0, why=Reason("made anyway"))
         return found
@@ -148,12 +148,12 @@ class Restarts:
     def _price(self, now_s: float) -> Price:
         return self._cost.price(now_s) if self.given is None else Price(self.given.cost_s)
 
-    def _stakes(self, price: Price, min_slowdown: float, now_s: float) -> Stakes:
+    def _tradeoff(self, price: Price, min_slowdown: float, now_s: float) -> Tradeoff:
         launch, cost = self._launch, self.given
         if cost is None:
             remaining_s = None if launch.ends_s is None or launch.ends_s < now_s else launch.ends_s - now_s
             cost = RestartCost(price.cost_s, remaining_s)
-        return Stakes(
+        return Tradeoff(
             cost=cost,
             is_measured=price.source != "assumed",
             n_nodes=len(launch.nodes) if launch.nodes else None,

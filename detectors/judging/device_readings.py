@@ -80,7 +80,7 @@ class DeviceReadings(Analysis):
 
     def begin(self, launch: LaunchRecord) -> None:
         """Note which nodes are out: what was kept of them is forgotten."""
-        keeper = () if launch.book_keeper is None else (launch.book_keeper.hostname,)
+        keeper = () if launch.head_only is None else (launch.head_only.hostname,)
         self._excluded = (*launch.excluded, *keeper)
 
     @property

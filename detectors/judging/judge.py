@@ -18,7 +18,7 @@ from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.detectors.evidence import Reason
 from laggard.detectors.judging.declared_phases import DeclaredPhases
-from laggard.detectors.judging.keeping import Keeper, Keeps
+from laggard.detectors.judging.history_store import HistoryStore, Keeps
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
 from laggard.detectors.verdict import Verdict
@@ -120,7 +120,7 @@ class Judge:
         self._analysis = analysis  # compares the readings
         self._restarts = restarts  # weighs what slow devices cost; `None`: what is found is only reported
         # Where what is known is kept from launch to launch, and under which name; an empty one: nowhere
-        self._keeper = keeper or Keeper(None)
+        self._keeper = keeper or HistoryStore(None)
         self._key = key
         self._phases = DeclaredPhases()
         self._read_signs: ReadSigns = lambda: None

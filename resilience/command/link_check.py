@@ -73,8 +73,8 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
 
 
 def _measured(ask: Ask, listens: Mapping[str, object], silent: Mapping[str, str]) -> LinkCheck:
-    meetings = circle(sorted(listens), PARTNERS)
-    partners = {host: [_partner(host, pairs) for pairs in meetings] for host in listens}
+    exchanges = circle(sorted(listens), PARTNERS)
+    partners = {host: [_partner(host, pairs) for pairs in exchanges] for host in listens}
     n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
     for number in range(2):  # the first only to choose the number of bytes
         terms = {"round": number, "addresses": listens, "n_bytes": n_bytes}

@@ -31,7 +31,7 @@ from laggard.resilience.controller.controller import Controller
 from laggard.resilience.controller.detection import Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
-from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision.options import JobOptions
@@ -81,9 +81,9 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.primary, as_typed)
-    book_keeper = isinstance(allocation, RayAllocation) and allocation.book_keeper
+    head_only = isinstance(allocation, RayAllocation) and allocation.head_only
     varies = options.manager(os.environ) in {"slurm", "ray"}
-    settings = options.settings(max(1, len(allocation.nodes) - book_keeper), varies=varies)
+    settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies)
     ray_port = _ray_port(options, allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
@@ -91,7 +91,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     signals.listen()
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)
     there = [node for node in allocation.nodes if node.hostname not in missing]
-    options.check_devices(there[1 if book_keeper else 0 :])
+    options.check_devices(there[1 if head_only else 0 :])
     detection.check(there)
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
@@ -107,7 +107,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             per_device=options.per_device,
             heartbeat_timeout_s=options.heartbeat_timeout_s,
             ends_s=options.ends_s(time.time(), slurm_time_left_s()),
-            book_keeper=book_keeper,
+            head_only=head_only,
             checkpoints=checkpoints,
             preload=preload,
             leaves=leaves_of_job(groups),
@@ -155,9 +155,11 @@ def _job_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.@-]", "_", name)
 
 
-def _state_keeper(options: JobOptions, directory: Path, job: str, address: str, account: Account) -> StateKeeper:
+def _state_supervisor(
+    options: JobOptions, directory: Path, job: str, address: str, account: Account
+) -> StateSupervisor:
     try:
-        return StateKeeper(
+        return StateSupervisor(
             directory,
             job=job,
             host=LOOPBACK if is_loopback(address) else address,
@@ -181,7 +183,7 @@ def _run_job(
     signals: StopSignals,
 ) -> int:
     account = Account()
-    keeper = _state_keeper(options, folders.state, job, allocation.nodes[0].address, account)
+    keeper = _state_supervisor(options, folders.state, job, allocation.nodes[0].address, account)
     telemetry = plan.telemetry
     card = JobBegan(job, folders.id, tuple(plan.command), tuple(allocation.nodes), telemetry.level, telemetry.port)
     controller: Controller | None = None

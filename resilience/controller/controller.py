@@ -31,7 +31,7 @@ from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
 from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.shard_servers import ShardServers
-from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.decision import wording
@@ -47,8 +47,8 @@ from laggard.resilience.decision.events import (
     NodeLost,
     NodeReturned,
     NodesAccused,
+    NodesDrained,
     NodesMissing,
-    NodesWithheld,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -86,7 +86,7 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     NodeReturned: "node lost",
     NodeJoined: "node lost",
     NodeLeaving: "node lost",
-    NodesWithheld: "node lost",
+    NodesDrained: "node lost",
     NodesMissing: "node lost",
     GrowthPays: "growth",
 }
@@ -99,7 +99,7 @@ class Controller:
         self,
         plan: JobPlan,
         allocation: Allocation,
-        keeper: StateKeeper,
+        keeper: StateSupervisor,
         account: Account,
         record: Path | None = None,
         missing: Mapping[str, str] | None = None,
@@ -170,9 +170,9 @@ class Controller:
                 self._clock.now_s(),
                 strikes,
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
-                book_keeper=self._plan.book_keeper,
+                head_only=self._plan.head_only,
                 missing=self._missing,
-                withheld=self._manager.words,
+                drained=self._manager.words,
             )
             exit_code = self._end(begun) if isinstance(begun, End) else self._run_launches(begun)
             failed = exit_code != 0
@@ -241,7 +241,7 @@ class Controller:
         """Do about an event what the policy says; return the exit code if the job has ended."""
         _log.debug("event: %s", event)
         if isinstance(event, NodeLost | NodesAccused | ProgramFailed | ProgramHung):
-            self._withhold_reserve(event)
+            self._drain_reserve(event)
         if isinstance(event, NodeLost | NodesAccused):
             self._exclude_slow_reserve()
         lost = event.host if isinstance(event, NodeLost) else None
@@ -272,7 +272,7 @@ class Controller:
                 self._account.tell("joined", text, "bold green")
             case NodeLeaving():
                 self._account.tell("leaving", text, "bold yellow")
-            case NodesWithheld():
+            case NodesDrained():
                 self._account.tell("reserve", text, "bold yellow")
             case _:
                 self._account.tell("stays", f"no relaunch: {text}", "bold yellow")
@@ -283,19 +283,19 @@ class Controller:
         _log.debug("decision (progressed: %s): %s", progressed, decision)
         return decision
 
-    def _withhold_reserve(self, event: Event) -> None:
+    def _drain_reserve(self, event: Event) -> None:
         """Take nodes that are down or drained out of the reserve before one of them is swapped in."""
         if self._plan.settings.resilient and self._roster.reserve:
             if not isinstance(event, NodeLost):  # then it was asked just now
                 self._ask_manager()
-            if (withheld := self._withheld()) and isinstance(decision := self._decide(withheld), Report):
+            if (drained := self._drained()) and isinstance(decision := self._decide(drained), Report):
                 self._account.tell("reserve", wording.reason(decision.reason), "bold yellow")
                 self._set_status(decision.status)
 
-    def _withheld(self) -> NodesWithheld | None:
+    def _drained(self) -> NodesDrained | None:
         words = self._words()
         found = tuple(words[host] for host in self._roster.reserve if host in words)
-        return NodesWithheld(found) if found else None
+        return NodesDrained(found) if found else None
 
     def _words(self) -> Mapping[str, NodeWord]:
         """Return what is wrong with which node, as those say who give the nodes."""
@@ -353,7 +353,7 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
-        if changed := self._withheld() or self._membership.next_event(self._roster) or self._returned():
+        if changed := self._drained() or self._membership.next_event(self._roster) or self._returned():
             return changed
         if self._growth.pays(self._roster, self._launches):
             return GrowthPays()

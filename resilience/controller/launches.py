@@ -30,7 +30,7 @@ from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.shard_servers import IN_MEMORY, CheckpointOptions, ShardServers
-from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
@@ -77,7 +77,7 @@ class JobPlan:
     # How long an agent may be silent before its node is lost; `None`: as long as the cluster says
     heartbeat_timeout_s: float | None = None
     ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
-    book_keeper: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
+    head_only: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     preload: Preload = None  # what warm processes load; `None`: there are none
     # The leaf switches of nodes, by host name; not all of these nodes need be the job's
@@ -92,7 +92,7 @@ class Launches:
         plan: JobPlan,
         nodes: Sequence[NodeRecord],
         cluster: Cluster,
-        keeper: StateKeeper,
+        keeper: StateSupervisor,
         records: Records,
         reserve: Reserve,
         hangs: Hangs,
@@ -367,7 +367,7 @@ class Launches:
             ends_s=self._plan.ends_s,
             commits=self._signs_at_start[0],
             step=None if math.isinf(self._best_step) else self._best_step,
-            book_keeper=replace(self._primary, devices=()) if roster.is_book_keeper else None,
+            head_only=replace(self._primary, devices=()) if roster.is_head_only else None,
             leaves={host: leaf for host, leaf in self._plan.leaves.items() if host in roster.active},
         )
 

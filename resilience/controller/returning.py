@@ -38,7 +38,7 @@ LONGEST_WAIT_S = 300.0
 # A node that was back for this long is started at once again when it is lost.
 GOOD_RUN_S = 600.0
 # Loading a driver and compiling the probe takes most of it; longer than the interval between two readings.
-EXAMINATION_DEADLINE_S = 90.0
+HEALTH_CHECK_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 2.0
 
 
@@ -95,12 +95,12 @@ class _Attempt:
 
 
 @dataclass(slots=True)
-class _Examination:
+class _HealthCheck:
     """Is a node that would come back fit? Its state is compared with the job's start, and its devices are probed."""
 
     node: Node
     began_s: float = field(default_factory=time.time)  # as the readings have it
-    due_s: float = field(default_factory=lambda: time.monotonic() + EXAMINATION_DEADLINE_S)
+    due_s: float = field(default_factory=lambda: time.monotonic() + HEALTH_CHECK_DEADLINE_S)
 
     def faults(self, reserve: Reserve, roster: Roster) -> tuple[Finding, ...] | None:
         """Return what speaks against the node, empty if nothing; None while it is not known."""
@@ -126,7 +126,7 @@ class _Absent:
     back_s: float = 0.0  # at which it came back last
     trouble: Trouble | None = None  # why the last attempt failed
     attempt: _Attempt | None = None
-    examination: _Examination | None = None
+    health_check: _HealthCheck | None = None
 
 
 class Returning:
@@ -149,7 +149,7 @@ class Returning:
         self._clock = clock  # says when a quarantine is over
         self._known: dict[str, _Absent] = {}
         self._away: dict[str, _Absent] = {}
-        self._quarantined: dict[str, _Examination] = {}
+        self._quarantined: dict[str, _HealthCheck] = {}
 
     def bring_back(self, host: str) -> None:
         """Begin to bring back a node that was removed from the cluster."""
@@ -162,7 +162,7 @@ class Returning:
         self._away[host] = absent
 
     def next_event(
-        self, roster: Roster, quarantine_s: float, withheld: Collection[str] = (), *, urgent: bool
+        self, roster: Roster, quarantine_s: float, drained: Collection[str] = (), *, urgent: bool
     ) -> NodeReturned | None:
         """Do what is due, and return a node that is back; it is in the cluster then."""
         for host, absent in list(self._away.items()):
@@ -171,11 +171,11 @@ class Returning:
             if (faults := self._advance(absent, roster)) is not None:
                 del self._away[host]
                 return NodeReturned(host, faults)
-        return self._after_quarantine(roster, quarantine_s, withheld)
+        return self._after_quarantine(roster, quarantine_s, drained)
 
     def close(self) -> None:
         """End the agents of nodes that are not back yet."""
-        nodes = [absent.examination.node for absent in self._away.values() if absent.examination]
+        nodes = [absent.health_check.node for absent in self._away.values() if absent.health_check]
         for node in nodes:
             node.agent.close()
         for node in nodes:
@@ -184,8 +184,8 @@ class Returning:
 
     def _advance(self, absent: _Absent, roster: Roster) -> tuple[Finding, ...] | None:
         """Take a node a step further; return what speaks against it, which may be nothing, once it is back."""
-        if absent.examination is not None:
-            return self._examined(absent, absent.examination, roster)
+        if absent.health_check is not None:
+            return self._examined(absent, absent.health_check, roster)
         if absent.attempt is None:
             if time.monotonic() >= absent.due_s:
                 absent.tried_s = time.monotonic()
@@ -201,30 +201,30 @@ class Returning:
             return
         absent.record = self._record_of(absent.record.hostname)  # it may have answered for the first time
         node = self._cluster.connect(absent.record, attempt.agent)
-        absent.examination = self._examine(node)
+        absent.health_check = self._examine(node)
 
-    def _examined(self, absent: _Absent, examination: _Examination, roster: Roster) -> tuple[Finding, ...] | None:
-        node = examination.node
+    def _examined(self, absent: _Absent, health_check: _HealthCheck, roster: Roster) -> tuple[Finding, ...] | None:
+        node = health_check.node
         if node.agent.gone:
-            absent.examination = None
+            absent.health_check = None
             node.agent.kill()
             self._put_off(absent, Trouble())
             return None
-        faults = examination.faults(self._reserve, roster)
+        faults = health_check.faults(self._reserve, roster)
         if faults is None or not self._cluster.may_return(absent.record):
             return None
-        absent.examination = None
+        absent.health_check = None
         absent.trouble = None
         absent.back_s = time.monotonic()
         self._cluster.take_back(node)
         return faults
 
-    def _after_quarantine(self, roster: Roster, quarantine_s: float, withheld: Collection[str]) -> NodeReturned | None:
+    def _after_quarantine(self, roster: Roster, quarantine_s: float, drained: Collection[str]) -> NodeReturned | None:
         now_s = self._clock.now_s()
         for exclusion in roster.excluded:
             node = self._cluster.nodes.get(exclusion.host)
             # What counts as lost although its agent is there has left the reserve at the resource manager's word.
-            due = exclusion.host not in withheld if exclusion.lost else now_s >= exclusion.until_s(quarantine_s)
+            due = exclusion.host not in drained if exclusion.lost else now_s >= exclusion.until_s(quarantine_s)
             if node is None or not due:
                 continue
             if exclusion.host not in self._quarantined:
@@ -237,10 +237,10 @@ class Returning:
     def _record_of(self, host: str) -> NodeRecord:
         return next(node for node in self._allocation.nodes if node.hostname == host)
 
-    def _examine(self, node: Node) -> _Examination:
+    def _examine(self, node: Node) -> _HealthCheck:
         node.checks.check(node.record.devices)  # not probed: the probe of the reserve does that, and more than once
         self._reserve.probe_node(node)
-        return _Examination(node)
+        return _HealthCheck(node)
 
     def _put_off(self, absent: _Absent, trouble: Trouble | None) -> None:
         wait_s = absent.backoff.next_s(0.0)

@@ -21,20 +21,20 @@ def begin(
     strikes: Sequence[Strike] = (),
     *,
     with_devices: frozenset[str] = frozenset(),
-    book_keeper: bool = False,
+    head_only: bool = False,
     missing: Collection[str] = (),
-    withheld: Collection[str] = (),
+    drained: Collection[str] = (),
 ) -> JobStatus | End:
     """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes."""
     # Nodes that were only lost are back, unless they are missing.
     quarantine_s = settings.quarantine_s
-    hosts, primary = hosts[1:] if book_keeper else hosts, hosts[0]
+    hosts, primary = hosts[1:] if head_only else hosts, hosts[0]
     known = [e for e in remembered if e.host in hosts and e.until_s(quarantine_s) > now_s - MEMORY_S]
     over = [e for e in known if e.until_s(quarantine_s) <= now_s]
     back = [e for e in known if e in over or (e.lost and strikes_of(e.host, strikes, now_s) < MAX_STRIKES)]
     excluded = tuple(replace(e, lost=False) for e in known if e not in back)
     out = {e.host for e in excluded}
-    last = {*(e.host for e in back), *withheld} - {primary, *out}
+    last = {*(e.host for e in back), *drained} - {primary, *out}
     good = (*(h for h in hosts if h not in out | last), *(h for h in hosts if h in last))
     served = {e.host: e.until_s(quarantine_s) for e in over if not e.lost}
     of_others = (strike for strike in strikes if strike.host not in served)

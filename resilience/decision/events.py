@@ -90,7 +90,7 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
-class NodesWithheld:
+class NodesDrained:
     """The manager of nodes in reserve says that they are down or drained."""
 
     words: tuple[NodeWord, ...]
@@ -98,7 +98,7 @@ class NodesWithheld:
 
 @dataclass(frozen=True, slots=True)
 class NodeReturned:
-    """A node that was lost or withheld is well again, or the quarantine of one is over, and its devices were probed."""
+    """A node that was lost or drained is well again, or the quarantine of one is over, and its devices were probed."""
 
     host: str
     faults: tuple[Finding, ...] = ()  # what was found when it was examined
@@ -136,7 +136,7 @@ Event = (
     | ProgramHung
     | NodesAccused
     | NodeLost
-    | NodesWithheld
+    | NodesDrained
     | NodeReturned
     | NodeJoined
     | NodeLeaving
@@ -154,7 +154,7 @@ ReasonPart = (
     | ProgramEnded
     | ProgramHung
     | NodeLost
-    | NodesWithheld
+    | NodesDrained
     | NodeReturned
     | NodeJoined
     | NodeLeaving

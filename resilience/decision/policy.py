@@ -4,7 +4,7 @@
 and the first limit that is reached ends the job instead. ``docs/restart.md`` shows both lists as tables, generated from
 these modules.
 
-The primary node is never excluded: accused, it goes on as the job's book-keeper, without its devices, if the other
+The primary node is never excluded: accused, it goes on as a head-only node, without its devices, if the other
 nodes are enough (`Case.sparing`). Its devices are used again before the job would end for want of nodes (`without`).
 If it is lost while the controller still runs, it is used again with a new cluster.
 """
@@ -60,7 +60,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
             relaunched_s=(*status.relaunched_s, now_s),
             launches_without_progress=0 if case.progressed else status.launches_without_progress + 1,
         )
-    if case.roster.is_book_keeper != after.roster.is_book_keeper:
+    if case.roster.is_head_only != after.roster.is_head_only:
         decision = replace(decision, new_cluster=True)  # Ray's head is started with or without its devices
     waits = too_few(settings, after) is not None and may_wait(settings, after)
     for limit in LIMITS:

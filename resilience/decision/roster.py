@@ -37,7 +37,7 @@ class Roster:
     """The nodes by host name.
 
     The primary holds State and the controller wherever it stands here. It is the first active node, or it is only the
-    job's book-keeper: in reserve, in quarantine, or in none of these if it cannot run programs.
+    job's head-only node: in reserve, in quarantine, or in none of these if it cannot run programs.
     """
 
     active: tuple[str, ...]  # nodes in use, and nodes to swap in
@@ -58,7 +58,7 @@ class Roster:
         return (self.primary, *(host for host in self.active if host != self.primary))
 
     @property
-    def is_book_keeper(self) -> bool:
+    def is_head_only(self) -> bool:
         """Whether the primary goes on without its devices."""
         return self.primary not in self.active
 

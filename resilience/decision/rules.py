@@ -9,7 +9,7 @@ from laggard.resilience.decision import events
 from laggard.resilience.decision.backoff import backoff_s
 from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.enough import is_enough, too_few, without
-from laggard.resilience.decision.events import Decision, End, JobStatus, NodesWithheld, ReasonPart, Relaunch, Report
+from laggard.resilience.decision.events import Decision, End, JobStatus, NodesDrained, ReasonPart, Relaunch, Report
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
@@ -60,12 +60,12 @@ def _drop_lost(case: Case) -> Report:
     return Report(after, (case.event, Fact("unused")))
 
 
-def _withhold(case: Case) -> Report:
+def _drain(case: Case) -> Report:
     """Take nodes out of the reserve, until the resource manager has nothing against them; no strike."""
     words = tuple(word for word in case.event.words if word.host in case.roster.reserve)
     hosts = frozenset(word.host for word in words)
     roster = case.roster.without(hosts, len(case.roster.active), case.now_s, lost=True)
-    return Report(replace(case.status, roster=roster), (NodesWithheld(words),))
+    return Report(replace(case.status, roster=roster), (NodesDrained(words),))
 
 
 def _stay_out(case: Case, exclusion: Exclusion, why: ReasonPart) -> Report:
@@ -281,11 +281,11 @@ RULES: Sequence[Rule] = (
     ),
     Rule(events.NodeLost, "", "relaunch without it", _always, _without_lost),
     Rule(
-        events.NodesWithheld,
+        events.NodesDrained,
         "",
         "take them out of the reserve, until it says otherwise and they pass their probe",
         _always,
-        _withhold,
+        _drain,
     ),
     Rule(
         events.NodeReturned,

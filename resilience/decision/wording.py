@@ -220,7 +220,7 @@ def why_lost(of: WhyLost) -> str:
             return "Ray says that it is dead"
 
 
-def withheld(of: events.NodesWithheld) -> str:
+def drained(of: events.NodesDrained) -> str:
     """Return which nodes leave the reserve, and what their manager says of them."""
     hosts = abbreviated(sorted(word.host for word in of.words))
     leave = "leaves" if len(of.words) == 1 else "leave"
@@ -251,7 +251,7 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.ProgramEnded: lambda _: "the program ended with exit code 0",
     events.ProgramHung: hang,
     events.NodeLost: lost,
-    events.NodesWithheld: withheld,
+    events.NodesDrained: drained,
     events.NodeReturned: returned,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
     events.NodeLeaving: lambda of: node_word(of.word),

@@ -225,7 +225,7 @@ class RayAllocation(Unmanaged):
         )
         records = records_of([primary, *others], virtual_gpus)
         # Whether the primary offers neither, so that it only holds State and the controller
-        self.book_keeper = not primary.offers
+        self.head_only = not primary.offers
         self.ids = {record.hostname: node_id for node_id, record in records.items()}  # their IDs in Ray, by host name
         # All nodes, the primary first; those that have been taken in since come last
         self.nodes = tuple(records.values())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-Role = Literal["primary", "book-keeper", "in use", "reserve", "excluded", "waiting"]
+Role = Literal["primary", "head-only", "in use", "reserve", "excluded", "waiting"]
 
 DEVICE_READINGS: Mapping[str, str] = {
     "DeviceUtilization": "utilization_percent",
@@ -222,7 +222,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
 
 
 # The nodes that a user looks for come first.
-_ORDER: tuple[Role, ...] = ("excluded", "primary", "book-keeper", "in use", "reserve", "waiting")
+_ORDER: tuple[Role, ...] = ("excluded", "primary", "head-only", "in use", "reserve", "waiting")
 _IN_USE = ("primary", "in use")
 
 
@@ -234,7 +234,7 @@ def _roles(timeline: Timeline) -> dict[str, Role]:
     roles |= dict.fromkeys(newest.reserve, "reserve")
     roles |= dict.fromkeys(newest.nodes, "in use")
     primary = newest.primary or newest.nodes[0]
-    return roles | {primary: "primary" if primary in newest.nodes else "book-keeper"}
+    return roles | {primary: "primary" if primary in newest.nodes else "head-only"}
 
 
 def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:

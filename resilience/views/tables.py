@@ -54,7 +54,7 @@ _COLUMNS = {
 _SEVERITY = {"suspect": 1, "slow": 2, "very slow": 3, "faulty": 4}
 _STYLE: Mapping[Role, str] = {
     "primary": "bold",
-    "book-keeper": "dim",
+    "head-only": "dim",
     "in use": "",
     "reserve": "dim",
     "excluded": "red",

@@ -25,7 +25,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NodeError
-from laggard.telemetry.nodes.mailbox import ASK, PULSE, REPLY, Mailbox, hosts_that_listen, subscription
+from laggard.telemetry.nodes.mailbox import ASK, PING, REPLY, Mailbox, hosts_that_listen, subscription
 from laggard.telemetry.nodes.watch import NodeWatch
 
 _log = logging.getLogger("laggard.telemetry")
@@ -108,7 +108,7 @@ class NodeAnswerer:
         self._endpoint = endpoint
         self._host = host
         # Returns the answer to a question; a ValueError is sent back as the refusal. The question's `until_s` is the
-        # time on this node's monotonic clock until which the answer is waited for. A pulse is answered in the thread
+        # time on this node's monotonic clock until which the answer is waited for. A ping is answered in the thread
         # that listens, so that large answers do not delay it.
         self._answer = answer
         self._threads = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="telemetry-answer")
@@ -132,7 +132,7 @@ class NodeAnswerer:
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             _log.warning("ignored a malformed question: %s", error)
             return
-        if question.get("kind") == PULSE:
+        if question.get("kind") == PING:
             self._reply(reply_to, number, question)
         else:
             self._threads.submit(self._reply, reply_to, number, question)

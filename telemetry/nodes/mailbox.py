@@ -16,7 +16,7 @@ ASK = "telemetry-ask"
 REPLY = "telemetry-reply"
 SERVER_NAME = ""
 """Under this name the telemetry server answers, which is no node."""
-PULSE = "pulse"
+PING = "ping"
 """The kind of question that a node answers at once, whatever else it is busy with."""
 OPEN_WAIT_S = 1.0
 

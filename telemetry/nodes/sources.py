@@ -183,7 +183,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             return [asdict(each) for each in history.newest()]
         case "room":
             return history.samples.room()
-        case "pulse":
+        case "ping":
             dropped = history.samples.size().dropped
             return {"asked_s": question["asked_s"], "clock_s": time.time(), "dropped": dropped}
         case unknown:

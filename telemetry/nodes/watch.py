@@ -13,8 +13,8 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import KVStoreError
-from laggard.telemetry.nodes.mailbox import PULSE, Mailbox, hosts_that_listen
-from laggard.telemetry.nodes.pulse import NodeHealth, Pulse, PulseAnswer
+from laggard.telemetry.nodes.mailbox import PING, Mailbox, hosts_that_listen
+from laggard.telemetry.nodes.ping import NodeHealth, Ping, Pong
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -47,7 +47,7 @@ class NodeWatch:
         self._clock = clock  # returns monotonic time in seconds
         # Until when all answers have been read: what has come since then may just not have been read yet.
         self._read_until_s = clock()
-        self._pulses: dict[str, Pulse] = {}
+        self._pings: dict[str, Ping] = {}
         self._mailbox: Mailbox | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -65,8 +65,8 @@ class NodeWatch:
 
     def is_silent(self, host: str) -> bool:
         """Return whether a node has not answered for so long that it is asked in the background only."""
-        pulse = self._pulses.get(host)
-        return pulse is not None and pulse.has_waited(self._longest_s, self._read_until_s)
+        ping = self._pings.get(host)
+        return ping is not None and ping.has_waited(self._longest_s, self._read_until_s)
 
     def all_late(self, hosts: Collection[str]) -> bool:
         """Return whether these nodes all answer later than usual."""
@@ -80,12 +80,12 @@ class NodeWatch:
     def health(self) -> Mapping[str, NodeHealth]:
         """Return how each node is, by name."""
         with self._lock:
-            found = sorted(self._pulses.items())
-        return {host: pulse.health(self._read_until_s, self._longest_s) for host, pulse in found}
+            found = sorted(self._pings.items())
+        return {host: ping.health(self._read_until_s, self._longest_s) for host, ping in found}
 
     def _is_late(self, host: str) -> bool:
-        pulse = self._pulses.get(host)
-        return pulse is not None and pulse.is_late(self._read_until_s, self._longest_s)
+        ping = self._pings.get(host)
+        return ping is not None and ping.is_late(self._read_until_s, self._longest_s)
 
     def _watch(self) -> None:
         while not self._ended.is_set():
@@ -113,23 +113,23 @@ class NodeWatch:
         """Return the nodes to watch, and forget those that are none any more."""
         hosts = {*hosts_that_listen(self._client, self._endpoint), *self._expected()}
         with self._lock:
-            self._pulses = {host: self._pulses.get(host, Pulse()) for host in hosts}
+            self._pings = {host: self._pings.get(host, Ping()) for host in hosts}
         return sorted(hosts)
 
     def _ask(self, mailbox: Mailbox, hosts: Collection[str], *, every: bool) -> None:
-        """Ask nodes, all or those whose pulse is due; in several threads."""
+        """Ask nodes, all or those whose ping is due; in several threads."""
         now_s = self._clock()
         with self._lock:  # recorded before it is sent, since the answer may be there at once
-            known = [host for host in hosts if host in self._pulses]
-            asked = [host for host in known if every or self._pulses[host].is_due(now_s)]
-            self._pulses.update({host: self._pulses[host].ask(now_s) for host in asked})
+            known = [host for host in hosts if host in self._pings]
+            asked = [host for host in known if every or self._pings[host].is_due(now_s)]
+            self._pings.update({host: self._pings[host].ask(now_s) for host in asked})
         if not asked:
             return
-        received = set(mailbox.send({"kind": PULSE, "asked_s": now_s}, asked, self._longest_s))
+        received = set(mailbox.send({"kind": PING, "asked_s": now_s}, asked, self._longest_s))
         with self._lock:
             for host in asked:
-                if host in self._pulses:
-                    self._pulses[host] = self._pulses[host].sent(received=host in received)
+                if host in self._pings:
+                    self._pings[host] = self._pings[host].sent(received=host in received)
 
     def _take(self, mailbox: Mailbox) -> None:
         """Wait a little for an answer, and take all that have come."""
@@ -141,19 +141,19 @@ class NodeWatch:
 
     def _expects_answers(self, now_s: float) -> bool:
         with self._lock:
-            pulses = list(self._pulses.values())
-        return any(p.waiting_since_s is not None and not p.has_waited(self._longest_s, now_s) for p in pulses)
+            pings = list(self._pings.values())
+        return any(p.waiting_since_s is not None and not p.has_waited(self._longest_s, now_s) for p in pings)
 
     def _take_one(self, mailbox: Mailbox, wait_s: float) -> bool:
         try:
             if (reply := mailbox.take(wait_s)) is None:
                 return False
-            host, answer = str(reply["host"]), PulseAnswer.of(reply.get("answer"))
+            host, answer = str(reply["host"]), Pong.of(reply.get("answer"))
         except (KeyError, TypeError, ValueError, KVStoreError) as error:
             _log.warning("ignored an answer: %s", error)
             return True
         with self._lock:
-            if host in self._pulses:
-                pulse = self._pulses[host]
-                self._pulses[host] = pulse.take(answer, self._clock(), time.time(), self._longest_s)
+            if host in self._pings:
+                ping = self._pings[host]
+                self._pings[host] = ping.take(answer, self._clock(), time.time(), self._longest_s)
         return True

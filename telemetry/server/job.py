@@ -13,7 +13,7 @@ from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.errors import NoLaunchRecordError
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.events import Event, EventLog
-from laggard.telemetry.nodes.pulse import NodeHealth
+from laggard.telemetry.nodes.ping import NodeHealth
 from laggard.telemetry.nodes.watch import NodeWatch
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.handlers import Reach

@@ -24,8 +24,8 @@ from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import TelemetryServerError
 from laggard.telemetry.events import Event, EventLog, LaunchSpan, events_of_series
-from laggard.telemetry.nodes.anew import tell_if_anew
 from laggard.telemetry.nodes.bus import Listener, NodeAsker
+from laggard.telemetry.nodes.restart_notice import tell_if_restarted
 from laggard.telemetry.nodes.sources import LocalSource, NodesSource
 from laggard.telemetry.nodes.watch import NodeWatch
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
@@ -79,7 +79,7 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         rollups.trim()
         job.update()
 
-    tell_if_anew(session, TOKEN_FILE, "the telemetry server begins anew; it has what the nodes still have")
+    tell_if_restarted(session, TOKEN_FILE, "the telemetry server begins anew; it has what the nodes still have")
     with (
         Listener(session.client, [endpoint.key(ROLLUPS)], rollups.take),
         lost_answerer(session, rollups, asker, settings.dump_dir),

@@ -21,7 +21,7 @@ from laggard.kvstore.errors import StateDirectoryError
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.server.program import choose_program
 from laggard.kvstore.state.mapping import State
-from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.system.certificates import Authority
 
 DEADLINE_S = 60.0
@@ -85,7 +85,7 @@ def test_a_kept_server_beyond_loopback_is_encrypted_and_comes_back_with_the_same
     outside = [address for address in addresses if not is_loopback(address)]
     if not outside:
         pytest.skip("needs an address beyond loopback")
-    with StateKeeper(tmp_path / "state", job="a", host=outside[0], port=None) as keeper:
+    with StateSupervisor(tmp_path / "state", job="a", host=outside[0], port=None) as keeper:
         assert keeper.endpoint.encrypted
         assert ping(keeper.endpoint)
         os.kill(keeper.pid, signal.SIGKILL)

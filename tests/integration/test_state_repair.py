@@ -16,7 +16,7 @@ from laggard.kvstore.server.process import SNAPSHOT, StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.state.repair import repair
 from laggard.resilience.command.repair_state import repair_state
-from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from tests.waiting import wait_until
 
 COMMITS = 30
@@ -115,13 +115,13 @@ def test_a_lost_list_of_files_is_made_again(directory: Path) -> None:
 def test_a_log_that_is_damaged_at_its_beginning_goes_back_to_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("laggard.resilience.controller.state_server_keeper.FIRST_SNAPSHOT_S", 0.0)
-    monkeypatch.setattr("laggard.resilience.controller.state_server_keeper.PING_INTERVAL_S", 0.05)
+    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.FIRST_SNAPSHOT_S", 0.0)
+    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.PING_INTERVAL_S", 0.05)
     directory = tmp_path / "state"
     with StateServer.start(directory, job="a") as server, server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
         State(client, server.endpoint, 0).update({"a": 1, "b": b"x" * 1000})
-    with StateKeeper(directory, job="a", host="127.0.0.1") as keeper, keeper.endpoint.connect() as client:
+    with StateSupervisor(directory, job="a", host="127.0.0.1") as keeper, keeper.endpoint.connect() as client:
         wait_until(lambda: (directory / SNAPSHOT).exists())
         client.bgrewriteaof()
         wait_until(lambda: len(list((directory / "appendonlydir").glob("*.2.base.rdb"))) == 1)

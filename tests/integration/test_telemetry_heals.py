@@ -127,7 +127,7 @@ def test_a_node_that_hangs_is_asked_in_the_background_only_and_is_back_when_it_a
         assert {status for status, _, _ in answers} == {200}
         assert all("node1" in found for _, found, _ in answers)
         assert all("hanging" in missing for _, _, missing in answers)
-        assert kinds <= {"pulse"}, "a node that hangs is asked nothing but whether it is back"
+        assert kinds <= {"ping"}, "a node that hangs is asked nothing but whether it is back"
         assert health_of(served, "hanging")["lag_s"] > 1
 
         node.send_signal(signal.SIGCONT)
@@ -138,7 +138,7 @@ def test_a_node_that_hangs_is_asked_in_the_background_only_and_is_back_when_it_a
 def test_a_query_in_progress_gives_up_a_node_that_does_not_answer_its_pulse(
     state_server: StateServer, tmp_path: Path
 ) -> None:
-    """The deadline is far beyond the test's own: only the pulse can end the wait."""
+    """The deadline is far beyond the test's own: only the ping can end the wait."""
     endpoint = state_server.endpoint
     (tmp_path / "here").mkdir(mode=0o700)
     path = tmp_path / "here" / "endpoint.json"

@@ -16,7 +16,7 @@ from laggard.resilience.decision.events import (
     NodeLost,
     NodeReturned,
     NodesAccused,
-    NodesWithheld,
+    NodesDrained,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -53,7 +53,7 @@ events = st.one_of(
     st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
     st.builds(NodeLost, st.sampled_from(HOSTS)),
     st.builds(
-        lambda hosts: NodesWithheld(tuple(NodeWord("Slurm", host, "drained") for host in hosts)),
+        lambda hosts: NodesDrained(tuple(NodeWord("Slurm", host, "drained") for host in hosts)),
         st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3, unique=True),
     ),
     st.builds(NodeReturned, st.sampled_from(HOSTS), st.sampled_from([(), BAD])),

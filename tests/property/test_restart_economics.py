@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.incidents import Incidents
 from laggard.detectors.economics.restart_cost import RestartCost, share_lost
-from laggard.detectors.economics.restart_decision import Incident, Past, Stakes, decide
+from laggard.detectors.economics.restart_decision import Incident, Past, Tradeoff, decide
 
 SLOWDOWNS = st.floats(1.01, 20.0)
 COSTS_S = st.floats(1.0, 3600.0)
@@ -27,8 +27,8 @@ PASTS = st.builds(
     n_in_vain=st.integers(0, 3),
     is_programs_own=st.booleans(),
 )
-STAKES = st.builds(
-    Stakes,
+TRADEOFFS = st.builds(
+    Tradeoff,
     cost=st.builds(RestartCost, COSTS_S, st.none() | LENGTHS_S),
     is_measured=st.booleans(),
     n_nodes=st.none() | st.integers(1, 64),
@@ -41,28 +41,28 @@ def later(incident: Incident, seconds: float) -> Incident:
     return replace(incident, slow_s=incident.slow_s + seconds, lost_s=lost_s)
 
 
-@given(INCIDENTS, PASTS, STAKES)
-def test_a_decision_says_when_it_will_change(incident: Incident, past: Past, stakes: Stakes) -> None:
-    decision = decide(incident, past, stakes)
+@given(INCIDENTS, PASTS, TRADEOFFS)
+def test_a_decision_says_when_it_will_change(incident: Incident, past: Past, tradeoff: Tradeoff) -> None:
+    decision = decide(incident, past, tradeoff)
     assert decision.restart == (decision.in_s <= 0)
-    if math.isfinite(decision.in_s) and stakes.cost.remaining_s is None:
-        assert decide(later(incident, decision.in_s + 0.01), past, stakes).restart
+    if math.isfinite(decision.in_s) and tradeoff.cost.remaining_s is None:
+        assert decide(later(incident, decision.in_s + 0.01), past, tradeoff).restart
         if decision.in_s > 0.02:
-            assert not decide(later(incident, decision.in_s - 0.01), past, stakes).restart
+            assert not decide(later(incident, decision.in_s - 0.01), past, tradeoff).restart
 
 
-@given(INCIDENTS, PASTS, STAKES)
-def test_who_wants_a_restart_at_once_gets_it(incident: Incident, past: Past, stakes: Stakes) -> None:
-    assert decide(incident, past, replace(stakes, cost=RestartCost(0.0))).restart
+@given(INCIDENTS, PASTS, TRADEOFFS)
+def test_who_wants_a_restart_at_once_gets_it(incident: Incident, past: Past, tradeoff: Tradeoff) -> None:
+    assert decide(incident, past, replace(tradeoff, cost=RestartCost(0.0))).restart
 
 
-@given(INCIDENTS, PASTS, STAKES)
-def test_no_restart_is_made_that_cannot_earn_its_cost(incident: Incident, past: Past, stakes: Stakes) -> None:
-    cost, share = stakes.cost, share_lost(incident.slowdown)
-    fewer = stakes.n_reserve == 0 and (stakes.n_nodes or 1) > 1
-    if decide(incident, past, stakes).restart:
+@given(INCIDENTS, PASTS, TRADEOFFS)
+def test_no_restart_is_made_that_cannot_earn_its_cost(incident: Incident, past: Past, tradeoff: Tradeoff) -> None:
+    cost, share = tradeoff.cost, share_lost(incident.slowdown)
+    fewer = tradeoff.n_reserve == 0 and (tradeoff.n_nodes or 1) > 1
+    if decide(incident, past, tradeoff).restart:
         assert cost.remaining_s is None or share * cost.remaining_s >= cost.cost_s
-        assert not fewer or incident.slowdown > (stakes.n_nodes or 0) / ((stakes.n_nodes or 0) - 1)
+        assert not fewer or incident.slowdown > (tradeoff.n_nodes or 0) / ((tradeoff.n_nodes or 0) - 1)
 
 
 @given(SLOWDOWNS, st.floats(30.0, 3600.0), LENGTHS_S)
@@ -70,7 +70,7 @@ def test_one_incident_loses_at_most_two_and_a_half_times_as_much_as_one_who_know
     slowdown: float, cost_s: float, length_s: float
 ) -> None:
     share = share_lost(slowdown)
-    decision = decide(Incident(slowdown=slowdown, slow_s=0.0, lost_s=0.0), Past(), Stakes(cost=RestartCost(cost_s)))
+    decision = decide(Incident(slowdown=slowdown, slow_s=0.0, lost_s=0.0), Past(), Tradeoff(cost=RestartCost(cost_s)))
     restarts = decision.in_s < length_s
     lost_s = share * min(decision.in_s, length_s) + cost_s * restarts
     assert lost_s <= 2.5 * min(share * length_s, cost_s) * (1 + 1e-9)
@@ -81,11 +81,11 @@ def test_incidents_that_come_again_never_lose_more_than_three_times_the_cost_bef
     incidents: list[tuple[float, float]], cost_s: float
 ) -> None:
     memory, now_s, lost_s = Incidents(), 0.0, 0.0
-    stakes = Stakes(cost=RestartCost(cost_s))
+    tradeoff = Tradeoff(cost=RestartCost(cost_s))
     for length_s, slowdown in incidents:
         share, now_s = share_lost(slowdown), now_s + 3600.0
         memory.begin(("n", "0"), slowdown, Episode(now_s, slowdown, share), now_s, identity="GPU", place="0/0")
-        decision = memory.decide(("n", "0"), stakes, now_s)
+        decision = memory.decide(("n", "0"), tradeoff, now_s)
         lost_s += share * min(length_s, decision.in_s)
         assert lost_s <= 3 * cost_s * (1 + 1e-9)
         if decision.in_s <= length_s:

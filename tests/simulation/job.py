@@ -26,7 +26,7 @@ from laggard.resilience.agent.node_check import SHARED_MEMORY
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.controller import controller as controller_module
 from laggard.resilience.controller import launches as launches_module
-from laggard.resilience.controller import resource_manager, state_server_keeper
+from laggard.resilience.controller import resource_manager, state_server_supervisor
 from laggard.resilience.controller.launches import JobPlan
 from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.stop_signals import StopSignals
@@ -257,7 +257,7 @@ class Job:
         StopSignals().listen()
         account = _Listener(self)
         try:
-            with state_server_keeper.StateKeeper(self.directory, job="job", host="127.0.0.1") as keeper:
+            with state_server_supervisor.StateSupervisor(self.directory, job="job", host="127.0.0.1") as keeper:
                 job_plan = JobPlan(
                     ["train"],
                     plan.settings,
@@ -384,8 +384,8 @@ def simulated_world() -> Iterator[Path]:
             (program_module, "StderrTee", _StderrTee),
             (resource_manager, "ThreadPoolExecutor", Executor),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
-            (state_server_keeper, "StateServer", SimulatedServer),
-            (state_server_keeper, "oom_kills", lambda: 0),
+            (state_server_supervisor, "StateServer", SimulatedServer),
+            (state_server_supervisor, "oom_kills", lambda: 0),
             (hang, "MIN_RANK_S", MIN_SILENCE_S),
             (hang, "MIN_OUTSIDE_S", MIN_SILENCE_S),
             (controller_module, "decide", _watched(decide)),

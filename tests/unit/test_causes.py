@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from laggard.collectors.causes import RULES, UNKNOWN, cause_of
-from laggard.collectors.symptoms import Snapshot, Symptoms, missing_links
+from laggard.collectors.symptoms import DeviceStatus, Symptoms, missing_links
 
 SECOND_NS = 1e9
 # A healthy, busy device: nothing of it explains a slowness.
@@ -196,8 +196,8 @@ def test_a_broken_part_is_reported_before_a_hot_one_and_a_neighbour() -> None:
 
 
 def test_what_has_risen_is_the_difference_of_counters_that_both_snapshots_have() -> None:
-    before = Snapshot(5.0, {"held_by_heat_ns": 100.0, "ecc_corrected": 3.0, "temperature_c": 50.0})
-    after = Snapshot(
+    before = DeviceStatus(5.0, {"held_by_heat_ns": 100.0, "ecc_corrected": 3.0, "temperature_c": 50.0})
+    after = DeviceStatus(
         7.0, {"held_by_heat_ns": 160.0, "pcie_replays": 9.0, "temperature_c": 70.0}, frozenset({9, 4, os.getpid()})
     )
 

@@ -11,11 +11,11 @@ import pytest
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.incidents import Incidents
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.economics.restart_decision import Decision, Incident, Stakes
+from laggard.detectors.economics.restart_decision import Decision, Incident, Tradeoff
 from laggard.detectors.evidence import Reason, Subject, WellAgain
 
 BUSIER = Reason("busier", (88.0, 80.0))
-HUNDRED = Stakes(cost=RestartCost(100.0))
+HUNDRED = Tradeoff(cost=RestartCost(100.0))
 GPU: Subject = ("node1", "0")
 OTHER: Subject = ("node2", "0")
 
@@ -257,7 +257,7 @@ def slow_together(first: float, second: float, *, why_not: Reason | None = None,
         episode = Episode(0.0, slowdown, 1 - 1 / slowdown)
         identity = f"GPU-{subject[0]}"
         job.incidents.begin(subject, slowdown, episode, 0.0, identity=identity, place=identity)
-    job.incidents.decide(GPU, Stakes(cost=RestartCost(1e6)), 0.0, why_not)
+    job.incidents.decide(GPU, Tradeoff(cost=RestartCost(1e6)), 0.0, why_not)
     job.now_s = length_s
     job.incidents.advance({GPU: first, OTHER: second}, job.now_s)
     return job

@@ -133,7 +133,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         Go(ALONE, "without n3; the primary goes on alone"),
     ),
     (
-        "a slow primary goes on as the book-keeper, and the reserve takes its place",
+        "a slow primary goes on as a head-only node, and the reserve takes its place",
         RESILIENT,
         THREE,
         accused("n1"),
@@ -165,7 +165,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         Stay(ALONE, "no other node could take the place of n1"),
     ),
     (
-        "a book-keeper's devices are used again before there are none",
+        "a head-only node's devices are used again before there are none",
         EXHAUSTING,
         KEEPS_BOOKS,
         accused("n3"),
@@ -176,7 +176,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         ),
     ),
     (
-        "a book-keeper's devices are used again before the job ends",
+        "a head-only node's devices are used again before the job ends",
         RESILIENT,
         Roster(("n2", "n3"), (), out("n1"), primary="n1"),
         NodeLost("n3", WhyLost("ended")),
@@ -187,14 +187,14 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         ),
     ),
     (
-        "a book-keeper that is accused once more stays what it is",
+        "a head-only node that is accused once more stays what it is",
         EXHAUSTING,
         KEEPS_BOOKS,
         accused("n1"),
         Stay(KEEPS_BOOKS, "no accused node is in use"),
     ),
     (
-        "a book-keeper whose agent is lost is started anew, on a new cluster",
+        "a head-only node whose agent is lost is started anew, on a new cluster",
         EXHAUSTING,
         KEEPS_BOOKS,
         NodeLost("n1"),
@@ -699,10 +699,10 @@ def test_a_job_begins_without_the_devices_of_a_primary_that_is_remembered_as_slo
 
 def test_a_job_whose_primary_cannot_run_programs_begins_on_the_others() -> None:
     hosts = ("n1", "n2", "n3")
-    begun = begin(RESILIENT, hosts, (), NOW_S, book_keeper=True)
+    begun = begin(RESILIENT, hosts, (), NOW_S, head_only=True)
     assert begun == JobStatus(Roster(("n2", "n3"), primary="n1"), NOW_S)
     no_one = "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"
-    assert ended(begin(EXHAUSTING, ("n1",), (), NOW_S, book_keeper=True)) == Ended(69, no_one)
+    assert ended(begin(EXHAUSTING, ("n1",), (), NOW_S, head_only=True)) == Ended(69, no_one)
 
 
 def test_a_primary_without_devices_counts_only_where_the_job_began_without_any() -> None:

@@ -14,7 +14,7 @@ from laggard.collectors.probes import PROBE_NAMES
 from laggard.collectors.probes.base import Probe
 from laggard.collectors.probes.virtual import Gemm
 from laggard.collectors.probing import Probing, WarmUp, bus_turn
-from laggard.collectors.symptoms import Snapshot
+from laggard.collectors.symptoms import DeviceStatus
 from laggard.detectors import SlowGPUDetector
 
 
@@ -81,9 +81,9 @@ class Driver:
     def utilisation(self) -> int | None:
         return self.utilisation_percent
 
-    def snapshot(self, *, bus_in_use: bool = False) -> Snapshot:
+    def snapshot(self, *, bus_in_use: bool = False) -> DeviceStatus:
         del bus_in_use
-        return Snapshot(0.0, {"temperature_c": 63.4})
+        return DeviceStatus(0.0, {"temperature_c": 63.4})
 
     def is_idle(self) -> bool:
         return False

@@ -8,10 +8,10 @@ import pytest
 
 from laggard.detectors import wording
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.economics.restart_decision import Incident, Past, Stakes, decide
+from laggard.detectors.economics.restart_decision import Incident, Past, Tradeoff, decide
 
 NEVER = math.inf
-HUNDRED = Stakes(cost=RestartCost(100.0))
+HUNDRED = Tradeoff(cost=RestartCost(100.0))
 
 
 def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None = None) -> Incident:
@@ -20,38 +20,38 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
 
 
 @pytest.mark.parametrize(
-    ("present", "past", "stakes", "in_s", "why"),
+    ("present", "past", "tradeoff", "in_s", "why"),
     [
         # one incident
-        (incident(), Past(), Stakes(cost=RestartCost(0.0)), 0.0, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(0.0)), 0.0, ""),
         (incident(), Past(), HUNDRED, (200 / 3 - 8) / 0.2, ""),
         (incident(slow_s=1000.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(lost_s=67.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(slowdown=1.0, lost_s=500.0), Past(), HUNDRED, NEVER, "as fast as ever"),
         # what remains
-        (incident(slow_s=1000.0), Past(), Stakes(cost=RestartCost(100.0, remaining_s=499.0)), NEVER, "in the 499 s"),
-        (incident(slow_s=1000.0), Past(), Stakes(cost=RestartCost(100.0, remaining_s=501.0)), 0.0, "likely"),
-        (incident(), Past(), Stakes(cost=RestartCost(0.0, remaining_s=0.0)), 0.0, ""),
+        (incident(slow_s=1000.0), Past(), Tradeoff(cost=RestartCost(100.0, remaining_s=499.0)), NEVER, "in the 499 s"),
+        (incident(slow_s=1000.0), Past(), Tradeoff(cost=RestartCost(100.0, remaining_s=501.0)), 0.0, "likely"),
+        (incident(), Past(), Tradeoff(cost=RestartCost(0.0, remaining_s=0.0)), 0.0, ""),
         # fewer nodes
         (
             incident(1.33, 1000.0),
             Past(),
-            Stakes(cost=RestartCost(1.0), n_nodes=4, n_reserve=0),
+            Tradeoff(cost=RestartCost(1.0), n_nodes=4, n_reserve=0),
             NEVER,
             "do more than 3",
         ),
-        (incident(1.34, 1000.0), Past(), Stakes(cost=RestartCost(1.0), n_nodes=4, n_reserve=0), 0.0, "likely"),
+        (incident(1.34, 1000.0), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=4, n_reserve=0), 0.0, "likely"),
         (
             incident(1.99, 1000.0),
             Past(),
-            Stakes(cost=RestartCost(1.0), n_nodes=2, n_reserve=0),
+            Tradeoff(cost=RestartCost(1.0), n_nodes=2, n_reserve=0),
             NEVER,
             "do more than 1",
         ),
-        (incident(1.06, 1e4), Past(), Stakes(cost=RestartCost(1.0), n_nodes=16, n_reserve=0), NEVER, "16 nodes"),
-        (incident(1.06, 1e4), Past(), Stakes(cost=RestartCost(1.0), n_nodes=16, n_reserve=1), 0.0, "likely"),
-        (incident(1.06, 1e4), Past(), Stakes(cost=RestartCost(1.0), n_nodes=1, n_reserve=0), 0.0, "likely"),
-        (incident(1.06, 1.0), Past(), Stakes(cost=RestartCost(0.0), n_nodes=16, n_reserve=0), 0.0, ""),
+        (incident(1.06, 1e4), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=16, n_reserve=0), NEVER, "16 nodes"),
+        (incident(1.06, 1e4), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=16, n_reserve=1), 0.0, "likely"),
+        (incident(1.06, 1e4), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=1, n_reserve=0), 0.0, "likely"),
+        (incident(1.06, 1.0), Past(), Tradeoff(cost=RestartCost(0.0), n_nodes=16, n_reserve=0), 0.0, ""),
         # a phase
         (incident(slow_s=400.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 200.0, "looks like a phase"),
         (incident(slow_s=400.0), Past(n_passed=2, longest_s=400.0), HUNDRED, 0.0, "likely"),
@@ -68,21 +68,21 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
         (
             incident(),
             Past(n_passed=9, longest_s=50.0, lost_s=1791.0),
-            Stakes(cost=RestartCost(60.0), is_measured=False),
+            Tradeoff(cost=RestartCost(60.0), is_measured=False),
             5.0,
             "together",
         ),
         (
             incident(),
             Past(n_passed=9, longest_s=50.0, lost_s=992.0, span_s=10_000.0),  # a tenth of the time
-            Stakes(cost=RestartCost(100.0, remaining_s=999.0)),
+            Tradeoff(cost=RestartCost(100.0, remaining_s=999.0)),
             (200 / 3 - 8) / 0.2,
             "",
         ),
         (
             incident(),
             Past(n_passed=9, longest_s=50.0, lost_s=992.0, span_s=10_000.0),
-            Stakes(cost=RestartCost(100.0, remaining_s=1000.0)),
+            Tradeoff(cost=RestartCost(100.0, remaining_s=1000.0)),
             0.0,
             "together",
         ),
@@ -95,9 +95,9 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
     ],
 )
 def test_a_restart_is_due_when_its_row_says_so(
-    present: Incident, past: Past, stakes: Stakes, in_s: float, why: str
+    present: Incident, past: Past, tradeoff: Tradeoff, in_s: float, why: str
 ) -> None:
-    decision = decide(present, past, stakes)
+    decision = decide(present, past, tradeoff)
     assert decision.restart == (in_s == 0)
     assert decision.in_s == pytest.approx(in_s, abs=0.01)
     words = "" if decision.why is None else wording.reason(decision.why)

@@ -15,8 +15,8 @@ from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
 from laggard.detectors.evidence import Evidence, Slow
 from laggard.detectors.judging.groups import Groups
+from laggard.detectors.judging.history_store import HistoryStore, SectionKeeper
 from laggard.detectors.judging.judge import Judge
-from laggard.detectors.judging.keeping import Keeper, SectionKeeper
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.judging.section_readings import Condition, Probes, SectionReadings, Worker, worker_of
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
@@ -41,7 +41,7 @@ class Play:
         tags: Callable[[int], Mapping[str, str]] = lambda _: {},
         devices: bool = True,
     ) -> None:
-        keeper = Keeper(cast("State", kept)) if kept is not None else Keeper(None)
+        keeper = HistoryStore(cast("State", kept)) if kept is not None else HistoryStore(None)
         restarts = Restarts(RestartCost(cost_s))
         sections = SectionKeeper(keeper)
         sections.begin()

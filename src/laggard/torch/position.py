@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from laggard.torch.snapshot import random_states, restore_random_states
+from laggard.torch.training_state import random_states, restore_random_states
 
 
 class Position:

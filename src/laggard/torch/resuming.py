@@ -19,7 +19,7 @@ from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
-from laggard.torch.snapshot import (
+from laggard.torch.training_state import (
     blocks_in,
     bytes_in,
     from_blocks,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from laggard.collectors.absence import Absence, absence
 from laggard.collectors.cuda_errors import is_of_the_device
+from laggard.collectors.missing_gpus import MissingGPUs, why_missing
 from tests.fake_cupy.machine import Board, CUDARuntimeError, cupy_on
 
 
@@ -36,20 +36,22 @@ def driver(machine: Path) -> Path:
 
 
 def test_a_machine_without_gpus_of_nvidias_misses_none(tmp_path: Path) -> None:
-    assert absence({}, tmp_path) is None
+    assert why_missing({}, tmp_path) is None
 
 
 def test_a_process_that_asks_for_no_gpu_misses_none(machine: Path) -> None:
-    assert absence({"CUDA_VISIBLE_DEVICES": ""}, machine) is None
+    assert why_missing({"CUDA_VISIBLE_DEVICES": ""}, machine) is None
 
 
 def test_a_driver_that_is_not_loaded_is_a_fault_of_the_machine(machine: Path) -> None:
-    assert absence({}, machine) == Absence("2 NVIDIA GPUs on the bus, but their driver is not loaded", is_fault=True)
+    assert why_missing({}, machine) == MissingGPUs(
+        "2 NVIDIA GPUs on the bus, but their driver is not loaded", is_fault=True
+    )
 
 
 def test_a_container_without_device_files_says_nothing_about_the_gpus(driver: Path) -> None:
     (driver / "dev/nvidia0").unlink()
-    found = absence({}, driver)
+    found = why_missing({}, driver)
     assert found is not None
     assert "this process may use none: there is no /dev/nvidia0" in found.reason
     assert not found.is_fault
@@ -64,7 +66,7 @@ def test_a_missing_cupy_says_nothing_about_the_gpus(driver: Path, monkeypatch: p
         return real_import(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without_cupy)
-    found = absence({}, driver)
+    found = why_missing({}, driver)
     assert found is not None
     assert found.reason.endswith("(No module named 'cupy'): install laggard's extra cuda12 or cuda13")
     assert not found.is_fault
@@ -83,7 +85,7 @@ def test_a_driver_that_shows_no_gpu_is_a_fault_unless_it_is_too_old(
         import cupy
 
         monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", refuse)
-        found = absence({}, driver)
+        found = why_missing({}, driver)
     assert found is not None
     assert "their driver shows none: cudaErrorNoDevice" in found.reason
     assert found.is_fault == is_fault

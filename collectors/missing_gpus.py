@@ -13,38 +13,38 @@ _NEWER_DRIVER_NEEDED = 35  # CUDA's code
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
+class MissingGPUs:
     """Why there is no GPU."""
 
     reason: str  # in words
     is_fault: bool  # whether something is wrong with the machine, rather than with what is installed or allowed
 
 
-def absence(environ: Mapping[str, str], root: Path = Path("/")) -> Absence | None:
+def why_missing(environ: Mapping[str, str], root: Path = Path("/")) -> MissingGPUs | None:
     """Return why CuPy finds none of this machine's NVIDIA GPUs; None if there are none, or none are wanted."""
     count = len(gpus_on_bus(root))
     if not count or "CUDA_VISIBLE_DEVICES" in environ:
         return None
     gpus = f"{count} NVIDIA GPU{'s' if count > 1 else ''} on the bus"
     if not (root / "proc/driver/nvidia/version").exists():
-        return Absence(f"{gpus}, but their driver is not loaded", is_fault=True)
+        return MissingGPUs(f"{gpus}, but their driver is not loaded", is_fault=True)
     if not any(root.glob("dev/nvidia[0-9]*")):
-        return Absence(f"{gpus}, but this process may use none: there is no /dev/nvidia0", is_fault=False)
+        return MissingGPUs(f"{gpus}, but this process may use none: there is no /dev/nvidia0", is_fault=False)
     return _by_cupy(gpus)
 
 
-def _by_cupy(gpus: str) -> Absence:
+def _by_cupy(gpus: str) -> MissingGPUs:
     try:
         import cupy
     except ImportError as error:
         reason = f"{gpus}, but CuPy cannot be imported ({error}): install laggard's extra cuda12 or cuda13"
-        return Absence(reason, is_fault=False)
+        return MissingGPUs(reason, is_fault=False)
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         reason = f"{gpus}, but their driver shows none: {error}"
-        return Absence(reason, is_fault=error.status != _NEWER_DRIVER_NEEDED)
-    return Absence(f"{gpus}, but their driver shows {count}", is_fault=True)
+        return MissingGPUs(reason, is_fault=error.status != _NEWER_DRIVER_NEEDED)
+    return MissingGPUs(f"{gpus}, but their driver shows {count}", is_fault=True)
 
 
 def gpus_on_bus(root: Path = Path("/")) -> list[Path]:

@@ -14,7 +14,7 @@ from laggard.kvstore.errors import KVStoreError
 _log = logging.getLogger("laggard.telemetry")
 
 
-def tell_if_anew(session: Session, name: str, sentence: str) -> None:
+def tell_if_restarted(session: Session, name: str, sentence: str) -> None:
     """Tell the user, in the job's account and as an event, if a process of this name has run on this node before."""
     mark = session.environment.endpoint_file.parent / f"{name}.began"
     if not mark.exists():

@@ -16,7 +16,7 @@ import redis
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import StateFullError
 from laggard.kvstore.state.mapping import State
-from laggard.resilience.controller.state_server_keeper import StateKeeper
+from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
@@ -25,8 +25,8 @@ KILLS = 6
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[StateKeeper]:
-    with StateKeeper(tmp_path / "state", job="test", host="127.0.0.1", fsync="everysec") as running:
+def keeper(tmp_path: Path) -> Iterator[StateSupervisor]:
+    with StateSupervisor(tmp_path / "state", job="test", host="127.0.0.1", fsync="everysec") as running:
         yield running
 
 
@@ -35,7 +35,7 @@ def servers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if is_alive(child)]
 
 
-def test_a_server_that_is_killed_again_while_starting_is_restarted(keeper: StateKeeper) -> None:
+def test_a_server_that_is_killed_again_while_starting_is_restarted(keeper: StateSupervisor) -> None:
     with keeper.endpoint.connect() as client:
         begin_launch(client, keeper.endpoint, 0)
         state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
@@ -55,7 +55,9 @@ def test_a_server_that_is_killed_again_while_starting_is_restarted(keeper: State
         assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
 
 
-def test_a_server_that_hangs_is_killed_and_restarted_with_everything_that_was_committed(keeper: StateKeeper) -> None:
+def test_a_server_that_hangs_is_killed_and_restarted_with_everything_that_was_committed(
+    keeper: StateSupervisor,
+) -> None:
     with keeper.endpoint.connect() as client:
         begin_launch(client, keeper.endpoint, 0)
         state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
@@ -72,9 +74,9 @@ def test_a_server_that_hangs_is_killed_and_restarted_with_everything_that_was_co
         assert "was restarted with all of its log" in told[1]
 
 
-def test_a_server_that_is_only_busy_is_left_alone(keeper: StateKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_only_busy_is_left_alone(keeper: StateSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers that it is busy, for longer than a server that hangs is given."""
-    monkeypatch.setattr("laggard.resilience.controller.state_server_keeper.HANG_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.HANG_TIMEOUT_S", 0.5)
     with keeper.endpoint.connect(timeout_s=DEADLINE_S) as client:
         client.config_set("lua-time-limit", 10)
         pid = keeper.pid
@@ -83,7 +85,7 @@ def test_a_server_that_is_only_busy_is_left_alone(keeper: StateKeeper, monkeypat
     assert not keeper.messages
 
 
-def test_a_commit_waits_for_a_server_that_is_busy(keeper: StateKeeper) -> None:
+def test_a_commit_waits_for_a_server_that_is_busy(keeper: StateSupervisor) -> None:
     with keeper.endpoint.connect() as client, keeper.endpoint.connect(timeout_s=DEADLINE_S) as other:
         begin_launch(client, keeper.endpoint, 0)
         state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
@@ -100,8 +102,8 @@ def test_a_server_that_the_kernel_kills_for_want_of_memory_is_restarted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = [7]
-    monkeypatch.setattr("laggard.resilience.controller.state_server_keeper.oom_kills", lambda: kills[0])
-    with StateKeeper(tmp_path / "state", job="test", host="127.0.0.1") as keeper:
+    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.oom_kills", lambda: kills[0])
+    with StateSupervisor(tmp_path / "state", job="test", host="127.0.0.1") as keeper:
         for _ in range(2):
             killed = keeper.pid
             kills[0] += 1  # as the kernel counts
@@ -112,7 +114,7 @@ def test_a_server_that_the_kernel_kills_for_want_of_memory_is_restarted_once(
         assert re.search(r"for want of memory, .* again\); .* give the primary node more memory$", str(keeper.failure))
 
 
-def test_a_server_that_somebody_kills_is_not_taken_for_one_without_memory(keeper: StateKeeper) -> None:
+def test_a_server_that_somebody_kills_is_not_taken_for_one_without_memory(keeper: StateSupervisor) -> None:
     for _ in range(2):
         killed = keeper.pid
         psutil.Process(killed).kill()

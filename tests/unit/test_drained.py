@@ -11,7 +11,7 @@ from laggard.resilience.decision.events import (
     JobStatus,
     NodeLost,
     NodeReturned,
-    NodesWithheld,
+    NodesDrained,
     Relaunch,
     Report,
     Settings,
@@ -30,7 +30,7 @@ DRAINED = NodeWord("Slurm", "n3", "drained", "bad disk")
 
 def test_a_drained_node_leaves_the_reserve_without_a_strike_and_comes_back_when_it_is_well() -> None:
     status = JobStatus(Roster(("n1", "n2"), ("n3", "n4")), NOW_S)
-    decision = decide(TWO, status, NodesWithheld((DRAINED,)), now_s=NOW_S, progressed=True)
+    decision = decide(TWO, status, NodesDrained((DRAINED,)), now_s=NOW_S, progressed=True)
     assert isinstance(decision, Report)
     assert wording.reason(decision.reason) == "n3 leaves the reserve: Slurm says n3 is drained: bad disk"
     assert decision.status.roster == Roster(("n1", "n2"), ("n4",), (Exclusion("n3", NOW_S, lost=True),))
@@ -46,7 +46,7 @@ def test_a_drained_node_leaves_the_reserve_without_a_strike_and_comes_back_when_
 
 def test_a_drained_node_in_use_stays_in_use() -> None:
     status = JobStatus(Roster(("n1", "n3"), ("n4",)), NOW_S)
-    decision = decide(TWO, status, NodesWithheld((DRAINED,)), now_s=NOW_S, progressed=True)
+    decision = decide(TWO, status, NodesDrained((DRAINED,)), now_s=NOW_S, progressed=True)
     assert isinstance(decision, Report)
     assert decision.status == status
 
@@ -77,18 +77,18 @@ def test_a_node_in_quarantine_that_does_not_answer_stays_there() -> None:
 
 
 def test_a_job_begins_with_the_nodes_against_which_nothing_is_said_and_with_the_others_if_it_must() -> None:
-    withheld = {"n1": "draining", "n2": "draining"}  # the primary is where laggard runs
-    begun = begin(TWO, HOSTS, [], NOW_S, withheld=withheld)
+    drained = {"n1": "draining", "n2": "draining"}  # the primary is where laggard runs
+    begun = begin(TWO, HOSTS, [], NOW_S, drained=drained)
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n3"), ("n4", "n2"))
-    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, withheld=withheld)
+    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, drained=drained)
     assert isinstance(all_of_them, JobStatus)
     assert all_of_them.roster.active == ("n1", "n3", "n4", "n2")
 
 
 def test_a_node_in_quarantine_is_not_used_although_something_is_said_against_it_as_well() -> None:
     known = Exclusion("n3", NOW_S - 60)
-    begun = begin(TWO, HOSTS[:3], [known], NOW_S, withheld={"n3": "down"})
+    begun = begin(TWO, HOSTS[:3], [known], NOW_S, drained={"n3": "down"})
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n2"), (), (known,))
 

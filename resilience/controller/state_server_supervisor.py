@@ -52,7 +52,7 @@ MAX_STARTS_PER_MINUTE = 60
 FAILED_STARTS_LIMIT_S = 300.0
 
 
-class StateKeeper:
+class StateSupervisor:
     """A state server that is restarted when it dies or hangs.
 
     Clients only see a pause: they connect again, and everything that was committed is there.

@@ -16,7 +16,7 @@ RECENT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class PulseAnswer:
+class Pong:
     """What a node says of itself."""
 
     asked_s: float  # when it was asked, on the asker's monotonic clock: the node returns what it was sent
@@ -24,12 +24,12 @@ class PulseAnswer:
     dropped: int  # how many samples its store refused or dropped early for lack of room
 
     @classmethod
-    def of(cls, answer: Any) -> PulseAnswer:
+    def of(cls, answer: Any) -> Pong:
         """Read an answer."""
         try:
             return cls(float(answer["asked_s"]), float(answer["clock_s"]), int(answer["dropped"]))
         except (KeyError, TypeError, OverflowError) as error:
-            raise ValueError(f"not the answer to a pulse: {error!r}") from error
+            raise ValueError(f"not the answer to a ping: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class NodeHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class Ping:
     """One node's answers so far."""
 
     listens: bool = False  # whether it received the last question
@@ -61,17 +61,17 @@ class Pulse:
         """Return whether asking it now would tell whether it is there: it owes nothing, and was not just asked."""
         return self.waiting_since_s is None and now_s - self.asked_s >= RECENTLY_S
 
-    def ask(self, now_s: float) -> Pulse:
+    def ask(self, now_s: float) -> Ping:
         """Record a question that is about to be sent."""
         if self.waiting_since_s is not None:
             return replace(self, asked_s=now_s)
         return replace(self, asked_s=now_s, timed_s=now_s, waiting_since_s=now_s)
 
-    def sent(self, *, received: bool) -> Pulse:
+    def sent(self, *, received: bool) -> Ping:
         """Record whether the node received the question."""
         return replace(self, listens=received, waiting_since_s=self.waiting_since_s if received else None)
 
-    def take(self, answer: PulseAnswer, now_s: float, unix_s: float, longest_s: float) -> Pulse:
+    def take(self, answer: Pong, now_s: float, unix_s: float, longest_s: float) -> Ping:
         """Record an answer that came now, at Unix time ``unix_s`` here."""
         # Times after a hang do not count: those of questions that were owed for `longest_s`, or asked meanwhile.
         took_s = now_s - answer.asked_s

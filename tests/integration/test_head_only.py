@@ -1,4 +1,4 @@
-"""A slow primary goes on as the job's book-keeper: it holds State and the controller, and its devices are not used."""
+"""A slow primary goes on as a head-only node: it holds State and the controller, and its devices are not used."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_job_of_two_nodes_goes_on_without_its_primary_and_down_to_it_alone(sta
     job = start_job(*options, *watched, "--per-node", program=ACCUSES)
     job.wait_for(r"without the devices of node1 \(the primary\); node2 goes on alone")
     job.wait_for(r"\[node2\] launch 1 rank 0 on node2 of \['node2'\]")
-    expected = {"node1": "book-keeper", "node2": "in use"}
+    expected = {"node1": "head-only", "node2": "in use"}
     wait_until(lambda: roles(job) == expected, lambda: str(roles(job)))
     # On the primary the readings are judged, and nothing is probed.
     assert job.process_of("node1", "laggard.resilience.agent.detect").is_running()

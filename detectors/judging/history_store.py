@@ -35,7 +35,7 @@ class Keeps(Protocol):
         """Keep a value."""
 
 
-class Keeper:
+class HistoryStore:
     """Keeps values in State; ``None``: nowhere."""
 
     def __init__(self, state: State | None) -> None:
@@ -69,7 +69,7 @@ class Keeper:
 class SectionKeeper:
     """Keeps the values of all sections under one key."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: HistoryStore) -> None:
         self._keeper = keeper
         self._sections: dict[str, Any] = {}
         # For which ranks any section has asked for a restart, and on which node that was
