@@ -82,11 +82,11 @@ def read_board(number: int, names: Sequence[str] | None) -> Board:
     if names is not None and not any(_is_of_board(name, number, uuid) for name in names):
         return Board(name, uuid)
     try:
-        snapshot = SymptomReader(uuid).status()
+        status = SymptomReader(uuid).status()
     except DriverUnavailableError as error:
         return Board(name, uuid, faults=(error.reason,))
     links = [] if _is_sliced(handle) else link_states(handle)
-    faults = faults_of(snapshot.values, snapshot.links_down)
+    faults = faults_of(status.values, status.links_down)
     return Board(name, uuid, sum(links) if links else None, faults)
 
 

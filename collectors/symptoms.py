@@ -75,23 +75,23 @@ class DeviceStatus:
     values: Mapping[str, float] = field(default_factory=dict)  # by name, with the unit in it
     processes: frozenset[int] = frozenset()  # PIDs of the processes that compute on the device
     links_down: tuple[int, ...] = ()  # the device's NVLinks that are not active
-    xids: tuple[int, ...] = ()  # XID errors that the driver has reported since the previous snapshot
+    xids: tuple[int, ...] = ()  # XID errors that the driver has reported since the previous status
 
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """What happened to a device between two snapshots."""
+    """What happened to a device between two readings of its status."""
 
     seconds: float  # time between the two
     now: Mapping[str, float] = field(default_factory=dict)  # values after the round, by name
     risen: Mapping[str, float] = field(default_factory=dict)  # by how much each counter rose during the round
     foreign_pids: tuple[int, ...] = ()  # PIDs of processes of other jobs that compute on the device
     links_down: tuple[int, ...] = ()  # NVLinks that are not active
-    xids: tuple[int, ...] = ()  # XID errors that the driver has reported since the snapshot before the round
+    xids: tuple[int, ...] = ()  # XID errors that the driver has reported since the status before the round
 
     @classmethod
     def between(cls, before: DeviceStatus, after: DeviceStatus, is_ours: Callable[[int], bool]) -> Symptoms:
-        """Compare two snapshots of a device; ``is_ours`` tells whether a process belongs to this job."""
+        """Compare two readings of its status of a device; ``is_ours`` tells whether a process belongs to this job."""
         risen = {
             name: after.values[name] - before.values[name]
             for name in _COUNTERS.values()
@@ -113,7 +113,7 @@ class Symptoms:
 
 
 class SymptomReader:
-    """Reads one NVIDIA device's snapshots."""
+    """Reads one NVIDIA device's status."""
 
     def __init__(self, name: str) -> None:
         self._events: Any = None

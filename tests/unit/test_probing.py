@@ -81,7 +81,7 @@ class Driver:
     def utilisation(self) -> int | None:
         return self.utilisation_percent
 
-    def snapshot(self, *, bus_in_use: bool = False) -> DeviceStatus:
+    def status(self, *, bus_in_use: bool = False) -> DeviceStatus:
         del bus_in_use
         return DeviceStatus(0.0, {"temperature_c": 63.4})
 

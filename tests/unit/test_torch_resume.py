@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from laggard import Checkpointer, Job, State, Telemetry  # noqa: E402 - what follows needs PyTorch
 from laggard.kvstore.control import NodeRecord  # noqa: E402
-from laggard.torch import position, resuming, snapshot  # noqa: E402
+from laggard.torch import position, resuming, training_state  # noqa: E402
 from tests.local import fresh_local_state  # noqa: E402
 
 
@@ -99,12 +99,12 @@ def test_the_batches_go_on_within_a_shuffled_epoch(kind: str, n_read: int) -> No
     batches = before.batches(loader())
     for _ in range(n_read):
         next(batches)
-    saved, states = before.state_dict(), snapshot.random_states()
+    saved, states = before.state_dict(), training_state.random_states()
 
     torch.manual_seed(77)
     after = position.Position()
     after.load_state_dict(saved)
-    snapshot.restore_random_states(states)
+    training_state.restore_random_states(states)
     assert [batch.tolist() for batch in islice(after.batches(loader()), 13 - n_read)] == expected[n_read:]
 
 

@@ -102,7 +102,7 @@ class Resumed:
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self.job.phase("checkpoint"):
-                self._checkpoints.save(step + 1, self._snapshot())
+                self._checkpoints.save(step + 1, self._training_state())
             self._reporter.begin()
         elif not self._knows_size:  # an optimizer has most of its state after its first step only
             self._prepare()
@@ -114,12 +114,12 @@ class Resumed:
             optimizers = [each for each in self._others.values() if isinstance(each, torch.optim.Optimizer)]
             self._checkpoints.prepare(sum(bytes_in(each.state_dict()) for each in (self._module, *optimizers)))
 
-    def _snapshot(self) -> dict[str, Any]:
-        snapshot = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
+    def _training_state(self) -> dict[str, Any]:
+        state = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
         if self._is_sharded or self._rank == 0:
-            snapshot["model"] = to_blocks(self._module.state_dict())
-            snapshot["others"] = {name: to_blocks(other.state_dict()) for name, other in self._others.items()}
-        return snapshot
+            state["model"] = to_blocks(self._module.state_dict())
+            state["others"] = {name: to_blocks(other.state_dict()) for name, other in self._others.items()}
+        return state
 
     def _restore(self) -> None:
         step = _agreed(self._checkpoints.latest())
