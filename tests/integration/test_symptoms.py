@@ -21,7 +21,7 @@ from laggard.collectors.causes import cause_of
 from laggard.collectors.symptoms import Symptoms, SymptomReader, board_power_limit_w
 reader = SymptomReader(sys.argv[1])
 before = reader.status()
-after = reader.snapshot(bus_in_use=True)
+after = reader.status(bus_in_use=True)
 symptoms = Symptoms.between(before, after, lambda pid: sys.argv[2] == "ours")
 print(json.dumps([asdict(symptoms), str(cause_of(symptoms)), board_power_limit_w(sys.argv[1]), reader.utilisation()]))
 """
