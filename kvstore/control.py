@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 import redis
@@ -21,16 +21,10 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import FencedWriter
 from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
+from laggard.records import plain, record_of
 
 RequestKind = Literal["verdicts", "notices", "reboot", "shards"]
 
-_REQUESTS = "requests"
-_PROGRESS = "progress"
-_PHASES = "phases"
-_RESERVE = "reserve"
-_RANKS = "ranks"
-_EXCLUSIONS = "exclusions"
-_STRIKES = "strikes"
 _MAX_REQUESTS = 10_000
 RETRY_FOR_S = 30.0
 DETECT_INTERVAL_S = 3.0
@@ -69,20 +63,6 @@ class LaunchRecord:
         """The node that holds State and the controller."""
         return self.head_only or self.nodes[0]
 
-    def to_json(self) -> str:
-        """Return the record as JSON text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> LaunchRecord:
-        """Return the record that :meth:`to_json` wrote."""
-        fields = json.loads(text)
-        for part in ("nodes", "reserve"):
-            fields[part] = tuple(map(_node_of, fields[part]))
-        if keeper := fields.get("head_only"):
-            fields["head_only"] = _node_of(keeper)
-        return cls(**fields | {"excluded": tuple(fields["excluded"])})
-
 
 @dataclass(frozen=True, slots=True)
 class PhaseRecord:
@@ -113,11 +93,6 @@ class ExclusionRecord:
     lost: bool = False
     count: int = 1
 
-    @classmethod
-    def of_json(cls, value: Any) -> ExclusionRecord:
-        """Return a stored record; before they had counts, all of it was the time."""
-        return cls(**value) if isinstance(value, dict) else cls(float(value))
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -145,85 +120,76 @@ class Control:
 
     def write_launch(self, record: LaunchRecord) -> None:
         """Store the record of a launch."""
-        self._execute("SET", self._launch_key(record.launch), record.to_json())
+        self._execute("SET", self._endpoint.key("launch", str(record.launch)), json.dumps(plain(record)))
 
     def read_launch(self) -> LaunchRecord:
         """Return the record of this process's launch."""
-        get = self._client.get
-        text = cast("bytes | None", self._retry.call(lambda: get(self._launch_key(self._launch))))
+        text = self._retry.call(lambda: self._get(self._key("launch")))
         if text is None:
             raise NoLaunchRecordError(self._launch)
-        return LaunchRecord.from_json(text)
+        return record_of(LaunchRecord, json.loads(text))
 
     def tell_progress(self, step: float) -> None:
         """Store the newest step of this process's launch."""
-        self._execute("SET", self._endpoint.key(_PROGRESS, str(self._launch)), repr(float(step)))
+        self._execute("SET", self._key("progress"), repr(float(step)))
 
     def read_progress(self) -> str | None:
         """Return the newest step of this process's launch, as text; None if it has reported none."""
-        text = cast("bytes | None", self._client.get(self._endpoint.key(_PROGRESS, str(self._launch))))
+        text = self._get(self._key("progress"))
         return None if text is None else text.decode()
 
     def tell_phase(self, process: str, phase: PhaseRecord) -> None:
         """Store the newest phase of a process of this launch."""
-        self._execute("HSET", self._endpoint.key(_PHASES, str(self._launch)), process, json.dumps(asdict(phase)))
+        self._execute("HSET", self._key("phases"), process, json.dumps(plain(phase)))
 
     def read_phases(self) -> dict[str, PhaseRecord]:
         """Return what :meth:`tell_phase` stored last, by process."""
-        found = cast("dict[bytes, bytes]", self._client.hgetall(self._endpoint.key(_PHASES, str(self._launch))))
-        return {process.decode(): PhaseRecord(**json.loads(text)) for process, text in found.items()}
+        return {process: record_of(PhaseRecord, phase) for process, phase in self._get_all(self._key("phases")).items()}
 
     def tell_reserve(self, n_nodes: int) -> None:
         """Store how many nodes are in reserve since the launch's record was written."""
-        self._execute("SET", self._endpoint.key(_RESERVE, str(self._launch)), str(n_nodes))
+        self._execute("SET", self._key("reserve"), str(n_nodes))
 
     def read_reserve(self) -> int | None:
         """Return what :meth:`tell_reserve` stored last; None if it stored nothing."""
-        text = cast("bytes | None", self._client.get(self._endpoint.key(_RESERVE, str(self._launch))))
+        text = self._get(self._key("reserve"))
         return None if text is None else int(text)
 
     def tell_ranks(self, host: str, ranks: Mapping[str, Any]) -> None:
         """Store how the ranks of this process's launch on a node look from outside, as plain JSON values."""
-        self._execute("HSET", self._endpoint.key(_RANKS, str(self._launch)), host, json.dumps(ranks))
+        self._execute("HSET", self._key("ranks"), host, json.dumps(ranks))
 
     def read_ranks(self) -> dict[str, dict[str, Any]]:
         """Return what :meth:`tell_ranks` stored last, by host."""
-        found = cast("dict[bytes, bytes]", self._client.hgetall(self._endpoint.key(_RANKS, str(self._launch))))
-        return {host.decode(): json.loads(text) for host, text in found.items()}
+        return self._get_all(self._key("ranks"))
 
     def write_exclusions(self, exclusions: Mapping[str, ExclusionRecord]) -> None:
         """Store which hosts are excluded, or have been."""
-        self._write_json(_EXCLUSIONS, {host: asdict(exclusion) for host, exclusion in exclusions.items()})
+        self._client.set(self._endpoint.key("exclusions"), json.dumps(plain(exclusions)))
 
     def read_exclusions(self) -> dict[str, ExclusionRecord]:
         """Return what :meth:`write_exclusions` stored last, in this job or an earlier one."""
-        return {host: ExclusionRecord.of_json(value) for host, value in self._read_json(_EXCLUSIONS).items()}
+        found = json.loads(self._get(self._endpoint.key("exclusions")) or "{}")
+        return {host: record_of(ExclusionRecord, value) for host, value in found.items()}
 
     def write_strikes(self, times_s: Mapping[str, Sequence[float]]) -> None:
         """Store when each host got its strikes, as Unix times."""
-        self._write_json(_STRIKES, {host: list(moments) for host, moments in times_s.items()})
+        self._client.set(self._endpoint.key("strikes"), json.dumps(plain(times_s)))
 
     def read_strikes(self) -> dict[str, list[float]]:
         """Return what :meth:`write_strikes` stored last, in this job or an earlier one."""
-        return {host: list(map(float, moments)) for host, moments in self._read_json(_STRIKES).items()}
-
-    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
-        self._client.set(self._endpoint.key(name), json.dumps(dict(values)))
-
-    def _read_json(self, name: str) -> dict[str, Any]:
-        text = cast("bytes | None", self._client.get(self._endpoint.key(name)))
-        return {} if text is None else dict(json.loads(text))
+        return dict(json.loads(self._get(self._endpoint.key("strikes")) or "{}"))
 
     def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:
         """Send a request to the controller."""
         text = json.dumps({"launch": self._launch, "body": list(body)})
-        key = self._endpoint.key(_REQUESTS)
+        key = self._endpoint.key("requests")
         # A retry after a lost reply may store it twice; the second then concerns a launch that is over.
         self._execute("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)
 
     def requests(self, after: str, wait_s: float) -> Iterator[tuple[str, Request]]:
         """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first."""
-        key = self._endpoint.key(_REQUESTS)
+        key = self._endpoint.key("requests")
         answer = cast("Any", self._client.xread({key: after}, block=max(1, int(wait_s * 1000))))
         streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
         for entries in streams:
@@ -234,18 +200,22 @@ class Control:
 
     def last_request_id(self) -> str:
         """Return the id of the newest request, where a new reader begins; ``0-0`` if there is none."""
-        newest = cast("Any", self._client.xrevrange(self._endpoint.key(_REQUESTS), count=1))
+        newest = cast("Any", self._client.xrevrange(self._endpoint.key("requests"), count=1))
         return newest[0][0].decode() if newest else "0-0"
 
     def _execute(self, name: str, key: str, *rest: str) -> None:
         self._retry.call(lambda: self._writer.execute([(name, key, *rest)]))
 
-    def _launch_key(self, launch: int) -> str:
-        return self._endpoint.key("launch", str(launch))
+    def _key(self, name: str) -> str:
+        """Return a key of this process's launch."""
+        return self._endpoint.key(name, str(self._launch))
 
+    def _get(self, key: str) -> bytes | None:
+        return cast("bytes | None", self._client.get(key))
 
-def _node_of(fields: Mapping[str, Any]) -> NodeRecord:
-    return NodeRecord(fields["hostname"], fields["address"], tuple(fields["devices"]))
+    def _get_all(self, key: str) -> dict[str, Any]:
+        found = cast("dict[bytes, bytes]", self._client.hgetall(key))
+        return {name.decode(): json.loads(text) for name, text in found.items()}
 
 
 def _request_of(fields: Mapping[bytes, bytes]) -> Request:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import redis
@@ -68,9 +67,7 @@ class NodeTelemetry:
         tell_if_restarted(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._keeper.join(STOP_DEADLINE_S)
         with self._dumped:  # a dump that was asked for leaves nothing behind either

@@ -33,6 +33,7 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 from laggard.kvstore.server.process import StateServer
+from laggard.records import plain
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, NodesAccused, Relaunch, Settings
@@ -249,7 +250,7 @@ def _follow(scale: Scale, server: StateServer, records: Records, nodes: Sequence
     begun_s = time.perf_counter()
     record = LaunchRecord(records.next_launch(), tuple(nodes[:-1]), tuple(nodes[-1:]))
     records.write_launch(record)
-    seen.record_s, seen.record_mb = time.perf_counter() - begun_s, len(record.to_json()) / 1e6
+    seen.record_s, seen.record_mb = time.perf_counter() - begun_s, len(json.dumps(plain(record))) / 1e6
 
 
 def _cpu_s(process: psutil.Process) -> float:

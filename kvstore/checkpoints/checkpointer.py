@@ -8,7 +8,6 @@ of different launches never form one checkpoint, since two launches may reach a 
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -37,16 +36,13 @@ from laggard.kvstore.errors import (
 from laggard.kvstore.state.local_state import is_outside_jobs
 from laggard.kvstore.state.mapping import State, Transaction
 from laggard.kvstore.values.codec import Encoded, encode
-from laggard.kvstore.values.decoding import Buffer, Value
-
-_log = logging.getLogger(__name__)
+from laggard.kvstore.values.decoding import Value
 
 # Smaller shards are values of State, which survives more and needs nothing else.
 SMALL_BYTES = 1 << 20
 POLL_S = 0.05
 # Who saves faster than copies can be made waits for them up to this long.
 ROOM_DEADLINE_S = 60.0
-_PIECES = "laggard.pieces"
 
 
 class Checkpointer:
@@ -151,22 +147,6 @@ class Checkpointer:
         else:
             self._save_shard(key, self._store, _plan_of_tree(encoded))
 
-    def save_pieces(self, step: int, pieces: Mapping[str, Buffer]) -> None:
-        """Save this rank's shard as named byte strings, which `open` reads one by one; otherwise as `save`.
-
-        Parameters
-        ----------
-        step : int
-            As for `save`.
-        pieces : mapping of str to buffer
-            Anything with the buffer protocol, contiguous; `restore` returns them as memory by name.
-        """
-        key = self._key(step)
-        if self._store is None or sum(memoryview(each).nbytes for each in pieces.values()) <= SMALL_BYTES:
-            self._save_value(key, {_PIECES: {name: bytes(content) for name, content in pieces.items()}})
-        else:
-            self._save_shard(key, self._store, plan("pieces", pieces.items()))
-
     def latest(self, *, before: int | None = None) -> int | None:
         """Return the step of the newest complete checkpoint that can be read, or None if there is none.
 
@@ -179,21 +159,6 @@ class Checkpointer:
         if before is not None and any(found.step == before for found in self._newest_first()):
             complete = itertools.islice(itertools.dropwhile(lambda found: found.step != before, complete), 1, None)
         return next((found.step for found in complete), None)
-
-    def latest_intact(self) -> int | None:
-        """Return the newest step whose shards can all be read; log a warning for each checkpoint that is damaged.
-
-        It reads whole checkpoints, so call it on one rank and pass the result to the others.
-        """
-        for found in self._newest_first():
-            try:
-                for rank in range(found.ranks):
-                    self._read(found, rank)
-            except DamagedCheckpointError as error:
-                _log.warning("%s", error)
-            else:
-                return found.step
-        return None
 
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.
@@ -219,7 +184,7 @@ class Checkpointer:
         return self._read(found, rank)
 
     def open(self, step: int, *, rank: int | None = None) -> Shard:
-        """Return a shard to be read piece by piece; of one on another node, only what is read is fetched.
+        """Return a shard whose arrays are read one by one; of one on another node, only what is read is fetched.
 
         Parameters
         ----------
@@ -230,8 +195,8 @@ class Checkpointer:
         with self._naming(found):
             if (shard := self._shard(found, rank, whole=False)) is not None:
                 return shard
-            key = self._key_of(found, rank)
-            return shard_of_bytes(key.value, _plan_of_value(key.value, self._state[key.value]))
+            key = self._key_of(found, rank).value
+            return shard_of_bytes(key, _plan_of_tree(encode(key, self._state[key])))
 
     def ranks_of(self, step: int) -> int:
         """Return how many ranks saved the checkpoint of this step.
@@ -366,8 +331,7 @@ class Checkpointer:
         with self._naming(found):
             if (shard := self._shard(found, rank, whole=True)) is not None:
                 return shard.value()
-            value = self._state[self._key_of(found, rank).value]
-            return value[_PIECES] if _is_pieces(value) else value
+            return self._state[self._key_of(found, rank).value]
 
     def _shard(self, found: Checkpoint, rank: int, *, whole: bool) -> Shard | None:
         """Return a shard that the nodes hold; None if State holds it."""
@@ -440,12 +404,4 @@ def _store_of(state: State) -> ShardStore | None:
 
 def _plan_of_tree(encoded: Encoded) -> Plan:
     header, *leaves = encoded.parts
-    return plan("tree", [(HEADER, header), *((str(number), leaf) for number, leaf in enumerate(leaves))])
-
-
-def _plan_of_value(key: str, value: Value) -> Plan:
-    return plan("pieces", value[_PIECES].items()) if _is_pieces(value) else _plan_of_tree(encode(key, value))
-
-
-def _is_pieces(value: Value) -> bool:
-    return type(value) is dict and value.keys() == {_PIECES}
+    return plan([(HEADER, header), *((str(number), leaf) for number, leaf in enumerate(leaves))])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from laggard.kvstore.values.decoding import Buffer
@@ -33,16 +33,7 @@ class Plan:
     size_bytes: int  # of the whole shard
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The pieces of a shard."""
-
-    kind: str  # `tree`: the pieces are what the codec made of a value; `pieces`: they are the program's own
-    # Offset and size of each piece in bytes, by name, in the order in which they were saved
-    places: Mapping[str, tuple[int, int]]
-
-
-def plan(kind: str, pieces: Iterable[tuple[str, Buffer]]) -> Plan:
+def plan(pieces: Iterable[tuple[str, Buffer]]) -> Plan:
     """Lay out the pieces of a shard."""
     parts: list[tuple[int, Buffer]] = []
     places = []
@@ -52,7 +43,7 @@ def plan(kind: str, pieces: Iterable[tuple[str, Buffer]]) -> Plan:
         places.append([name, at, view.nbytes])
         parts.append((at, view))
         at = _aligned(at + view.nbytes)
-    index = json.dumps({"kind": kind, "pieces": places}, separators=(",", ":")).encode()
+    index = json.dumps(places, separators=(",", ":")).encode()
     parts.append((at, index + _FOOTER.pack(at, len(index))))
     return Plan(tuple(parts), at + len(index) + FOOTER_BYTES)
 
@@ -65,10 +56,9 @@ def index_range(footer: Buffer, size_bytes: int) -> tuple[int, int]:
     return start, start + length
 
 
-def parse_index(text: Buffer) -> Index:
-    """Read an index."""
-    found = json.loads(bytes(text))
-    return Index(str(found["kind"]), {str(name): (int(at), int(size)) for name, at, size in found["pieces"]})
+def parse_index(text: Buffer) -> dict[str, tuple[int, int]]:
+    """Return offset and size of each piece in bytes, by name, in the order in which they were saved."""
+    return {str(name): (int(at), int(size)) for name, at, size in json.loads(bytes(text))}
 
 
 def sums_of(size_bytes: int, read: Callable[[int, int], Buffer]) -> bytes:

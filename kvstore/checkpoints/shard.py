@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, Self
 
@@ -78,15 +78,12 @@ class Shard:
         size_bytes = source.size_bytes
         try:
             footer = source.read(size_bytes - FOOTER_BYTES, size_bytes)
-            index = parse_index(source.read(*index_range(footer, size_bytes)))
+            self._places = parse_index(source.read(*index_range(footer, size_bytes)))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptValueError(key, f"its index cannot be read: {error!r}") from error
-        self._places = index.places
-        self.is_tree = index.kind == "tree"  # whether it was saved as a tree
-        # Size of each piece in bytes, by name, in the order in which they were saved. What was saved as a tree has the
-        # pieces `header` (what the codec says of the tree) and `0`, `1`, ... (the bytes of its arrays and long texts,
-        # in the header's order).
-        self.sizes: Mapping[str, int] = {name: size for name, (_, size) in index.places.items()}
+        # Size of each piece in bytes, by name: `header` (what the codec says of the tree) and `0`, `1`, ... (the bytes
+        # of its arrays and long texts, in the header's order)
+        self.sizes: Mapping[str, int] = {name: size for name, (_, size) in self._places.items()}
 
     def __enter__(self) -> Self:
         return self
@@ -105,13 +102,9 @@ class Shard:
         return self._source.read(at + start, at + stop) if start < stop else memoryview(bytearray())
 
     def value(self) -> Value:
-        """Return the tree that was saved, whose arrays lie where they were read; or the pieces, by name."""
-        if not self.is_tree:
-            return {name: self.read(name) for name in self._places}
-        return decode_in_place(self._key, self.read(HEADER), self._leaves())
-
-    def _leaves(self) -> Iterator[memoryview]:
-        return (self.read(name) for name in self._places if name != HEADER)
+        """Return the tree that was saved, whose arrays lie where they were read."""
+        leaves = (self.read(name) for name in self._places if name != HEADER)
+        return decode_in_place(self._key, self.read(HEADER), leaves)
 
 
 def shard_of_bytes(key: str, planned: Plan) -> Shard:

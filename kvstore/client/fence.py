@@ -6,7 +6,7 @@ atomic step as the write, so a process of an old launch cannot write after the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import redis
@@ -100,14 +100,3 @@ class FencedWriter:
             keys.append(key)
             arguments += [name, len(rest), *rest]
         return keys, arguments
-
-    def xadd(self, key: str, fields: Mapping[str, Argument], *, max_entries: int | None = None) -> bytes:
-        """Add an entry to a stream, drop old ones beyond about `max_entries`, and return the new entry's id."""
-        trim: list[Argument] = [] if max_entries is None else ["MAXLEN", "~", max_entries]
-        pairs = [part for pair in fields.items() for part in pair]
-        rest = (*trim, "*", *pairs)
-        return cast(bytes, self.execute([("XADD", key, *rest)])[0])
-
-    def set(self, key: str, value: Argument) -> None:
-        """Set a key."""
-        self.execute([("SET", key, value)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -104,8 +104,3 @@ def _from_json(metric: str, text: bytes) -> Sample:
     except orjson.JSONDecodeError:  # a failed reading is NaN, which only the standard library's parser accepts
         time_s, values, tags = json.loads(text)
     return Sample(metric, time_s, tuple(values), tags)
-
-
-def values_of(samples: Iterable[Sample]) -> list[float]:
-    """Return all values of the samples, in order."""
-    return [value for sample in samples for value in sample.values]

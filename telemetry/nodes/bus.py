@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import orjson
@@ -69,9 +68,7 @@ class Listener:
         self._ready.wait(WAIT_S)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(STOP_DEADLINE_S)
 
@@ -118,10 +115,8 @@ class NodeAnswerer:
         self._listener.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._listener.__exit__()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, message: bytes) -> None:

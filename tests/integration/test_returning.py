@@ -129,10 +129,9 @@ def test_an_excluded_node_is_probed_and_comes_back_when_its_quarantine_is_over(
     assert strike.time_s >= exclusion.until_s(1)
 
 
-def test_records_of_exclusions_without_a_count_are_still_read(state_server: StateServer) -> None:
-    endpoint = state_server.endpoint
-    endpoint.connect().set(endpoint.key("exclusions"), '{"node2": 1700000000.5}')
-    records = Records(endpoint)
+def test_exclusions_of_other_nodes_stay_as_they_are(state_server: StateServer) -> None:
+    records = Records(state_server.endpoint)
+    records.write_exclusions([Exclusion("node2", 1700000000.5)], set())
     assert records.read_exclusions() == [Exclusion("node2", 1700000000.5)]
     third = Exclusion("node3", 1700000001.0, lost=True, count=3)
     records.write_exclusions([third], {"node1", "node3"})

@@ -139,10 +139,8 @@ def test_a_fenced_writer_runs_commands_in_order(client: redis.Redis, state_serve
     writer = FencedWriter(client, state_server.endpoint, 0)
     replies = writer.execute([("HSET", "h", "a", 1, "b", b"\0"), ("RPUSH", "l", "x"), ("DEL", "h")])
     assert replies == [2, 1, 1]
-    entry = writer.xadd("s", {"v": 1.5}, max_entries=10)
+    [entry] = writer.execute([("XADD", "s", "*", "v", 1.5)])
     assert client.xrange("s") == [(entry, {b"v": b"1.5"})]
-    writer.set("k", b"v")
-    assert client.get("k") == b"v"
 
 
 def test_a_fenced_writer_of_an_old_launch_writes_nothing(client: redis.Redis, state_server: StateServer) -> None:
@@ -151,6 +149,4 @@ def test_a_fenced_writer_of_an_old_launch_writes_nothing(client: redis.Redis, st
     begin_launch(client, state_server.endpoint, 1)
     with pytest.raises(FencedError):
         writer.execute([("SET", "k", "v"), ("XADD", "s", "*", "a", "b")])
-    with pytest.raises(FencedError):
-        writer.xadd("s", {"a": 1})
     assert client.exists("k", "s") == 0

@@ -36,7 +36,7 @@ class Counting(WholeSource):
 def shard_of(value: object) -> tuple[Shard, Counting]:
     """Return a shard as a checkpoint has it, and what is read of it."""
     header, *leaves = codec.encode("shard", value).parts
-    planned = plan("tree", [(HEADER, header), *((str(number), leaf) for number, leaf in enumerate(leaves))])
+    planned = plan([(HEADER, header), *((str(number), leaf) for number, leaf in enumerate(leaves))])
     content = memoryview(bytearray(planned.size_bytes))
     for at, part in planned.parts:
         content[at : at + len(part)] = part

@@ -23,7 +23,7 @@ def content_of(planned: Plan) -> bytearray:
 
 
 def test_pieces_are_read_whole_and_in_part() -> None:
-    with shard_of_bytes("k", plan("pieces", PIECES.items())) as shard:
+    with shard_of_bytes("k", plan(PIECES.items())) as shard:
         assert dict(shard.sizes) == {name: len(content) for name, content in PIECES.items()}
         assert {name: bytes(shard.read(name)) for name in shard.sizes} == PIECES
         assert bytes(shard.read("long name ü", 300, 310)) == PIECES["long name ü"][300:310]
@@ -41,7 +41,7 @@ def test_a_tree_lies_where_it_was_read_and_may_be_changed() -> None:
         "e": np.empty(0),
     }
     header, *leaves = encode("k", tree).parts
-    shard = shard_of_bytes("k", plan("tree", [(HEADER, header), *((str(n), leaf) for n, leaf in enumerate(leaves))]))
+    shard = shard_of_bytes("k", plan([(HEADER, header), *((str(n), leaf) for n, leaf in enumerate(leaves))]))
     back = shard.value()
     assert (back["a"] == tree["a"]).all()
     assert (back["t"], back["b"], back["e"].shape) == (tree["t"], tree["b"], (0,))
@@ -51,12 +51,12 @@ def test_a_tree_lies_where_it_was_read_and_may_be_changed() -> None:
 
 
 def test_arrays_are_aligned_whatever_lies_before_them() -> None:
-    planned = plan("pieces", [("a", b"x" * 13), ("b", b"y" * 100)])
+    planned = plan([("a", b"x" * 13), ("b", b"y" * 100)])
     assert [at % 64 for at, _ in planned.parts[:2]] == [0, 0]
 
 
 def test_a_part_is_read_in_whole_blocks() -> None:
-    planned = plan("pieces", [("a", bytes(BLOCK_BYTES + 5)), ("b", b"z" * 10)])
+    planned = plan([("a", bytes(BLOCK_BYTES + 5)), ("b", b"z" * 10)])
     content = content_of(planned)
     fetched = []
 

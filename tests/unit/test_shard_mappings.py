@@ -53,7 +53,7 @@ def test_all_bytes_arrive_however_much_is_mapped_and_ready(
     sizes: list[int], mapped: int | None, ready: int, processors: int
 ) -> None:
     pieces = [(str(n), os.urandom(size)) for n, size in enumerate(sizes)]
-    planned = plan("pieces", pieces)
+    planned = plan(pieces)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda _: range(processors))
         patch.setattr(mappings_module, "_PIECE_BYTES", 1000)
@@ -68,7 +68,7 @@ def test_what_has_no_memory_is_not_touched_through_the_mapping(descriptor: int) 
     os.ftruncate(descriptor, 4096)
     mapping = mmap.mmap(descriptor, 4096)
     os.ftruncate(descriptor, 0)  # to touch it would end this process
-    planned = plan("pieces", [("a", b"a" * 4000)])
+    planned = plan([("a", b"a" * 4000)])
     write_parts(planned, descriptor, mapping, 0)
     assert os.pread(descriptor, planned.size_bytes, 0) == content_of(planned)
 
