@@ -114,12 +114,7 @@ _DEVICE = (
     Metric("DeviceSmActive", 3, "%", "Time multiprocessors were active", "DCGM_FI_PROF_SM_ACTIVE", scale=0.01),
     Metric("DeviceSmOccupancy", 3, "%", "Resident warps, of the maximum", "DCGM_FI_PROF_SM_OCCUPANCY", scale=0.01),
     Metric(
-        "DeviceTensorActive",
-        3,
-        "%",
-        "Time tensor cores were active",
-        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
-        scale=0.01,
+        "DeviceTensorActive", 3, "%", "Time tensor cores were active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scale=0.01
     ),
     Metric("DeviceDramActive", 3, "%", "Memory bandwidth in use", "DCGM_FI_PROF_DRAM_ACTIVE", scale=0.01),
 )

@@ -85,11 +85,7 @@ class LinkCollector:
     """Probes the links of this node in a thread."""
 
     def __init__(
-        self,
-        interval_s: float,
-        max_intrusion: float,
-        leaves: Mapping[str, str] | None = None,
-        interface: str = "",
+        self, interval_s: float, max_intrusion: float, leaves: Mapping[str, str] | None = None, interface: str = ""
     ) -> None:
         session = current_session()
         environment = session.environment

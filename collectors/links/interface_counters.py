@@ -18,15 +18,7 @@ CLASSES = Path("/sys/class")
 INTERFACES = Path("/proc/self/net/dev")
 LOOPBACK = "lo"
 
-_STATISTICS = (
-    "rx_errors",
-    "tx_errors",
-    "rx_dropped",
-    "tx_dropped",
-    "rx_crc_errors",
-    "tx_carrier_errors",
-    "collisions",
-)
+_STATISTICS = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors", "tx_carrier_errors", "collisions")
 _OF_PORTS = (
     "link_downed",
     "link_error_recovery",

@@ -73,9 +73,7 @@ class VirtualReader:
 
 
 def device_readers(
-    names: Sequence[str] | None,
-    on_xid: Callable[[str, int], None],
-    environ: Mapping[str, str] = os.environ,
+    names: Sequence[str] | None, on_xid: Callable[[str, int], None], environ: Mapping[str, str] = os.environ
 ) -> list[DeviceReader]:
     """Return a reader for each device of this node that the job uses.
 

@@ -39,10 +39,7 @@ def inventoried(inventory: Inventory, boards: Mapping[str, Boards]) -> dict[str,
 
 
 def with_faults(
-    checks: Mapping[DeviceId, DeviceCheck],
-    boards: Mapping[str, Boards],
-    inventory: Inventory,
-    expected: int = 0,
+    checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards], inventory: Inventory, expected: int = 0
 ) -> dict[DeviceId, DeviceCheck]:
     """Return the checks with what the driver and the inventory say is wrong."""
     # What concerns no device that was checked stands in a check of all devices of its host.

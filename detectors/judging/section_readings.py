@@ -70,12 +70,7 @@ class SectionReadings(Analysis):
     """The times of one section."""
 
     def __init__(
-        self,
-        section: str,
-        analysis: SlowGPUAnalysis,
-        groups: Groups,
-        probes: Probes,
-        asked: MutableMapping[str, str],
+        self, section: str, analysis: SlowGPUAnalysis, groups: Groups, probes: Probes, asked: MutableMapping[str, str]
     ) -> None:
         self._section = section
         self._compared = analysis

@@ -92,12 +92,7 @@ class Rates:
         return run
 
     def learn_ended(
-        self,
-        test: int,
-        level: int,
-        codes: NDArray[np.intp],
-        places: NDArray[np.intp],
-        lengths: NDArray[np.integer],
+        self, test: int, level: int, codes: NDArray[np.intp], places: NDArray[np.intp], lengths: NDArray[np.integer]
     ) -> None:
         """Learn from runs of exceedances that have just ended: their probe and group, probe and device, and lengths."""
         if not len(codes):

@@ -79,14 +79,7 @@ class Checkpointer:
     """
 
     def __init__(
-        self,
-        state: State,
-        *,
-        name: str = "checkpoint",
-        rank: int = 0,
-        ranks: int = 1,
-        keep: int = 2,
-        copies: int = 2,
+        self, state: State, *, name: str = "checkpoint", rank: int = 0, ranks: int = 1, keep: int = 2, copies: int = 2
     ) -> None:
         if not 0 <= rank < ranks:
             raise ValueError(f"rank is {rank}; it must be at least 0 and below ranks, which is {ranks}")

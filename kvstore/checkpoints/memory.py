@@ -43,10 +43,7 @@ class ShardMemory:
     """All shards that a node holds. From any thread."""
 
     def __init__(
-        self,
-        folder: Path | None,
-        bound_bytes: int,
-        to_spare_bytes: Callable[[], int] = memory_to_spare_bytes,
+        self, folder: Path | None, bound_bytes: int, to_spare_bytes: Callable[[], int] = memory_to_spare_bytes
     ) -> None:
         # On a file system in memory; None: there is none of a useful size, and the kernel's own is used
         self._folder = folder

@@ -259,10 +259,4 @@ class _Blocks:
 
 
 def _question(key: ShardKey, record: ShardRecord, holders: list[str]) -> Message:
-    return {
-        "key": key.record,
-        "id": record.id,
-        "size": record.size_bytes,
-        "holders": holders,
-        "expected": record.sums,
-    }
+    return {"key": key.record, "id": record.id, "size": record.size_bytes, "holders": holders, "expected": record.sums}

@@ -58,9 +58,7 @@ def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
 
 
 def rebuild_tensor(
-    described: list[Any],
-    read_into: Callable[[memoryview], None],
-    take: Callable[[], bytes | memoryview] | None = None,
+    described: list[Any], read_into: Callable[[memoryview], None], take: Callable[[], bytes | memoryview] | None = None
 ) -> Tensor:
     """Return the tensor of a description, on the CPU."""
     torch = sys.modules.get("torch")

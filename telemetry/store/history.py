@@ -219,11 +219,7 @@ class History:
         return origins if samples <= MAX_SAMPLES else origins[1:]
 
     def _samples(
-        self,
-        metrics: Sequence[str],
-        segment: Segment,
-        wanted: Callable[[Mapping[str, str]], bool],
-        answer: _Answer,
+        self, metrics: Sequence[str], segment: Segment, wanted: Callable[[Mapping[str, str]], bool], answer: _Answer
     ) -> Summaries:
         found = list(self.samples.read(metrics, segment.begin_us, segment.end_us - 1, wanted))
         if not found:

@@ -91,12 +91,7 @@ class Publisher:
         head = orjson.dumps([self._source.host, self._source.name, self._source.since_us, first])
         packed = zlib.compress(keys, level=1)
         return b"".join(
-            (
-                _LENGTHS.pack(len(head), len(packed), len(keys)),
-                head,
-                packed,
-                pack_rows(rows, INTERVAL_US).to_bytes(),
-            )
+            (_LENGTHS.pack(len(head), len(packed), len(keys)), head, packed, pack_rows(rows, INTERVAL_US).to_bytes())
         )
 
     def received(self) -> None:
