@@ -6,23 +6,7 @@ Work is submitted to a GPU long before it runs, so a clock of the host would tim
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol
-
-
-class DeviceTimer(Protocol):
-    """Marks moments in the current stream of the calling thread, and tells the time between two of them."""
-
-    def ordinal(self) -> int:
-        """Return the index of the calling thread's current device."""
-
-    def mark(self) -> Any:
-        """Return an event after all that was submitted so far; None while a graph is captured."""
-
-    def is_reached(self, event: Any) -> bool:
-        """Return whether the device has reached an event; does not wait."""
-
-    def seconds(self, begun: Any, ended: Any) -> float:
-        """Return the seconds between two events that the device has reached."""
+from typing import Any, TypeAlias
 
 
 class TorchTimer:
@@ -36,7 +20,7 @@ class TorchTimer:
         return int(self._cuda.current_device())
 
     def mark(self) -> Any:
-        """Return an event in the current stream."""
+        """Return an event after all that was submitted so far; None while a graph is captured."""
         if self._cuda.is_current_stream_capturing():
             return None
         event = self._cuda.Event(enable_timing=True)
@@ -77,6 +61,10 @@ class CupyTimer:
     def seconds(self, begun: Any, ended: Any) -> float:
         """Return the seconds between two events."""
         return float(self._cuda.get_elapsed_time(begun, ended)) / 1000
+
+
+DeviceTimer: TypeAlias = TorchTimer | CupyTimer
+"""Marks moments in the current stream of the calling thread, and tells the time between two of them."""
 
 
 def find_device_timer() -> DeviceTimer | None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from laggard.collectors.causes import Cause
 from laggard.collectors.device import DeviceId
-from laggard.detectors import wording
 from laggard.detectors.evidence import SlowLink
 
 
@@ -28,9 +27,6 @@ class PaceChanged:
     ratio: float
     since_s: float | None
 
-    def __str__(self) -> str:
-        return wording.pace_changed(self)
-
 
 @dataclass(frozen=True, slots=True)
 class DisturbancesLast:
@@ -39,9 +35,6 @@ class DisturbancesLast:
     group: Group
     runs: int
     mean_rounds: float
-
-    def __str__(self) -> str:
-        return wording.disturbances_last(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +46,6 @@ class Noisy:
     allowed: float
     lasts: bool
 
-    def __str__(self) -> str:
-        return wording.noisy(self)
-
 
 @dataclass(frozen=True, slots=True)
 class LinkNotice:
@@ -63,9 +53,6 @@ class LinkNotice:
 
     link: SlowLink
     causes: tuple[Cause, ...] = ()
-
-    def __str__(self) -> str:
-        return wording.link_notice(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +62,6 @@ class LinkBusy:
     host: str
     rounds: int
 
-    def __str__(self) -> str:
-        return wording.link_busy(self)
-
 
 @dataclass(frozen=True, slots=True)
 class PairUnreachable:
@@ -85,9 +69,6 @@ class PairUnreachable:
 
     pair: tuple[str, str]
     why: str
-
-    def __str__(self) -> str:
-        return wording.pair_unreachable(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +78,12 @@ class Silent:
     devices: tuple[DeviceId, ...]
     why: str = ""
 
-    def __str__(self) -> str:
-        return wording.silent(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Answering:
     """Devices that were silent give readings again."""
 
     devices: tuple[DeviceId, ...]
-
-    def __str__(self) -> str:
-        return wording.answering(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +92,6 @@ class Blind:
 
     why: str = ""
 
-    def __str__(self) -> str:
-        return wording.blind(self)
-
 
 @dataclass(frozen=True, slots=True)
 class NotJudged:
@@ -127,9 +99,6 @@ class NotJudged:
 
     error: str
     why: str
-
-    def __str__(self) -> str:
-        return wording.not_judged(self)
 
 
 GroupNotice = PaceChanged | DisturbancesLast | Noisy

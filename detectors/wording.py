@@ -21,9 +21,22 @@ from laggard.detectors.evidence import (
     WellAgain,
     WrongResults,
 )
+from laggard.detectors.notices import (
+    Answering,
+    Blind,
+    DisturbancesLast,
+    Group,
+    LinkBusy,
+    LinkNotice,
+    Noisy,
+    Notice,
+    NotJudged,
+    PaceChanged,
+    PairUnreachable,
+    Silent,
+)
 
 if TYPE_CHECKING:
-    from laggard.detectors import notices
     from laggard.detectors.verdict import Verdict
 
 _TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
@@ -212,76 +225,48 @@ def known_from(price: Price) -> str:
 # -- notices -----------------------------------------------------------------------------------------------------------
 
 
-def pace_changed(notice: notices.PaceChanged) -> str:
-    """Say that a whole group became slower or faster."""
-    how = f"{100 * abs(notice.ratio - 1):.0f} % {'slower' if notice.ratio > 1 else 'faster'} than before"
-    since = "" if notice.since_s is None else f" since {_moment(notice.since_s, None)} UTC"
-    return f"{_group(notice.group)} are {how}{since}: no single device is at fault"
+def notice(about: Notice) -> str:
+    """Return what a user should know."""
+    match about:
+        case PaceChanged():
+            how = f"{100 * abs(about.ratio - 1):.0f} % {'slower' if about.ratio > 1 else 'faster'} than before"
+            since = "" if about.since_s is None else f" since {_moment(about.since_s, None)} UTC"
+            return f"{_group(about.group)} are {how}{since}: no single device is at fault"
+        case DisturbancesLast():
+            return (
+                f"{_group(about.group)}: disturbances last ({about.runs} of them ended by themselves, "
+                f"after {about.mean_rounds:.1f} rounds on average), so a verdict takes more rounds than usual"
+            )
+        case Noisy():
+            how, when = ("wander", "over many rounds") if about.lasts else ("scatter", "from round to round")
+            least = f"{100 * (about.allowed - 1):.0f} %"
+            limit = f"a slowdown by less than {least} is found late, or not at all"
+            if about.lasts:
+                limit = f"only a slowdown by more than {least} can be told from noise"
+            return f"{_group(about.group)}: readings {how} by {100 * about.noise:.1f} % {when}, so {limit}"
+        case LinkNotice():
+            causes = [str(cause) for cause in about.causes if cause.is_known]
+            likely = f"; likely cause: {', or '.join(sorted(causes))}" if causes else ""
+            return f"{slow_link(about.link)}{likely}"
+        case LinkBusy(host, rounds):
+            return f"{host}: other traffic on its NIC in {rounds} rounds in a row; its links are not judged meanwhile"
+        case PairUnreachable((one, other), why):
+            return f"{one} and {other} do not reach each other, though both reach others: {why}"
+        case Silent(devices, why):
+            return f"no good reading from {_names(devices)} for three rounds{f': {why}' if why else ''}"
+        case Answering(devices):
+            return f"{_names(devices)} give{'s' if len(devices) == 1 else ''} readings again"
+        case Blind(why):
+            return f"no reading so far{f': {why}' if why else ''}"
+        case NotJudged(error, why):
+            return f"a round could not be judged: {error}: {why}"
 
 
-def disturbances_last(notice: notices.DisturbancesLast) -> str:
-    """Say that healthy devices are slow for several rounds on end, so that verdicts take longer."""
-    return (
-        f"{_group(notice.group)}: disturbances last ({notice.runs} of them ended by themselves, "
-        f"after {notice.mean_rounds:.1f} rounds on average), so a verdict takes more rounds than usual"
-    )
-
-
-def noisy(notice: notices.Noisy) -> str:
-    """Say that small slowdowns cannot be told from noise, or only late if it does not last."""
-    how, when = ("wander", "over many rounds") if notice.lasts else ("scatter", "from round to round")
-    least = f"{100 * (notice.allowed - 1):.0f} %"
-    limit = f"a slowdown by less than {least} is found late, or not at all"
-    if notice.lasts:
-        limit = f"only a slowdown by more than {least} can be told from noise"
-    return f"{_group(notice.group)}: readings {how} by {100 * notice.noise:.1f} % {when}, so {limit}"
-
-
-def _group(group: notices.Group) -> str:
+def _group(group: Group) -> str:
     many = "ranks" if group.are_ranks else "devices"
     if group.size == group.n_all:
         return f"all {group.n_all} {many}"
     return f"the {group.size} {many} like {subject(group.first)}"
-
-
-def link_notice(notice: notices.LinkNotice) -> str:
-    """Say that a link is slow whose fault is no single node's."""
-    causes = [str(cause) for cause in notice.causes if cause.is_known]
-    likely = f"; likely cause: {', or '.join(sorted(causes))}" if causes else ""
-    return f"{slow_link(notice.link)}{likely}"
-
-
-def link_busy(notice: notices.LinkBusy) -> str:
-    """Say that a node's links are not judged, since the job itself fills them."""
-    busy = f"other traffic on its NIC in {notice.rounds} rounds in a row"
-    return f"{notice.host}: {busy}; its links are not judged meanwhile"
-
-
-def pair_unreachable(notice: notices.PairUnreachable) -> str:
-    """Say that two nodes no longer reach each other."""
-    one, other = notice.pair
-    return f"{one} and {other} do not reach each other, though both reach others: {notice.why}"
-
-
-def silent(notice: notices.Silent) -> str:
-    """Say that devices give no good reading."""
-    why = f": {notice.why}" if notice.why else ""
-    return f"no good reading from {_names(notice.devices)} for three rounds{why}"
-
-
-def answering(notice: notices.Answering) -> str:
-    """Say that devices give readings again."""
-    return f"{_names(notice.devices)} give{'s' if len(notice.devices) == 1 else ''} readings again"
-
-
-def blind(notice: notices.Blind) -> str:
-    """Say that nobody gives readings."""
-    return f"no reading so far{f': {notice.why}' if notice.why else ''}"
-
-
-def not_judged(notice: notices.NotJudged) -> str:
-    """Say that an analysis failed."""
-    return f"a round could not be judged: {notice.error}: {notice.why}"
 
 
 def _names(devices: tuple[tuple[str, str], ...]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 EVENTS = "laggard.events"
@@ -27,6 +28,8 @@ class Metric:
     scale: float = 1.0  # factor from `unit` to the unit of the exported metric
 
 
+_counter = partial(Metric, kind="counter")
+
 _LINKS = (
     Metric("link.send_s", 1, "s", "Time of a burst to a peer", "laggard_link_send_seconds"),
     Metric("link.latency_s", 1, "s", "Time of a round trip to a peer", "laggard_link_latency_seconds"),
@@ -41,43 +44,25 @@ _NODE = (
     Metric("cpu_percent", 2, "%", "Time that the processors were busy", "laggard_node_cpu_busy_ratio", scale=0.01),
     Metric("num_running_processes", 2, "", "Processes of the job's user", "laggard_node_user_processes"),
     Metric("memory_available", 2, "bytes", "Memory available to programs", "node_memory_MemAvailable_bytes"),
-    Metric("network_receive", 2, "bytes", "Received over the network", "node_network_receive_bytes_total", "counter"),
-    Metric("network_transmit", 2, "bytes", "Sent over the network", "node_network_transmit_bytes_total", "counter"),
-    Metric("network_errors", 2, "", "Packets lost or damaged", "laggard_node_network_errors_total", "counter"),
-    Metric("disk_read", 2, "bytes", "Read from disks", "node_disk_read_bytes_total", "counter"),
-    Metric("disk_written", 2, "bytes", "Written to disks", "node_disk_written_bytes_total", "counter"),
+    _counter("network_receive", 2, "bytes", "Received over the network", "node_network_receive_bytes_total"),
+    _counter("network_transmit", 2, "bytes", "Sent over the network", "node_network_transmit_bytes_total"),
+    _counter("network_errors", 2, "", "Packets lost or damaged", "laggard_node_network_errors_total"),
+    _counter("disk_read", 2, "bytes", "Read from disks", "node_disk_read_bytes_total"),
+    _counter("disk_written", 2, "bytes", "Written to disks", "node_disk_written_bytes_total"),
     Metric("cgroup_memory", 2, "bytes", "Memory of the job's control group", "laggard_cgroup_memory_current_bytes"),
     Metric("cgroup_memory_limit", 2, "bytes", "Limit on that memory", "laggard_cgroup_memory_max_bytes"),
     Metric("cgroup_cpu_limit", 2, "cores", "Limit on the group's processor time", "laggard_cgroup_cpu_max_cores"),
-    Metric(
-        "cgroup_throttled", 2, "s", "Time the group was throttled", "laggard_cgroup_throttled_seconds_total", "counter"
-    ),
-    Metric(
-        "cgroup_oom_kills", 2, "", "Processes killed for lack of memory", "laggard_cgroup_oom_kills_total", "counter"
-    ),
-    Metric(
-        "pressure_cpu",
-        2,
-        "s",
-        "Time that any process waited for a processor",
-        "node_pressure_cpu_waiting_seconds_total",
-        "counter",
-    ),
-    Metric(
-        "pressure_memory",
-        2,
-        "s",
-        "Time that any process waited for memory",
-        "node_pressure_memory_waiting_seconds_total",
-        "counter",
-    ),
-    Metric(
-        "pressure_io",
-        2,
-        "s",
-        "Time that any process waited for disks",
-        "node_pressure_io_waiting_seconds_total",
-        "counter",
+    _counter("cgroup_throttled", 2, "s", "Time the group was throttled", "laggard_cgroup_throttled_seconds_total"),
+    _counter("cgroup_oom_kills", 2, "", "Processes killed for lack of memory", "laggard_cgroup_oom_kills_total"),
+    *(
+        _counter(
+            f"pressure_{name}",
+            2,
+            "s",
+            f"Time that any process waited for {what}",
+            f"node_pressure_{name}_waiting_seconds_total",
+        )
+        for name, what in (("cpu", "a processor"), ("memory", "memory"), ("io", "disks"))
     ),
 )
 
@@ -88,7 +73,7 @@ _DEVICE = (
     Metric("DeviceMemoryUsed", 3, "bytes", "Device memory in use", "DCGM_FI_DEV_FB_USED", scale=1 / 2**20),
     Metric("DeviceMemoryBusy", 3, "%", "Time that device memory was read or written", "DCGM_FI_DEV_MEM_COPY_UTIL"),
     Metric("DevicePowerLimit", 3, "W", "Power limit in force", "DCGM_FI_DEV_POWER_MGMT_LIMIT"),
-    Metric("DeviceEnergy", 3, "J", "Energy used", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", 1000.0),
+    _counter("DeviceEnergy", 3, "J", "Energy used", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", scale=1000.0),
     Metric("DeviceTemperature", 3, "°C", "Temperature of the GPU", "DCGM_FI_DEV_GPU_TEMP"),
     Metric("DeviceMemoryTemperature", 3, "°C", "Temperature of its memory", "DCGM_FI_DEV_MEMORY_TEMP"),
     Metric("DeviceSmClock", 3, "MHz", "Clock of the multiprocessors", "DCGM_FI_DEV_SM_CLOCK"),
@@ -96,21 +81,17 @@ _DEVICE = (
     Metric(
         "DeviceClockEventReasons", 3, "", "Why the clocks are reduced, a bit mask", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
     ),
-    Metric("DevicePcieTransmit", 3, "bytes", "Sent over PCIe", "laggard_gpu_pcie_transmit_bytes_total", "counter"),
-    Metric("DevicePcieReceive", 3, "bytes", "Received over PCIe", "laggard_gpu_pcie_receive_bytes_total", "counter"),
-    Metric("DevicePcieReplays", 3, "", "PCIe packets sent again", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter"),
-    Metric(
-        "DeviceNvlinkTransmit", 3, "bytes", "Sent over NVLink", "laggard_gpu_nvlink_transmit_bytes_total", "counter"
-    ),
-    Metric(
-        "DeviceNvlinkReceive", 3, "bytes", "Received over NVLink", "laggard_gpu_nvlink_receive_bytes_total", "counter"
-    ),
-    Metric("DeviceEccCorrected", 3, "", "Memory errors corrected", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter"),
-    Metric("DeviceEccUncorrected", 3, "", "Memory errors not corrected", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter"),
+    _counter("DevicePcieTransmit", 3, "bytes", "Sent over PCIe", "laggard_gpu_pcie_transmit_bytes_total"),
+    _counter("DevicePcieReceive", 3, "bytes", "Received over PCIe", "laggard_gpu_pcie_receive_bytes_total"),
+    _counter("DevicePcieReplays", 3, "", "PCIe packets sent again", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
+    _counter("DeviceNvlinkTransmit", 3, "bytes", "Sent over NVLink", "laggard_gpu_nvlink_transmit_bytes_total"),
+    _counter("DeviceNvlinkReceive", 3, "bytes", "Received over NVLink", "laggard_gpu_nvlink_receive_bytes_total"),
+    _counter("DeviceEccCorrected", 3, "", "Memory errors corrected", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
+    _counter("DeviceEccUncorrected", 3, "", "Memory errors not corrected", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
     Metric("DeviceRemappedRows", 3, "", "Memory rows remapped after errors", "laggard_gpu_remapped_rows"),
     Metric("DeviceRemapPending", 3, "", "1: rows wait for a reset to be remapped", "laggard_gpu_remap_pending"),
     Metric("DeviceRemapFailed", 3, "", "1: a row could not be remapped", "DCGM_FI_DEV_ROW_REMAP_FAILURE"),
-    Metric("DeviceXids", 3, "", "Errors that the driver reported (XID)", "laggard_gpu_xids_total", "counter"),
+    _counter("DeviceXids", 3, "", "Errors that the driver reported (XID)", "laggard_gpu_xids_total"),
     Metric("DeviceSmActive", 3, "%", "Time multiprocessors were active", "DCGM_FI_PROF_SM_ACTIVE", scale=0.01),
     Metric("DeviceSmOccupancy", 3, "%", "Resident warps, of the maximum", "DCGM_FI_PROF_SM_OCCUPANCY", scale=0.01),
     Metric(
@@ -123,20 +104,11 @@ _OWN = (
     Metric("db_size", 4, "MB", "Size of the node's sample store", "laggard_store_bytes", scale=1e6),
     Metric("telemetry_samples", 4, "", "Samples in the node's store", "laggard_store_samples"),
     Metric("telemetry_series", 4, "", "Series in the node's store", "laggard_store_series"),
-    Metric("telemetry_dropped", 4, "", "Samples dropped for lack of room", "laggard_samples_dropped_total", "counter"),
+    _counter("telemetry_dropped", 4, "", "Samples dropped for lack of room", "laggard_samples_dropped_total"),
     Metric("collector_lag", 4, "s", "How late the last reading began", "laggard_collector_lag_seconds"),
     Metric("collector_duration", 4, "s", "How long the last reading took", "laggard_collector_duration_seconds"),
-    Metric(
-        "collector_missed",
-        4,
-        "",
-        "Readings that were skipped for being late",
-        "laggard_collector_missed_total",
-        "counter",
-    ),
-    Metric(
-        "collector_cpu", 4, "s", "Processor time of the node's agent", "laggard_collector_cpu_seconds_total", "counter"
-    ),
+    _counter("collector_missed", 4, "", "Readings that were skipped for being late", "laggard_collector_missed_total"),
+    _counter("collector_cpu", 4, "s", "Processor time of the node's agent", "laggard_collector_cpu_seconds_total"),
     Metric("ProcessDeviceMemory", 4, "bytes", "Device memory of a process", "laggard_process_gpu_memory_bytes"),
     Metric(
         "ProcessDeviceUtilization", 4, "%", "Device time of a process", "laggard_process_gpu_busy_ratio", scale=0.01
@@ -157,13 +129,12 @@ _SERVED = (
         "How far the node's clock is ahead of the primary's",
         "laggard_node_clock_skew_seconds",
     ),
-    Metric(
+    _counter(
         "laggard.node_dropped",
         0,
         "",
         "Samples that the node's store refused or dropped early",
         "laggard_node_samples_dropped_total",
-        "counter",
     ),
     Metric("laggard.launch", 0, "", "Number of the current launch", "laggard_launch"),
     Metric(

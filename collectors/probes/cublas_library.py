@@ -7,6 +7,10 @@ from ctypes import c_int, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
+# cublas_api.h, cublasGemmEx: two transpositions and three sizes, a factor, two matrices, a factor, the product, how.
+_MATRIX = (c_void_p, c_int, c_int)
+_GEMM_EX = (*(c_int,) * 5, c_void_p, *_MATRIX, *_MATRIX, c_void_p, *_MATRIX, c_int, c_int)
+
 
 class CapturedCublas:
     """A cuBLAS handle of our own, for products that are captured."""
@@ -22,38 +26,10 @@ class CapturedCublas:
         set_workspace = self._library.cublasSetWorkspace_v2
         _check("cublasSetWorkspace", set_workspace(self._handle, c_void_p(workspace), c_size_t(workspace_bytes)))
 
-    # The library's names and order, as in CuPy's gemmEx.
-    def gemm_ex(
-        self,
-        transa: int,
-        transb: int,
-        m: int,
-        n: int,
-        k: int,
-        alpha: int,
-        left: int,
-        left_type: int,
-        left_leading: int,
-        right: int,
-        right_type: int,
-        right_leading: int,
-        beta: int,
-        result: int,
-        result_type: int,
-        result_leading: int,
-        compute_type: int,
-        algorithm: int,
-    ) -> None:
-        """Multiply; pointers are integers, and those of ``alpha`` and ``beta`` are the host's."""
-        sizes = [c_int(number) for number in (transa, transb, m, n, k)]
-        operands = [
-            part
-            for pointer, kind, leading in ((left, left_type, left_leading), (right, right_type, right_leading))
-            for part in (c_void_p(pointer), c_int(kind), c_int(leading))
-        ]
-        product = c_void_p(result), c_int(result_type), c_int(result_leading), c_int(compute_type), c_int(algorithm)
-        arguments = *sizes, c_void_p(alpha), *operands, c_void_p(beta), *product
-        _check("cublasGemmEx", self._library.cublasGemmEx(self._handle, *arguments))
+    def gemm_ex(self, *arguments: int) -> None:
+        """Multiply, with the arguments of CuPy's gemmEx; pointers are integers, those of the factors are the host's."""
+        typed = [kind(each) for kind, each in zip(_GEMM_EX, arguments, strict=True)]
+        _check("cublasGemmEx", self._library.cublasGemmEx(self._handle, *typed))
 
 
 def loaded_cublas() -> Any:

@@ -9,14 +9,15 @@ for: if another one is slow there in the same way, it is the program's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import share_lost
 from laggard.detectors.economics.restart_decision import PHASE_MARGIN, Decision, Incident, Past, Tradeoff, decide
 from laggard.detectors.evidence import Reason, Subject, WellAgain
+from laggard.records import plain, record_of
 
 _REMEMBERED = 8  # lengths of incidents; also over how many rounds a slowdown is smoothed
 _SLOW_SHARE = 0.5  # of the incident's slowdown, in logs: a round with less is not slow
@@ -48,7 +49,7 @@ class _Account:
     """The incidents of a device that ended by themselves."""
 
     since_s: float
-    lengths_s: list[float] = field(default_factory=list)
+    lengths_s: tuple[float, ...] = ()
     n_passed: int = 0
     lost_s: float = 0.0
     n_asked: int = 0
@@ -236,7 +237,7 @@ class Incidents:
 
     def _end(self, each: _Open, now_s: float) -> WellAgain:
         account = self._accounts.setdefault(each.identity, _Account(now_s - each.slow_s))
-        account.lengths_s = [*account.lengths_s, each.slow_s][-_REMEMBERED:]
+        account.lengths_s = (*account.lengths_s, each.slow_s)[-_REMEMBERED:]
         account.n_passed += 1
         account.lost_s += each.lost_s
         instead_of = self._recognise(each)
@@ -258,9 +259,9 @@ class Incidents:
     def to_state(self) -> dict[str, Any]:
         """Return everything that is remembered, as plain values."""
         return {
-            "open": [_plain(each) for each in self._open.values()],
-            "accounts": {name: asdict(account) for name, account in self._accounts.items()},
-            "asked": {place: [_plain(one) for one in asked] for place, asked in self._asked.items()},
+            "open": [plain(each) for each in self._open.values()],
+            "accounts": plain(self._accounts),
+            "asked": plain(self._asked),
             "programs_own": dict(self._programs_own),
         }
 
@@ -268,22 +269,8 @@ class Incidents:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Return what :meth:`to_state` returned."""
         incidents = cls()
-        for each in state["open"]:
-            subject = _subject(each["subject"])
-            incidents._open[subject] = _Open(**{**each, "subject": subject})
-        incidents._accounts = {name: _Account(**account) for name, account in state["accounts"].items()}
-        incidents._asked = {
-            place: [_Asked(**{**one, "subject": _subject(one["subject"])}) for one in asked]
-            for place, asked in state["asked"].items()
-        }
+        incidents._open = {each.subject: each for each in (record_of(_Open, kept) for kept in state["open"])}
+        incidents._accounts = {name: record_of(_Account, kept) for name, kept in state["accounts"].items()}
+        incidents._asked = {place: [record_of(_Asked, each) for each in kept] for place, kept in state["asked"].items()}
         incidents._programs_own = dict(state["programs_own"])
         return incidents
-
-
-def _plain(each: _Open | _Asked) -> dict[str, Any]:
-    return asdict(each) | {"subject": list(each.subject)}
-
-
-def _subject(kept: Sequence[Any]) -> Subject:
-    host, part = kept
-    return host, part

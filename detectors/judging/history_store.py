@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from laggard.kvstore.errors import StateUnavailableError
 
@@ -15,24 +15,6 @@ _log = logging.getLogger("laggard.detectors")
 
 _SECTIONS = "laggard/slow-sections"
 """The key of State."""
-
-
-class Keeps(Protocol):
-    """Keeps values by key, if there is a place to keep them, and counts the commits: they are not the program's."""
-
-    @property
-    def keeps(self) -> bool:
-        """Whether there is a place."""
-
-    @property
-    def commits(self) -> int:
-        """How many commits there were in this process."""
-
-    def read(self, key: str) -> Any:
-        """Return what was kept; ``None`` if there is nothing."""
-
-    def write(self, key: str, value: Any) -> None:
-        """Keep a value."""
 
 
 class HistoryStore:

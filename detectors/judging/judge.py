@@ -18,7 +18,7 @@ from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.detectors.evidence import Reason
 from laggard.detectors.judging.declared_phases import DeclaredPhases
-from laggard.detectors.judging.history_store import HistoryStore, Keeps
+from laggard.detectors.judging.history_store import HistoryStore, SectionKeeper
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
 from laggard.detectors.verdict import Verdict
@@ -115,7 +115,11 @@ class Judge:
     """Judges rounds by an analysis."""
 
     def __init__(
-        self, analysis: Analysis, restarts: Restarts | None = None, keeper: Keeps | None = None, key: str = ""
+        self,
+        analysis: Analysis,
+        restarts: Restarts | None = None,
+        keeper: HistoryStore | SectionKeeper | None = None,
+        key: str = "",
     ) -> None:
         self._analysis = analysis  # compares the readings
         self._restarts = restarts  # weighs what slow devices cost; `None`: what is found is only reported

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import ERROR, STRIDE
+from laggard.detectors import wording
 from laggard.detectors.judging.rounds import Round, RoundAssembler, WatchClock
 from laggard.detectors.judging.sources import Source, StreamSource
 from laggard.detectors.notices import Answering, Blind, Notice, NotJudged, Silent
@@ -151,7 +152,7 @@ class Watcher:
 
     def _tell(self, notices: Sequence[Notice]) -> None:
         if notices:
-            self._requests.append(("notices", [f"{self._metric_name}: {notice}" for notice in notices]))
+            self._requests.append(("notices", [f"{self._metric_name}: {wording.notice(each)}" for each in notices]))
 
     def _send_requests(self) -> None:
         while self._requests:

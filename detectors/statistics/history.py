@@ -44,10 +44,7 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
     "bad_readings": (np.uint32, 0, False, ()),
 }
 _OF_ONE_RUN = ("evidence", "intermittent", "run", "since_s", "rounds", "reported", "bad_readings")
-# Of arrays that a saved state has under another name: "runs" were those of all rounds before version 4.
-_STATE_KEYS = {"reported": "told", "runs": "recent_runs"}
 _VERSION = 4
-_VERSIONS_READ = (2, 3, _VERSION)  # 2 had arrays, or nested lists of numbers; both had less of a device's own noise
 
 
 @dataclass
@@ -89,14 +86,8 @@ class History:
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Any]) -> History:
-        """Return the history that :meth:`to_state` returned; what an older one did not have is blank."""
-        kept = {
-            name: _unpacked(arrays[key], _LAYOUT[name][0])
-            for name in _LAYOUT
-            if (key := _STATE_KEYS.get(name, name)) in arrays
-        }
-        n_probes, n_devices = kept["baseline"].shape
-        return cls(**{**cls.empty(n_devices, n_probes).arrays(), **kept})
+        """Return the history that :meth:`to_state` returned."""
+        return cls(**{name: _unpacked(arrays[name], kind) for name, (kind, *_) in _LAYOUT.items()})
 
     @property
     def nbytes(self) -> int:
@@ -108,8 +99,8 @@ class History:
         return {name: getattr(self, name) for name in _LAYOUT}
 
     def to_state(self) -> dict[str, Any]:
-        """Return the arrays by their names in a saved state, as values of JSON."""
-        return {_STATE_KEYS.get(name, name): _packed(array) for name, array in self.arrays().items()}
+        """Return the arrays by name, as values of JSON."""
+        return {name: _packed(array) for name, array in self.arrays().items()}
 
     def take(self, rows: NDArray[np.intp]) -> History:
         """Return a copy with these rows, in this order."""
@@ -257,10 +248,8 @@ def _packed(array: NDArray[Any]) -> dict[str, Any]:
     return {"shape": list(array.shape), "base64": base64.b64encode(little_endian.tobytes()).decode()}
 
 
-def _unpacked(saved: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return the array that :func:`_packed` took, or that version 2 saved as an array or nested lists."""
-    if not isinstance(saved, Mapping):
-        return np.array(saved, dtype)
+def _unpacked(saved: Mapping[str, Any], dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the array that :func:`_packed` took."""
     stored = np.dtype(dtype).newbyteorder("<")
     return np.frombuffer(base64.b64decode(saved["base64"]), stored).reshape(saved["shape"]).astype(dtype)
 
@@ -289,7 +278,7 @@ class Saved:
             "identities": [identity.get(device, "") for device in self.devices],
             "probes": list(self.probes),
             "rounds_tested": self.rounds_tested.tolist(),
-            "told_hosts": dict(self.reported_hosts),
+            "reported_hosts": dict(self.reported_hosts),
             "codes": self.codes.tolist(),
             "history": self.history.to_state(),
         }
@@ -297,7 +286,7 @@ class Saved:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], identity: Mapping[DeviceId, str], *, same_run: bool) -> Self:
         """Read a state back, without devices whose place another device has taken."""
-        if state["version"] not in _VERSIONS_READ:
+        if state["version"] != _VERSION:
             raise StateVersionError(state["version"], _VERSION)
         names = [(str(host), str(gpu)) for host, gpu in state["devices"]]
         present = _present_places(names, state["identities"], identity)
@@ -310,7 +299,7 @@ class Saved:
             probes=list(state["probes"]),
             history=history,
             rounds_tested=np.array(state["rounds_tested"], np.int64) * same_run,
-            reported_hosts=dict(state["told_hosts"]) if same_run else {},
+            reported_hosts=dict(state["reported_hosts"]) if same_run else {},
             codes=np.asarray(state["codes"], np.int32)[kept],
         )
 

@@ -97,7 +97,7 @@ def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
     play.rounds(12)
     assert play.rounds(6, lambda _: 1.3) == []
     [notice] = play.judge.take_notices()
-    assert str(notice).startswith("all 8 ranks are 30 % slower than before since ")
+    assert wording.notice(notice).startswith("all 8 ranks are 30 % slower than before since ")
 
 
 def test_a_rank_without_a_known_device_is_named_with_its_node() -> None:

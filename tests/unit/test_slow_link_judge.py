@@ -11,6 +11,7 @@ from laggard.collectors.links.prober import FIRST_BYTES, LinkRound, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import moment_s
+from laggard.detectors import wording
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
 from laggard.detectors.judging.judge import Judge
@@ -118,7 +119,7 @@ def test_a_slow_pair_is_reported_and_accuses_neither() -> None:
     job = Job()
     pair = {("node1", "node4"): 5.0, ("node4", "node1"): 5.0}
     assert [verdict for _ in range(30) for verdict in job.round(pair)] == []
-    notices = " ".join(map(str, job.judge.take_notices()))
+    notices = " ".join(map(wording.notice, job.judge.take_notices()))
     assert "node1 to node4" in notices or "node4 to node1" in notices
 
 
@@ -126,7 +127,7 @@ def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:
     job = Job()
     job.round({})
     assert [verdict for _ in range(30) for verdict in job.round(sends("node2", 2.0), foreign=1.0)] == []
-    assert any("other traffic on its NIC" in str(notice) for notice in job.judge.take_notices())
+    assert any("other traffic on its NIC" in wording.notice(notice) for notice in job.judge.take_notices())
 
 
 def test_a_node_that_was_held_up_takes_the_round_that_has_begun_and_no_older_one() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import rounds_of
+from laggard.detectors import wording
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.verdict import Verdict
 
@@ -285,7 +286,7 @@ def test_three_rounds_of_other_traffic_on_a_nic_are_said_once() -> None:
     for number, each in enumerate(islice(readings(nodes, {}, foreign={"node2": 1.0}), 6)):
         analysis.add_round(each)
         words = ["node2: other traffic on its NIC in 3 rounds in a row; its links are not judged meanwhile"]
-        assert list(map(str, analysis.take_notices())) == (words if number == 2 else [])
+        assert list(map(wording.notice, analysis.take_notices())) == (words if number == 2 else [])
 
 
 def test_readings_of_unknown_nodes_and_impossible_times_are_left_out() -> None:
