@@ -10,8 +10,9 @@ around a probe.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from laggard.lazy import lazily
 
 if TYPE_CHECKING:
     from laggard.collectors.device import VIRTUAL_DEVICES, Device, DeviceId, local_device, local_devices
@@ -67,11 +68,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
-    return globals()[name]
+__getattr__ = lazily(__name__, {name: f"{__name__}.{_HOMES.get(name, 'errors')}" for name in __all__})
 
 
 def __dir__() -> list[str]:

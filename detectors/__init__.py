@@ -9,8 +9,9 @@ position in a launch, by which ranks usually go.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from laggard.lazy import lazily
 
 if TYPE_CHECKING:
     from laggard.detectors.detector import CollectorDetectorGroup, Detector
@@ -56,11 +57,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return globals()[name]
+__getattr__ = lazily(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,6 @@ node's agent, which needs none of these, starts quickly.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from laggard.kvstore.errors import (
@@ -30,6 +29,7 @@ from laggard.kvstore.errors import (
     StateUnavailableError,
     UnsupportedValueError,
 )
+from laggard.lazy import lazily
 
 if TYPE_CHECKING:
     from laggard.kvstore.checkpoints.checkpointer import Checkpointer
@@ -73,9 +73,4 @@ _MODULES = {
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(import_module(_MODULES[name]), name)
-        return globals()[name]
+    __getattr__ = lazily(__name__, _MODULES)

@@ -5,8 +5,9 @@ Both are loaded on first use, with NumPy and the state server's client, so that 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from laggard.lazy import lazily
 
 if TYPE_CHECKING:
     from laggard.telemetry.client import AnalysisClient
@@ -18,9 +19,4 @@ _MODULES = {"AnalysisClient": "laggard.telemetry.client", "Telemetry": "laggard.
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(import_module(_MODULES[name]), name)
-        return globals()[name]
+    __getattr__ = lazily(__name__, _MODULES)

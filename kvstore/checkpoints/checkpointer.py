@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import TypeAlias
 
 from laggard.kvstore.checkpoints.layout import Plan, plan
 from laggard.kvstore.checkpoints.manifest import (
@@ -22,10 +23,10 @@ from laggard.kvstore.checkpoints.manifest import (
     shards_in,
     that_count,
 )
-from laggard.kvstore.checkpoints.node_store import current_store
+from laggard.kvstore.checkpoints.node_store import NodeStore, current_store
 from laggard.kvstore.checkpoints.resharding import Regions, even_regions, open_tree, reshard
-from laggard.kvstore.checkpoints.shard import HEADER, Shard, shard_of_bytes
-from laggard.kvstore.checkpoints.stores import FolderStore, ShardStore, Unreadable
+from laggard.kvstore.checkpoints.shard import HEADER, Shard, WholeSource
+from laggard.kvstore.checkpoints.stores import FolderStore, Unreadable
 from laggard.kvstore.errors import (
     CorruptValueError,
     DamagedCheckpointError,
@@ -37,6 +38,9 @@ from laggard.kvstore.state.local_state import is_outside_jobs
 from laggard.kvstore.state.mapping import State, Transaction
 from laggard.kvstore.values.codec import Encoded, encode
 from laggard.kvstore.values.decoding import Value
+
+ShardStore: TypeAlias = NodeStore | FolderStore
+"""Where shards go that are no values of State."""
 
 # Smaller shards are values of State, which survives more and needs nothing else.
 SMALL_BYTES = 1 << 20
@@ -189,7 +193,7 @@ class Checkpointer:
             if (shard := self._shard(found, rank, whole=False)) is not None:
                 return shard
             key = self._key_of(found, rank).value
-            return shard_of_bytes(key, _plan_of_tree(encode(key, self._state[key])))
+            return Shard(key, WholeSource(_plan_of_tree(encode(key, self._state[key])).content()))
 
     def ranks_of(self, step: int) -> int:
         """Return how many ranks saved the checkpoint of this step.

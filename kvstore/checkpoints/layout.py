@@ -32,6 +32,13 @@ class Plan:
     parts: tuple[tuple[int, Buffer], ...]  # offset and content of each part, the index included
     size_bytes: int  # of the whole shard
 
+    def content(self) -> memoryview:
+        """Return the whole shard, as a copy of its parts."""
+        content = memoryview(bytearray(self.size_bytes))
+        for at, part in self.parts:
+            content[at : at + len(part)] = part
+        return content
+
 
 def plan(pieces: Iterable[tuple[str, Buffer]]) -> Plan:
     """Lay out the pieces of a shard."""

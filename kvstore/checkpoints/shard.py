@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, Self
+from typing import Self, TypeAlias
 
 from laggard.kvstore.checkpoints.layout import (
     BLOCK_BYTES,
     FOOTER_BYTES,
-    Plan,
     block_range,
     digest,
     index_range,
@@ -23,18 +22,6 @@ from laggard.kvstore.values.decoding import Value
 
 HEADER = "header"
 _MAX_THREADS = 8
-
-
-class Source(Protocol):
-    """Where the bytes of a shard come from."""
-
-    size_bytes: int
-
-    def read(self, start: int, stop: int) -> memoryview:
-        """Return a range of verified bytes: memory of its own that may be written to."""
-
-    def close(self) -> None:
-        """Read no more."""
 
 
 class WholeSource:
@@ -67,6 +54,9 @@ class PartialSource:
 
     def close(self) -> None:
         """Do nothing: nothing is kept."""
+
+
+Source: TypeAlias = WholeSource | PartialSource
 
 
 class Shard:
@@ -105,14 +95,6 @@ class Shard:
         """Return the tree that was saved, whose arrays lie where they were read."""
         leaves = (self.read(name) for name in self._places if name != HEADER)
         return decode_in_place(self._key, self.read(HEADER), leaves)
-
-
-def shard_of_bytes(key: str, planned: Plan) -> Shard:
-    """Return a shard whose parts are all here, as a copy of them."""
-    content = memoryview(bytearray(planned.size_bytes))
-    for at, part in planned.parts:
-        content[at : at + len(part)] = part
-    return Shard(key, WholeSource(content))
 
 
 def verify_whole(content: memoryview, sums: bytes, expected: int | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from laggard.kvstore.checkpoints.folder import map_shard_file, shard_file, write_shard_file
 from laggard.kvstore.checkpoints.layout import Plan, digest, sums_of
@@ -15,30 +14,6 @@ from laggard.kvstore.checkpoints.shard import Shard, WholeSource, verify_whole
 
 class Unreadable(Exception):  # noqa: N818 - says why, to the checkpointer, which knows the step
     """Why a shard cannot be read."""
-
-
-class ShardStore(Protocol):
-    """What a checkpointer needs of the place where shards are."""
-
-    has_directory: bool
-
-    def servers(self) -> Mapping[str, str]:
-        """Return the ids of the shard servers that run, by host."""
-
-    def write(self, plan: Plan, owner: str, copies: int) -> ShardRecord:
-        """Copy a shard out of the program's arrays, and return the record for State, which does not name it yet."""
-
-    def commit(self, key: ShardKey, record: ShardRecord) -> None:
-        """Have the copies made; State has the record by now."""
-
-    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
-        """Have room ready for the next shards of an owner, in the background, if that makes a save faster."""
-
-    def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
-        """Return a shard to be read."""
-
-    def forget(self, ids: Iterable[str]) -> None:
-        """Free these shards, of which State has no record any more, if nobody else does."""
 
 
 class FolderStore:
@@ -56,9 +31,7 @@ class FolderStore:
     def write(self, plan: Plan, owner: str, copies: int) -> ShardRecord:
         """Write a shard to a file."""
         del owner, copies
-        content = memoryview(bytearray(plan.size_bytes))
-        for at, part in plan.parts:
-            content[at : at + len(part)] = part
+        content = plan.content()
         sums = sums_of(plan.size_bytes, lambda start, stop: content[start:stop])
         shard_id = secrets.token_hex(8)
         write_shard_file(self._folder, shard_id, plan.size_bytes, lambda start, stop: content[start:stop], sums)

@@ -9,14 +9,13 @@ smaller.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.series.columns import RAW, decimals_of, pack, planes, scaled, unpack, xored
+from laggard.kvstore.series.columns import RAW, decimals_of, deflated, inflated, pack, planes, scaled, unpack, xored
 
 Times = NDArray[np.int64]
 """Unix times in microseconds."""
@@ -24,8 +23,8 @@ Floats = NDArray[np.float64]
 Piece = tuple[bytes, bytes]
 """Some times and values of one series, as the memory of arrays."""
 
-_HEAD = struct.Struct("<qqIqbbb?")
-"""First and last time, count, first step, decimals of the values (-1: 64 bits), widths of both, whether deflated."""
+_HEAD = struct.Struct("<qqIqbbb")
+"""First and last time, count, first step, decimals of the values (-1: 64 bits), widths of both."""
 _SPAN = struct.Struct("<qqI")
 """The beginning of the head: first and last time, count."""
 BLOCK_OVERHEAD_BYTES = 33
@@ -109,20 +108,15 @@ def encode_block(times_us: Times, values: Floats) -> bytes:
         values_width, packed_values = 8, xored(values)
     else:
         values_width, packed_values = pack(np.diff(scaled(values, kind), prepend=np.int64(0)))
-    body = packed_times + packed_values
-    deflated = zlib.compress(body, level=1, wbits=-15)
-    smaller = len(deflated) < len(body)
-    head = (int(times_us[0]), int(times_us[-1]), len(times_us), first_step, kind, times_width, values_width, smaller)
-    return _HEAD.pack(*head) + (deflated if smaller else body)
+    head = (int(times_us[0]), int(times_us[-1]), len(times_us), first_step, kind, times_width, values_width)
+    return _HEAD.pack(*head) + deflated(packed_times + packed_values)
 
 
 def decode_block(block: bytes) -> tuple[Times, Floats]:
     """Return the samples that :func:`encode_block` packed."""
-    first, _, count, first_step, kind, times_width, values_width, deflated = _HEAD.unpack_from(block)
-    body = memoryview(block)[_HEAD.size :]
-    if deflated:
-        body = memoryview(zlib.decompress(body, wbits=-15))
+    first, _, count, first_step, kind, times_width, values_width = _HEAD.unpack_from(block)
     split = (count - 1) * times_width
+    body = inflated(memoryview(block)[_HEAD.size :], split + count * values_width)
     times_us = np.empty(count, dtype=np.int64)
     times_us[0] = first
     times_us[1:] = first + np.cumsum(first_step + np.cumsum(unpack(body[:split], times_width, count - 1)))

@@ -95,10 +95,6 @@ tls-protocols "TLSv1.2 TLSv1.3"
 _FLUSH_LUA = "redis.call('PERSIST', KEYS[1]); return redis.call('SET', KEYS[1], ARGV[1])"
 
 
-def _say_nothing(message: str) -> None:
-    del message
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What stays the same when a server is restarted."""
@@ -133,7 +129,7 @@ class StateServer:
         binary: Path | None = None,
         encrypt: bool | None = None,
         deadline_s: float = 10.0,
-        on_loading: Callable[[str], None] = _say_nothing,
+        on_loading: Callable[[str], None] = lambda _: None,
     ) -> StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist."""
         program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
@@ -141,7 +137,7 @@ class StateServer:
         plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
         return cls._start(plan, port, deadline_s, on_loading)
 
-    def start_again(self, deadline_s: float, on_loading: Callable[[str], None] = _say_nothing) -> StateServer:
+    def start_again(self, deadline_s: float, on_loading: Callable[[str], None] = lambda _: None) -> StateServer:
         """Start another server with the files, address and certificate of this one, which has ended."""
         return self._start(self._plan, self.endpoint.port, deadline_s, on_loading)
 

@@ -240,11 +240,11 @@ class Layout:
             yield from page
 
     def _read_piece(self, key: str, piece: memoryview) -> Value:
-        head, content = _split_piece(key, piece)
-        if head.chunks == 0:
+        upload, n_chunks, content = _split_piece(key, piece)
+        if n_chunks == 0:
             return decode(key, [content])
         manifest, _, header = bytes(content).partition(b"\n")
-        return decode(key, chain([header], self._chunks(key, head.upload, json.loads(manifest))))
+        return decode(key, chain([header], self._chunks(key, upload, json.loads(manifest))))
 
     def _chunks(self, key: str, upload: str, manifest: list[tuple[int, int]]) -> Iterator[bytes]:
         for number, (nbytes, checksum) in enumerate(manifest):
@@ -324,12 +324,6 @@ class Layout:
         return f"{self._prefix}chunk:{upload}:{number}"
 
 
-@dataclass(frozen=True, slots=True)
-class _PieceHead:
-    upload: str
-    chunks: int
-
-
 def _join_piece(tag: bytes, upload: str, chunks: int, nbytes: int, content: Sequence[Buffer]) -> bytes:
     checksum = 0
     for part in content:
@@ -337,13 +331,14 @@ def _join_piece(tag: bytes, upload: str, chunks: int, nbytes: int, content: Sequ
     return b"".join([b"%s%s %d %d %d\n" % (tag, upload.encode(), chunks, nbytes, checksum), *content])
 
 
-def _split_piece(key: str, piece: memoryview) -> tuple[_PieceHead, memoryview]:
+def _split_piece(key: str, piece: memoryview) -> tuple[str, int, memoryview]:
+    """Return the upload that holds a piece's chunks, how many these are, and the piece's content."""
     head = bytes(piece[:128]).partition(b"\n")[0]
     content = piece[len(head) + 1 :]
     upload, chunks, _, checksum = head[1:].split()
     if zlib.crc32(content) != int(checksum):
         raise CorruptValueError(key, "it does not match its checksum")
-    return _PieceHead(upload.decode(), int(chunks)), content
+    return upload.decode(), int(chunks), content
 
 
 def is_key(key: object) -> TypeGuard[str]:

@@ -82,16 +82,14 @@ def local_session() -> LocalSession:
 
 
 def _check_one_machine() -> None:
-    sizes = [(every, here) for every, here in _SIZES if os.environ.get(every, "") != os.environ.get(here, "")]
-    for every, here in ((every, here) for every, here in sizes if every in os.environ and here in os.environ):
+    sizes = [(os.environ[every], os.environ[here]) for every, here in _SIZES if {every, here} <= os.environ.keys()]
+    what = next((f"process is one of {n} of which {n_here} are here" for n, n_here in sizes if n != n_here), "")
+    if int(n_nodes := os.environ.get("SLURM_STEP_NUM_NODES", "1")) > 1:
+        what = what or f"is a Slurm step on {n_nodes} nodes"
+    if what:
         raise NotInJobError(
-            f"not in a laggard job, and without one State is for a single machine, but this process is one of "
-            f"{os.environ[every]} of which {os.environ[here]} are here: start the program with 'laggard PROGRAM'"
-        )
-    if int(os.environ.get("SLURM_STEP_NUM_NODES", "1")) > 1:
-        raise NotInJobError(
-            f"not in a laggard job, and without one State is for a single machine, but this is a Slurm step on "
-            f"{os.environ['SLURM_STEP_NUM_NODES']} nodes: start the program with 'laggard PROGRAM'"
+            f"not in a laggard job, and without one State is for a single machine, but this {what}: "
+            "start the program with 'laggard PROGRAM'"
         )
 
 

@@ -5,8 +5,9 @@ Public names are loaded when they are first used, so ``import laggard`` is quick
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from laggard.lazy import lazily
 
 if TYPE_CHECKING:  # the table below again, for type checkers
     from laggard.collectors import CollectorGroup as CollectorGroup
@@ -95,12 +96,7 @@ __all__ = sorted(_MODULES)
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(import_module(_MODULES[name]), name)
-        return globals()[name]
+    __getattr__ = lazily(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

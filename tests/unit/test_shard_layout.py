@@ -7,23 +7,16 @@ import random
 import numpy as np
 import pytest
 
-from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, Plan, block_range, digest, plan, sums_of, wrong_block
-from laggard.kvstore.checkpoints.shard import HEADER, PartialSource, Shard, WholeSource, shard_of_bytes, verify_whole
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, block_range, digest, plan, sums_of, wrong_block
+from laggard.kvstore.checkpoints.shard import HEADER, PartialSource, Shard, WholeSource, verify_whole
 from laggard.kvstore.errors import CorruptValueError
 from laggard.kvstore.values.codec import encode
 
 PIECES = {"": b"", "a": b"abc", "long name ü": bytes(range(256)) * 1000, "last": b"x"}
 
 
-def content_of(planned: Plan) -> bytearray:
-    content = bytearray(planned.size_bytes)
-    for at, part in planned.parts:
-        content[at : at + len(part)] = part
-    return content
-
-
 def test_pieces_are_read_whole_and_in_part() -> None:
-    with shard_of_bytes("k", plan(PIECES.items())) as shard:
+    with Shard("k", WholeSource(plan(PIECES.items()).content())) as shard:
         assert dict(shard.sizes) == {name: len(content) for name, content in PIECES.items()}
         assert {name: bytes(shard.read(name)) for name in shard.sizes} == PIECES
         assert bytes(shard.read("long name ü", 300, 310)) == PIECES["long name ü"][300:310]
@@ -41,7 +34,8 @@ def test_a_tree_lies_where_it_was_read_and_may_be_changed() -> None:
         "e": np.empty(0),
     }
     header, *leaves = encode("k", tree).parts
-    shard = shard_of_bytes("k", plan([(HEADER, header), *((str(n), leaf) for n, leaf in enumerate(leaves))]))
+    planned = plan([(HEADER, header), *((str(n), leaf) for n, leaf in enumerate(leaves))])
+    shard = Shard("k", WholeSource(planned.content()))
     back = shard.value()
     assert (back["a"] == tree["a"]).all()
     assert (back["t"], back["b"], back["e"].shape) == (tree["t"], tree["b"], (0,))
@@ -57,7 +51,7 @@ def test_arrays_are_aligned_whatever_lies_before_them() -> None:
 
 def test_a_part_is_read_in_whole_blocks() -> None:
     planned = plan([("a", bytes(BLOCK_BYTES + 5)), ("b", b"z" * 10)])
-    content = content_of(planned)
+    content = planned.content()
     fetched = []
 
     def fetch(start: int, stop: int) -> memoryview:

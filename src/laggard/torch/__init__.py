@@ -7,8 +7,9 @@ for Lightning and for Hugging Face's Trainer.  PyTorch is loaded with the first 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from laggard.lazy import lazily
 
 if TYPE_CHECKING:
     from laggard.torch.resuming import Resumed, resume
@@ -25,9 +26,4 @@ _MODULES = {
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-
-    def __getattr__(name: str) -> object:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(import_module(_MODULES[name]), name)
-        return globals()[name]
+    __getattr__ = lazily(__name__, _MODULES)
