@@ -17,7 +17,7 @@ from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.gathering import gather
-from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, now_us
 
 # Small enough for the server to answer others meanwhile, and for neither side to hold a large job's round in one reply.
 READ_LIMIT = 5000
@@ -81,7 +81,7 @@ class FedSource:
         self._metric = metric  # which metric
         self._interval_s = interval_s  # how often to ask the nodes
         self._due_s = time.monotonic()
-        self._begun_us = self._newest_us = _now_us()  # what was fed before is not judged
+        self._begun_us = self._newest_us = now_us()  # what was fed before is not judged
         self._seen_us: dict[SeriesKey, int] = {}
 
     def read(self) -> list[tuple[DeviceId, Sample]]:
@@ -89,7 +89,7 @@ class FedSource:
         if time.monotonic() < self._due_s:
             return []
         self._due_s = time.monotonic() + self._interval_s
-        known_us = min(self._newest_us, _now_us())  # a program may give its samples times that are yet to come
+        known_us = min(self._newest_us, now_us())  # a program may give its samples times that are yet to come
         start_us = max(self._begun_us, known_us - round(MAX_DELAY_S * SECOND_US))
         try:
             self._asker = self._asker or NodeAsker(self._client, self._endpoint)
@@ -109,10 +109,6 @@ class FedSource:
                 sample = Sample(self._metric, last_us / SECOND_US, tuple(each.values[new].tolist()), tags)
                 found.append(((tags[_HOST], place), sample))
         return found
-
-
-def _now_us() -> int:
-    return round(time.time() * SECOND_US)
 
 
 class AnySource:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, starmap, zip_longest
-from struct import Struct
-from struct import error as StructError  # noqa: N812 - an exception, named like the others
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from laggard.detectors.errors import DeviceNameError
 
 Readings = Mapping[DeviceId, Sequence[float]] | Mapping[DeviceId, Mapping[str, Sequence[float]]]
 
-_BLOCK = 2000  # devices
 ONLY_PROBE = "probe"  # the name of the only probe if the caller gives none
 
 
@@ -30,9 +27,6 @@ def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
 
 def check_names(devices: Collection[Any]) -> None:
     """Check that each device is named by its host and its GPU."""
-    are_pairs = set(map(type, devices)) <= {tuple} and set(map(len, devices)) <= {2}
-    if are_pairs and set(map(type, chain.from_iterable(devices))) <= {str}:
-        return  # the loop takes a few times as long
     for device in devices:
         match device:
             case (str(), str()):
@@ -41,53 +35,16 @@ def check_names(devices: Collection[Any]) -> None:
                 raise DeviceNameError(device)
 
 
-def as_array(readings: Readings) -> tuple[tuple[DeviceId, ...], tuple[str, ...], NDArray[np.floating]]:
+def as_array(readings: Readings) -> tuple[tuple[DeviceId, ...], tuple[str, ...], NDArray[np.float64]]:
     """Convert a mapping to an array, with ``NaN`` where a device has fewer repeats or probes than another."""
-    devices = tuple(readings)
     values: list[Any] = list(readings.values())
-    try:
-        return devices, *_of_one_shape(values)
-    except (KeyError, IndexError, TypeError, ValueError, StructError):
-        return devices, *_padded(values)
-
-
-def _padded(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Convert readings of any shape."""
     probes: tuple[str, ...] = (ONLY_PROBE,)
     cells = values
     if any(isinstance(by_probe, Mapping) for by_probe in values):
         probes = tuple(dict.fromkeys(chain.from_iterable(values)))
         cells = [by_probe.get(probe, ()) for by_probe in values for probe in probes]
     seconds = np.array(list(zip_longest(*cells, fillvalue=np.nan)), np.float64)
-    return probes, seconds.T.reshape(len(values), len(probes), -1 if seconds.size else 0)
-
-
-def _of_one_shape(values: list[Any]) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """Convert readings that all have the shape of the first, in blocks that stay in the processor's cache."""
-    has_probes = isinstance(values[0], Mapping)
-    probes = tuple(values[0]) if has_probes else (ONLY_PROBE,)
-    repeats = len(values[0][probes[0]] if has_probes else values[0])
-    seconds = np.empty((repeats, len(probes), len(values)), np.float32).T
-    for start in range(0, len(values), _BLOCK):
-        cells, block = values[start : start + _BLOCK], seconds[start : start + _BLOCK]
-        if has_probes:
-            cells = _by_probe(cells, probes)
-        with np.errstate(over="ignore"):  # beyond single precision is treated as infinite
-            block[...] = _flat(cells, repeats).reshape(block.shape)
-    return probes, seconds
-
-
-def _by_probe(values: list[Any], probes: tuple[str, ...]) -> list[Any]:
-    if set(map(len, values)) != {len(probes)}:
-        raise ValueError("a device has more or fewer probes than the first one")
-    return [by_probe[probe] for by_probe in values for probe in probes]
-
-
-def _flat(cells: list[Any], repeats: int) -> NDArray[np.float64]:
-    if repeats == 1:  # unpacking takes half the time of checking lengths and chaining
-        return np.fromiter([seconds for (seconds,) in cells], np.float64, len(cells))
-    # pack rejects any other number of repeats, and takes less time than checking lengths and chaining
-    return np.frombuffer(b"".join(starmap(Struct(f"{repeats}d").pack, cells)))
+    return tuple(readings), probes, seconds.T.reshape(len(values), len(probes), -1 if seconds.size else 0)
 
 
 class DeviceIndex:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from functools import cache, reduce
+from functools import cache
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,6 @@ _FAST_SHARES = (10, 5)  # the fastest device in so many
 # Expected gap between the median (of two: the mean) and the fastest of m standard normal samples, m from 0.
 _MEDIAN_TO_FASTEST = np.array([np.nan, np.nan, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352, 1.424])
 _FASTEST_NOISE = 0.75  # standard deviation of the fastest of three standard normal samples (of two 0.83, of five 0.67)
-_FEW_ROWS = 16
-_BLOCK = 16_384  # columns
 _SLOW_RATE = 0.8  # a slow device is assumed to exceed at least this often
 _ONSET_POWER = 1.1
 _SUM_OF_ONSET_POWERS = 10.584448464950803  # of n**-1.1 over n = 1, 2, ...: Riemann's zeta function
@@ -59,7 +56,7 @@ def repeat_noise(repeats: Floats) -> Floats:
     """Estimate the standard deviation of a round's fastest log time from the fast half of its repeats."""
     # Slow outliers do not count. The shape `(n_repeats, n_probes, n_devices)` becomes `(n_probes, n_devices)`; the
     # result is `NaN` with fewer than two good repeats.
-    ordered = _sorted_rows(repeats)
+    ordered = np.sort(repeats, axis=0)
     noise = np.full(repeats.shape[1:], np.nan, np.float32)
     left = np.ones(noise.shape, np.bool_)
     for count in range(len(ordered), 1, -1):
@@ -76,51 +73,8 @@ def repeat_noise(repeats: Floats) -> Floats:
 
 def median_and_deviation(rows: Floats) -> tuple[Floats, Floats]:
     """Return the median along the first axis, and the standard deviation estimated from the median distance to it."""
-    columns = rows.reshape(len(rows), -1)
-    found = np.empty((2, columns.shape[1]), np.float32)
-    for start in range(0, columns.shape[1], _BLOCK):  # blocks stay in the processor's cache
-        block = slice(start, start + _BLOCK)
-        found[:, block] = _median_and_distance(columns[:, block])
-    usual, distance = found.reshape(2, *rows.shape[1:])
-    return usual, np.float32(deviation_per_distance()) * distance
-
-
-def _median_and_distance(rows: Floats) -> tuple[Floats, Floats]:
-    half = len(rows) // 2
-    ordered = _sorted_rows(rows)
-    usual = (ordered[half - 1] + ordered[half]) * np.float32(0.5)
-    below, above = [usual - row for row in ordered[:half]], [row - usual for row in ordered[half:]]
-    # The distances fall in the lower half and rise in the upper: the smaller of each pair are the smaller half of all.
-    inner = reduce(np.maximum, map(np.minimum, below, above))
-    outer = reduce(np.minimum, map(np.maximum, below, above))
-    return usual, (inner + outer) * np.float32(0.5)
-
-
-def _sorted_rows(rows: Floats) -> list[Floats]:
-    """Sort along the first axis; a few rows by compare-and-exchange, all columns at once."""
-    # For eight rows of 300,000 values this is ten times as fast as sorting each column.
-    if len(rows) > _FEW_ROWS:
-        return list(np.sort(rows, axis=0))
-    ordered = list(rows)
-    for one, other in _exchanges(len(ordered)):
-        low, high = ordered[one], ordered[other]
-        ordered[one], ordered[other] = np.minimum(low, high), np.maximum(low, high)
-    return ordered
-
-
-@cache
-def _exchanges(count: int) -> list[tuple[int, int]]:
-    """Return which positions to compare and exchange, in order, to sort this many values (Batcher's network [1]_)."""
-    found = []
-    half = 1 << max(0, (count - 1).bit_length() - 1)
-    step = half
-    while step:
-        reach, parity, distance = half, 0, step
-        while distance:
-            found += [(place, place + distance) for place in range(count - distance) if place & step == parity]
-            distance, reach, parity = reach - step, reach // 2, step
-        step //= 2
-    return found
+    usual = np.median(rows, axis=0)
+    return usual, np.float32(deviation_per_distance()) * np.median(np.abs(rows - usual), axis=0)
 
 
 def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, Floats]:
@@ -129,20 +83,8 @@ def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, 
     # device. The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the
     # normal distribution. Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single
     # fast device.
-    if (together := _side_by_side(values, groups)) is not None:
-        return _center_and_spread(together)
     found = [_center_and_spread(values[:, group]) for group in groups]
     return np.stack([center for center, _ in found], axis=-1), np.stack([spread for _, spread in found], axis=-1)
-
-
-def _side_by_side(values: NDArray[Any], groups: Sequence[Group]) -> NDArray[Any] | None:
-    """Return the values with an axis for the groups, if all are equally large and adjacent: they need no loop."""
-    devices = values.shape[-1]
-    size = devices // len(groups)
-    begins = [group.start if isinstance(group, slice) else None for group in groups]
-    if len(groups) < 2 or not size or size * len(groups) != devices or begins != list(range(0, devices, size)):
-        return None
-    return values.reshape(*values.shape[:-1], len(groups), size)
 
 
 def _center_and_spread(values: Floats) -> tuple[Floats, Floats]:
@@ -169,10 +111,6 @@ def low_median(values: Floats, groups: Sequence[Group]) -> Floats:
 
 
 def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
-    if (together := _side_by_side(values, groups)) is not None:
-        ordered = np.sort(together)
-        counts = ordered.shape[-1] - np.count_nonzero(np.isnan(ordered), axis=-1)
-        return np.take_along_axis(ordered, np.maximum(counts - lower, 0)[..., None] // 2, axis=-1)[..., 0]
     found = np.full((len(values), len(groups)), np.nan, np.float32)
     for probe, row in enumerate(values):
         for number, group in enumerate(groups):
@@ -185,8 +123,6 @@ def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
 
 def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.intp]:
     """Count the true flags of each group; the last axis changes from devices to groups."""
-    if (together := _side_by_side(flags, groups)) is not None:
-        return np.asarray(np.count_nonzero(together, axis=-1))
     rows = flags.reshape(-1, flags.shape[-1])  # row by row is several times as fast as along an axis
     counts = np.array([[np.count_nonzero(row[group]) for group in groups] for row in rows], np.intp)
     return counts.reshape(*flags.shape[:-1], len(groups))

@@ -26,15 +26,16 @@ class Grouping:
         self.codes = codes  # each device's group, `(n_devices,)`
         self.sizes = np.bincount(codes, minlength=1)  # number of devices of each group, `(n_groups,)`
         count = len(self.sizes)
-        # The devices of each group; adjacent rows are a slice, which needs no copy
+        # The devices of each group
         self.groups: list[Group] = [slice(None)]
         if count > 1:
             order = np.argsort(codes, kind="stable")
-            members = np.split(order, np.searchsorted(codes[order], np.arange(1, count)))
-            self.groups = [_slice_of(rows) if _are_adjacent(rows) else rows for rows in members]
-        steps = (self.sizes // _SAMPLED + 1).tolist()
+            self.groups = [*np.split(order, np.searchsorted(codes[order], np.arange(1, count)))]
         # A thousand or two devices of each group, or all if it has fewer: enough for a median
-        self.samples = [_every(step, group) for step, group in zip(steps, self.groups, strict=True)]
+        self.samples: list[Group] = [
+            slice(None, None, step) if isinstance(group, slice) else group[::step]
+            for step, group in zip((self.sizes // _SAMPLED + 1).tolist(), self.groups, strict=True)
+        ]
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -46,18 +47,6 @@ class Grouping:
     def size_at(self, row: int) -> int:
         """Return the size of a device's group."""
         return int(self.sizes[self.codes[row]])
-
-
-def _are_adjacent(rows: NDArray[np.intp]) -> bool:
-    return bool(len(rows) and rows[-1] - rows[0] == len(rows) - 1)
-
-
-def _every(step: int, group: Group) -> Group:
-    return slice(group.start, group.stop, step) if isinstance(group, slice) else group[::step]
-
-
-def _slice_of(rows: NDArray[np.intp]) -> slice:
-    return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
 def joint_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = False) -> NDArray[np.int32]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -79,7 +78,7 @@ class History:
         """Return the history of devices about which nothing is known."""
         return cls(
             **{
-                name: _filled((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
+                name: np.full((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
                 for name, (dtype, fill, per_probe, lead) in _LAYOUT.items()
             }
         )
@@ -152,14 +151,12 @@ class History:
 
     def density(self, test: int, level: int) -> Floats:
         """Return the share of the last 64 to 128 rounds in which each device exceeded, in runs that ended."""
-        return np.asarray(_single(self.exceedances[test, level]) / (self._remembered() + WARM_UP), np.float32)
+        exceedances = self.exceedances[test, level].astype(np.float32)
+        return np.asarray(exceedances / (self._remembered() + WARM_UP), np.float32)
 
     def _remembered(self) -> Floats:
-        """Return how many rounds the counts of a device's own noise stand for, one number if all devices agree."""
-        seen = self.seen
-        if seen.size and seen.min() == seen.max():
-            seen = seen[:1, :1]
-        halved, latest = np.divmod(seen, _MEMORY)
+        """Return how many rounds the counts of a device's own noise stand for."""
+        halved, latest = np.divmod(self.seen, _MEMORY)
         return np.asarray(_MEMORY * (1 - np.exp2(-halved.astype(np.float32))) + latest, np.float32)
 
     def _refine(self, residual: Floats, young: NDArray[np.bool_]) -> None:
@@ -185,16 +182,9 @@ class History:
 
     def own_rates(self, test: int, level: int) -> Floats:
         """Return how often each device began to exceed in the last 64 to 128 rounds: an upper estimate."""
-        if not self.runs[test, level].view(np.uint16).any():
-            return np.zeros_like(self.baseline)
-        runs, good_rounds = _single(self.runs[test, level]), _single(self.exceedances[test, level])
-        np.subtract(self._remembered(), good_rounds, out=good_rounds)
-        np.maximum(good_rounds, 0, out=good_rounds)
-        good_rounds += WARM_UP
-        rates = np.sqrt(runs)
-        rates += runs
-        rates /= good_rounds
-        return rates
+        runs = self.runs[test, level].astype(np.float32)
+        good_rounds = np.maximum(self._remembered() - self.exceedances[test, level].astype(np.float32), 0)
+        return np.asarray((np.sqrt(runs) + runs) / (good_rounds + WARM_UP), np.float32)
 
     def own_repeats(self, test: int, level: int, places: NDArray[np.intp]) -> Floats:
         """Return how often devices exceeded once more, given their flat places (probe and device): upper estimates."""
@@ -232,16 +222,6 @@ class History:
         return np.asarray(self.recent[positions, probe, row])
 
 
-def _single(halves: NDArray[np.float16]) -> Floats:
-    """Return half-precision numbers in single precision: looked up, which is six times as fast as converted."""
-    return np.asarray(_singles().take(halves.view(np.uint16)))
-
-
-@cache
-def _singles() -> Floats:
-    return np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
-
-
 def _packed(array: NDArray[Any]) -> dict[str, Any]:
     """Return an array as values of JSON, which has no NaN and takes three times as long for lists of numbers."""
     little_endian = array.astype(array.dtype.newbyteorder("<"))
@@ -252,11 +232,6 @@ def _unpacked(saved: Mapping[str, Any], dtype: type[np.generic]) -> NDArray[Any]
     """Return the array that :func:`_packed` took."""
     stored = np.dtype(dtype).newbyteorder("<")
     return np.frombuffer(base64.b64decode(saved["base64"]), stored).reshape(saved["shape"]).astype(dtype)
-
-
-def _filled(shape: tuple[int, ...], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return an array filled with one value; zeros take no memory before they are written."""
-    return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
 
 
 @dataclass

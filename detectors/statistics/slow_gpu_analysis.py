@@ -412,8 +412,8 @@ class SlowGPUAnalysis:
             for level, limit in enumerate(self.thresholds.against_self(np.float32(SELF_NOISES) * self._scales.noise)):
                 lengths = self._rates.learn_window(history.recent > limit, level, ready, grouping)
                 np.copyto(history.run[SELF, level], lengths, where=ready)
-        slow = _any_probe(found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT])
-        present = _any_probe(~np.isnan(log_seconds))
+        slow = np.asarray((found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT]).any(axis=0))
+        present = np.asarray((~np.isnan(log_seconds)).any(axis=0))
         history.note_episodes(slow, present, now_s)
         self._note_what_all_share(found.pace, now_s)
 
@@ -496,7 +496,3 @@ class SlowGPUAnalysis:
         analysis._rounds_tested, analysis._new_verdicts.reported_hosts = saved.rounds_tested, saved.reported_hosts
         analysis._regroup(saved.codes if analysis._labels is None else None)
         return analysis
-
-
-def _any_probe(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return np.asarray(flags.any(axis=0))

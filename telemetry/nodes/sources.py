@@ -116,7 +116,7 @@ class NodesSource:
         parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
         if not parts:
             return Found(evaluate(query, span, series, downsampled=True), replies.missing, approximate_us)
-        parts += parts_of(query, span, series, downsampled=True)
+        parts += parts_of(query, span, series)
         return Found(finish_parts(query, span, parts), replies.missing, approximate_us)
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
@@ -166,7 +166,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             if kind == "parts" and len(downsampled) > SERIES_A_PART * (groups := n_groups(query, downsampled)):
                 if groups * n_buckets(query, span) > question["samples"]:
                     raise ValueError(_TOO_MUCH)
-                parts = parts_of(query, span, downsampled, downsampled=True)
+                parts = parts_of(query, span, downsampled)
                 return {**about, "parts": [_pack_part(part) for part in parts]}
             return {**about, **pack_series(downsampled, question["samples"])}
         case "samples":

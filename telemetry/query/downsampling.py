@@ -5,9 +5,8 @@ https://opentsdb.net/docs/build/html/user_guide/query/downsampling.html
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,31 +80,6 @@ def downsample(spec: Downsample, starts: Times, times_us: Times, values: Floats)
     bucket = np.searchsorted(starts, times_us, side="right") - 1
     begins = np.flatnonzero(np.diff(bucket, prepend=-1))
     return bucket[begins], reduce_runs(spec.function, values, begins)
-
-
-def downsample_together(
-    spec: Downsample, starts: Times, grids: Sequence[Times], places: Sequence[int], values: Floats
-) -> tuple[list[NDArray[np.intp]], list[Floats]]:
-    """Downsample several series in one pass; buckets are computed once for series with the same times."""
-    times_us, offsets = np.concatenate(grids), _offsets(map(len, grids))
-    if spec.interval_us:
-        bucket = (times_us - starts[0]) // spec.interval_us
-    else:
-        bucket = np.searchsorted(starts, times_us, side="right") - 1
-    place = np.repeat(np.arange(len(grids)) * len(starts), np.diff(offsets)) + bucket
-    begins = np.flatnonzero(np.diff(place, prepend=-1))
-    edges = np.searchsorted(begins, offsets).tolist()
-    of_grid = [begins[first:end] for first, end in itertools.pairwise(edges)]
-    ends = _offsets(len(grids[place]) for place in places)
-    if len(begins) < len(times_us) or not aggregator(spec.function).keeps_one:
-        moved = zip(places, (ends[:-1] - offsets[places]).tolist(), strict=True)
-        values = reduce_runs(spec.function, values, np.concatenate([of_grid[place] + by for place, by in moved]))
-        ends = _offsets(len(of_grid[place]) for place in places)
-    return [bucket[each] for each in of_grid], [values[first:end] for first, end in itertools.pairwise(ends.tolist())]
-
-
-def _offsets(lengths: Iterable[int]) -> NDArray[np.intp]:
-    return np.cumsum([0, *lengths])
 
 
 def reduce_runs(function: str, values: Floats, begins: NDArray[np.intp]) -> Floats:

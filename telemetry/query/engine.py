@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries, distinct_times, tidy, within
+from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries, tidy, within
 from laggard.telemetry.errors import QueryTooLargeError
 from laggard.telemetry.query.aggregators import Aggregator, Gaps, aggregator
-from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, downsample_together
+from laggard.telemetry.query.downsampling import Downsample, buckets, downsample
 from laggard.telemetry.query.filters import matches
 from laggard.telemetry.query.merging import Line, Partial, merge_lines, partial_of
 from laggard.telemetry.query.parsing import SubQuery
@@ -58,12 +58,6 @@ def is_wanted(query: SubQuery, tags: Mapping[str, str]) -> bool:
     return matches(query.filters, tags, explicit_tags=query.explicit_tags)
 
 
-def read_start_us(query: SubQuery, span: Span) -> int:
-    """Return the time from which samples are needed: the start of the first bucket."""
-    spec = query.downsample
-    return span.start_us if spec is None else int(buckets(spec, span.start_us, span.start_us)[0])
-
-
 def downsample_series(query: SubQuery, span: Span, series: TimeSeries) -> TimeSeries:
     """Downsample one series as the query asks, so that less is sent; evaluating the result gives the same answer."""
     spec = query.downsample
@@ -80,49 +74,22 @@ def downsample_series(query: SubQuery, span: Span, series: TimeSeries) -> TimeSe
     return replace(series, times_us=starts[at], values=downsampled)
 
 
-def downsample_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) -> list[TimeSeries]:
-    """Downsample many series in one pass, each as :func:`downsample_series` does."""
-    spec = query.downsample
-    if spec is None or len(series) < 2:
-        return [downsample_series(query, span, each) for each in series]
-    starts = buckets(spec, span.start_us, span.end_us)
-    places, grids = distinct_times(series)
-    values = np.concatenate([each.values for each in series])
-    in_range = all(len(grid) and grid[0] >= starts[0] and grid[-1] <= span.end_us for grid in grids)
-    if not in_range or not np.isfinite(values).all():
-        return [downsample_series(query, span, each) for each in series]
-    at, downsampled = downsample_together(spec, starts, grids, places, values)
-    bucket_us = [starts[each] for each in at]
-    return [
-        TimeSeries(each.metric, each.tags, bucket_us[place], some)
-        for each, place, some in zip(series, places, downsampled, strict=True)
-    ]
-
-
 def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downsampled: bool = False) -> list[Answer]:
     """Answer one sub-query."""
-    wanted = (
-        list(series) if downsampled else downsample_all(query, span, [s for s in series if is_wanted(query, s.tags)])
-    )
-    wanted = [each for each in wanted if len(each.times_us)]
-    groups = sorted(_grouped(query, wanted).items(), key=lambda item: item[0])
-    cut = _Range(span)
-    return _bounded(_merged(query, cut, metric, group) for (metric, _), group in groups)
+    if not downsampled:
+        series = [downsample_series(query, span, each) for each in series if is_wanted(query, each.tags)]
+    groups = sorted(_grouped(query, [each for each in series if len(each.times_us)]).items(), key=lambda item: item[0])
+    return _bounded(_merged(query, span, metric, group) for (metric, _), group in groups)
 
 
-def parts_of(
-    query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downsampled: bool = False
-) -> list[GroupPart]:
-    """Return one node's parts of the answer to a query that downsamples, with a mergeable aggregator."""
+def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries]) -> list[GroupPart]:
+    """Return one node's parts of the answer, given downsampled series; the query has a mergeable aggregator."""
     spec = query.downsample
     assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
     starts = buckets(spec, span.start_us, span.end_us)
-    wanted = (
-        list(series) if downsampled else downsample_all(query, span, [s for s in series if is_wanted(query, s.tags)])
-    )
     how = _merging(query, spec)
     parts = []
-    for (metric, key), group in _grouped(query, [each for each in wanted if len(each.times_us)]).items():
+    for (metric, key), group in _grouped(query, [each for each in series if len(each.times_us)]).items():
         partial = partial_of(how, starts.astype(np.float64), (_line(each, starts, spec.fill) for each in group))
         parts.append(GroupPart(metric, key, *_common_tags([each.tags for each in group]), partial))
     return parts
@@ -140,11 +107,9 @@ def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> lis
             _merge_tags(group, part)
             group.partial.merge(part.partial)
 
-    cut = _Range(span)
-
     def finished(group: GroupPart) -> Answer | None:
         present, values = group.partial.points > 0, group.partial.finish(query.aggregator.name)
-        return _answer(query, cut, starts, present, values, group.metric, group.tags, sorted(group.aggregate_tags))
+        return _answer(query, span, starts, present, values, group.metric, group.tags, sorted(group.aggregate_tags))
 
     return _bounded(finished(group) for _, group in sorted(groups.items(), key=lambda item: item[0]))
 
@@ -187,31 +152,15 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
     return groups
 
 
-class _Range:
-    """Cuts series to a query's range; those that share their array of times still do afterwards."""
-
-    def __init__(self, span: Span) -> None:
-        self.span = span
-        self._cut: dict[int, tuple[Times, slice, Times]] = {}  # keeps the array, so that its id is not reused
-
-    def __call__(self, times_us: Times, values: Floats) -> tuple[Times, Floats]:
-        known = self._cut.get(id(times_us))
-        if known is None:
-            kept = within(times_us, self.span.start_us, self.span.end_us)
-            known = self._cut[id(times_us)] = times_us, kept, times_us[kept]
-        _, kept, cut_us = known
-        return cut_us, values[kept]
-
-
-def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
+def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
     spec = query.downsample
     if len(group) == 1 and query.aggregator.keeps_one and spec is not None and spec.fill is None:
         (only,) = group
-        return _answer(query, cut, only.times_us, None, only.values, metric, dict(only.tags), [])
+        return _answer(query, span, only.times_us, None, only.values, metric, dict(only.tags), [])
     if spec is None:
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:
-        times_us = buckets(spec, cut.span.start_us, cut.span.end_us)
+        times_us = buckets(spec, span.start_us, span.end_us)
     if len(times_us) * len(group) > MAX_STEPS:
         raise QueryTooLargeError(
             f"{len(group)} series at {len(times_us)} times are too many: filter, or downsample further"
@@ -219,7 +168,7 @@ def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSerie
     lines = [_line(each, times_us, None if spec is None else spec.fill) for each in group]
     present, values = merge_lines(_merging(query, spec), times_us.astype(np.float64), lines)
     tags, aggregate_tags = _common_tags([each.tags for each in group])
-    return _answer(query, cut, times_us, present, values, metric, tags, sorted(aggregate_tags))
+    return _answer(query, span, times_us, present, values, metric, tags, sorted(aggregate_tags))
 
 
 def _line(series: TimeSeries, times_us: Times, fill: float | None) -> Line:
@@ -236,7 +185,7 @@ def _line(series: TimeSeries, times_us: Times, fill: float | None) -> Line:
 
 def _answer(
     query: SubQuery,
-    cut: _Range,
+    span: Span,
     times_us: Times,
     present: NDArray[np.bool_] | None,
     values: Floats,
@@ -253,8 +202,9 @@ def _answer(
         finite = np.isfinite(values)
         if not finite.all():
             times_us, values = times_us[finite], values[finite]
-    times_us, values = cut(times_us, values)
-    if not cut.span.milliseconds and not (spec is not None and spec.is_whole_seconds):
+    kept = within(times_us, span.start_us, span.end_us)
+    times_us, values = times_us[kept], values[kept]
+    if not span.milliseconds and not (spec is not None and spec.is_whole_seconds):
         times_us, values = _whole_seconds(query, times_us, values)
     return Answer(metric, tags, aggregate_tags, times_us, values) if len(times_us) else None
 

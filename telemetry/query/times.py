@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 from laggard.telemetry.errors import BadQueryError
 
@@ -68,3 +69,8 @@ def _from_number(number: float) -> int:
 
 def _shown(value: object) -> str:
     return repr(value)[:80]
+
+
+def now_us() -> int:
+    """Return the Unix time now in microseconds."""
+    return round(time.time() * SECOND_US)

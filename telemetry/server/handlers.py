@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import secrets
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -22,7 +21,7 @@ from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.downsampling import buckets
 from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, evaluate
 from laggard.telemetry.query.filters import FILTER_TYPES
-from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, now_us
 from laggard.telemetry.sending.batches import Batch
 from laggard.telemetry.server.answers import CLASSIC, OPEN_METRICS, answers_to_json, metrics_to_text
 from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
@@ -85,9 +84,9 @@ Handler = Callable[[Service, Call], Reply]
 
 def query(service: Service, call: Call) -> Reply:
     """``/api/query``: points."""
-    now_us = _now_us()
+    now = now_us()
     arrays = "arrays" in call.parameters and call.one("arrays").lower() != "false"
-    asked = query_from_json(call.json(), now_us, arrays=arrays)
+    asked = query_from_json(call.json(), now, arrays=arrays)
     span = Span(asked.start_us, asked.end_us, asked.milliseconds)
     # Events are read once, while the nodes work on the first sub-query.
     events = cache(partial(service.events.between, asked.start_us, asked.end_us))
@@ -203,7 +202,7 @@ def _read_points(listed: list[Any], window_s: float) -> tuple[list[Point], list[
 def metrics(service: Service, call: Call) -> Reply:
     """``/metrics``: the newest values, for Prometheus."""
     classic = "application/openmetrics-text" not in call.headers.get("accept", "")
-    recent_us = _now_us() - round(STALE_S * SECOND_US)
+    recent_us = now_us() - round(STALE_S * SECOND_US)
     newest = [each for each in service.source.newest() if each.time_us >= recent_us]
     return Reply(
         metrics_to_text([*newest, *service.own_metrics()], classic=classic).encode(),
@@ -242,7 +241,3 @@ def authorize(service: Service, headers: Mapping[str, str]) -> None:
             shown = ""
     if not secrets.compare_digest(shown.encode("utf-8", "surrogateescape"), service.token.encode()):
         raise RequestError(401, "this needs the token in the file telemetry-token")
-
-
-def _now_us() -> int:
-    return round(time.time() * SECOND_US)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +14,7 @@ from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.events import Event, EventLog
 from laggard.telemetry.nodes.ping import NodeHealth
 from laggard.telemetry.nodes.watch import NodeWatch
-from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.query.times import SECOND_US, now_us
 from laggard.telemetry.server.handlers import Reach
 from laggard.telemetry.server.own_metrics import own_metrics
 
@@ -26,7 +25,7 @@ class FollowedJob:
     def __init__(self, session: Session, events: EventLog) -> None:
         self._session = session  # the primary's environment and its connection to the state server
         self._events = events  # the job's events
-        self._began_us = _now_us()
+        self._began_us = now_us()
         self._launch: int | None = None
         self._record: LaunchRecord | None = None
         self._devices: frozenset[tuple[str, str]] = frozenset()
@@ -45,7 +44,7 @@ class FollowedJob:
         self._devices |= {(node.hostname, gpu) for node in nodes_at_hand for gpu in node.devices}
         if not any(event.kind == "launch" and event.launch == launch for event in self._all_events()):
             began_s, nodes = self._record.began_s, tuple(node.hostname for node in self._record.nodes)
-            began_us = _now_us() if began_s is None else round(began_s * SECOND_US)
+            began_us = now_us() if began_s is None else round(began_s * SECOND_US)
             self._events.add(Event(began_us, "launch", launch=launch, nodes=nodes, excluded=self._record.excluded))
 
     def nodes(self) -> set[str]:
@@ -62,7 +61,7 @@ class FollowedJob:
         return Reach(
             self._events.job or "a job",
             min(first, self._began_us),
-            _now_us(),
+            now_us(),
             nodes=self.nodes(),
             missing=self._missing(watch.health()),
             devices=self._devices,
@@ -79,14 +78,10 @@ class FollowedJob:
     def own_metrics(self, watch: NodeWatch) -> list[Newest]:
         """Return what the server knows of the job, for ``/metrics``."""
         events = self._all_events()
-        return own_metrics(watch.health(), events, self._launch, self._events.progress_s, _now_us())
+        return own_metrics(watch.health(), events, self._launch, self._events.progress_s, now_us())
 
     def _missing(self, health: Mapping[str, NodeHealth]) -> list[str]:
         return sorted(host for host in self.nodes() if host not in health or not health[host].up)
 
     def _all_events(self) -> list[Event]:
-        return self._events.between(0, _now_us())
-
-
-def _now_us() -> int:
-    return round(time.time() * SECOND_US)
+        return self._events.between(0, now_us())

@@ -13,7 +13,7 @@ from laggard.telemetry.query.downsampling import Downsample, buckets
 from laggard.telemetry.query.engine import Span, is_wanted
 from laggard.telemetry.query.parsing import SubQuery
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.store.planning import SAMPLES, Grid, Origin, Segment, grid_of, plan
+from laggard.telemetry.store.planning import SAMPLES, Grid, Origin, Segment, plan
 from laggard.telemetry.store.summaries import (
     COLUMNS,
     Summaries,
@@ -235,10 +235,9 @@ class History:
 def _asked(query: SubQuery, span: Span) -> tuple[Downsample, Times | None, Grid]:
     """Return how to downsample, the starts of the buckets if the query gives them, and the grid."""
     spec = _spec_of(query, span)
-    if query.downsample is None:
-        return spec, None, Grid(span.start_us, span.end_us + 1, spec.interval_us, spec.function)
-    starts = buckets(spec, span.start_us, span.end_us)
-    return spec, starts, grid_of(spec, starts, span.end_us)
+    starts = None if query.downsample is None else buckets(spec, span.start_us, span.end_us)
+    begin_us = span.start_us if starts is None else int(starts[0])
+    return spec, starts, Grid(begin_us, span.end_us + 1, spec.interval_us, spec.function)
 
 
 def _spec_of(query: SubQuery, span: Span) -> Downsample:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from laggard.kvstore.series.timeseries import Times
-from laggard.telemetry.query.downsampling import Downsample
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.summaries import EXACT
 
@@ -50,12 +48,6 @@ class Grid:
     def is_exact(self, width_us: int) -> bool:
         """Return whether buckets of this width give the same as the samples themselves."""
         return width_us == SAMPLES or (self.function in EXACT and self.step_us % width_us == 0)
-
-
-def grid_of(spec: Downsample, starts: Times, end_us: int) -> Grid:
-    """Return the grid of a downsampling whose buckets begin at ``starts`` and that ends with ``end_us`` (included)."""
-    step_us = spec.interval_us
-    return Grid(int(starts[0]), end_us + 1, step_us, spec.function)
 
 
 def plan(grid: Grid, origins: Sequence[Origin]) -> list[Segment]:

@@ -42,7 +42,7 @@ def merged_ranges(ranges: Collection[Mapping[str, Floats]]) -> dict[str, Floats]
 def _range_of(history: History, metric: str, span: Span) -> dict[str, Floats]:
     # This aggregator fills no gaps, and has one part.
     query = sub_query_from_json({"metric": [metric], "aggregator": "mimmin", "downsample": f"{STEP_S}s-avg"}, 0)
-    parts = parts_of(query, span, history.downsampled(query, span).series, downsampled=True)
+    parts = parts_of(query, span, history.downsampled(query, span).series)
     n_seconds = (span.end_us - span.start_us) // (STEP_S * 1_000_000) + 1
     partial = parts[0].partial if parts else Partial.empty(n_seconds)
     return {name: getattr(partial, name) for name in COLUMNS}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from laggard.telemetry.query import BadQueryError, TimeSeries, evaluate, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS
-from laggard.telemetry.query.engine import Span, downsample_all, downsample_series, finish_parts, parts_of
+from laggard.telemetry.query.engine import Span, downsample_series, finish_parts, parts_of
 
 START_S, END_S = 1_000_000_000, 1_000_000_120
 MERGEABLE = sorted(name for name, each in AGGREGATORS.items() if each.mergeable)
@@ -104,7 +104,8 @@ def test_parts_of_nodes_merge_to_what_one_pass_over_all_series_gives(
     query, span = parse(sub_query(aggregator, downsample, group_by=group_by))
     whole = evaluate(query, span, [series for node in nodes for series in node])  # type: ignore[arg-type]
 
-    merged = finish_parts(query, span, [part for node in nodes for part in parts_of(query, span, node)])  # type: ignore[arg-type]
+    there = [[downsample_series(query, span, each) for each in node] for node in nodes]  # type: ignore[arg-type]
+    merged = finish_parts(query, span, [part for node in there for part in parts_of(query, span, node)])  # type: ignore[arg-type]
 
     assert [(a.tags, a.aggregate_tags, a.times_us.tolist()) for a in merged] == [
         (a.tags, a.aggregate_tags, a.times_us.tolist()) for a in whole
@@ -125,33 +126,6 @@ def test_downsampling_on_the_nodes_changes_nothing(group: list[TimeSeries], aggr
     for ours, theirs in zip(downsampled, direct, strict=True):
         np.testing.assert_array_equal(ours.times_us, theirs.times_us)
         np.testing.assert_array_equal(ours.values, theirs.values)
-
-
-@st.composite
-def series_on_few_grids(draw: st.DrawFn) -> list[TimeSeries]:
-    times = st.lists(st.integers(START_S * 10 - 50, END_S * 10 + 50), min_size=1, max_size=20).map(sorted)
-    grids = draw(st.lists(times, min_size=1, max_size=3))
-    series: list[TimeSeries] = []
-    for place in draw(st.lists(st.integers(0, len(grids) - 1), min_size=2, max_size=6)):
-        values = draw(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=(n := len(grids[place])), max_size=n))
-        times_us = np.array(grids[place], dtype=np.int64) * 100_000
-        series.append(TimeSeries("m", {"gpu": str(len(series))}, times_us, np.array(values)))
-    return series
-
-
-@given(
-    series_on_few_grids(),
-    st.sampled_from(["7s-avg", "500ms-p90", "1s-sum", "10s-count", "1m-last-nan", "0all-dev"]),
-)
-def test_series_downsampled_together_equal_those_downsampled_alone(group: list[TimeSeries], downsample: str) -> None:
-    query, span = parse(sub_query("avg", downsample))
-
-    together = downsample_all(query, span, group)  # type: ignore[arg-type]
-
-    for ours, each in zip(together, group, strict=True):
-        alone = downsample_series(query, span, each)  # type: ignore[arg-type]
-        assert (ours.tags, ours.times_us.tolist()) == (alone.tags, alone.times_us.tolist())
-        np.testing.assert_allclose(ours.values, alone.values, rtol=1e-12)
 
 
 json_values = st.recursive(

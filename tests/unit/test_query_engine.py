@@ -19,13 +19,10 @@ from laggard.telemetry.query.aggregators import AGGREGATORS, Gaps, aggregator
 from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, parse_downsample
 from laggard.telemetry.query.engine import (
     Span,
-    downsample_all,
     downsample_series,
     finish_parts,
-    n_buckets,
     n_groups,
     parts_of,
-    read_start_us,
 )
 from laggard.telemetry.query.filters import TagFilter, matches
 from laggard.telemetry.query.merging import Line, Partial, merge_lines
@@ -380,27 +377,6 @@ def test_a_range_holds_both_of_its_ends(m: str, expected: list[tuple[float, floa
     assert points(whole) == expected
 
 
-def test_series_are_read_from_the_beginning_of_the_first_bucket() -> None:
-    asked = span(5, 25)
-
-    assert read_start_us(sub("sum:m"), asked) == (T0 + 5) * SECOND_US
-    assert read_start_us(sub("sum:10s-sum:m"), asked) == T0 * SECOND_US
-    assert (n_buckets(sub("sum:m"), asked), n_buckets(sub("sum:10s-sum:m"), asked)) == (0, 3)
-
-
-@pytest.mark.parametrize("begin", [0, 4])
-def test_downsampling_many_series_together_gives_what_each_gives_alone(begin: int) -> None:
-    query, asked = sub("sum:10s-dev:m"), span(begin, 30)
-    many = [series({"gpu": str(gpu)}, *((at, at * gpu) for at in range(gpu, 31 + gpu, 3))) for gpu in range(4)]
-
-    together = downsample_all(query, asked, many)
-
-    assert [each.tags for each in together] == [each.tags for each in many]
-    for ours, its in zip(together, [downsample_series(query, asked, each) for each in many], strict=True):
-        np.testing.assert_array_equal(ours.times_us, its.times_us)
-        np.testing.assert_allclose(ours.values, its.values, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("m", "expected"),
     [
@@ -435,7 +411,8 @@ def test_tags_are_shared_or_differ_or_are_not_of_all() -> None:
     query, asked = sub("sum:10s-sum:m"), span(0, 20)
 
     (answer,) = evaluate(query, asked, data)
-    (merged,) = finish_parts(query, asked, [part for each in data for part in parts_of(query, asked, [each])])
+    nodes = [parts_of(query, asked, [downsample_series(query, asked, each)]) for each in data]
+    (merged,) = finish_parts(query, asked, [part for parts in nodes for part in parts])
 
     for found in (answer, merged):
         assert (found.metric, found.tags, found.aggregate_tags) == ("m", {"dc": "x"}, ["host"])
