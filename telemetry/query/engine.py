@@ -99,7 +99,15 @@ def downsample_all(query: SubQuery, span: Span, series: Sequence[TimeSeries]) ->
     ]
 
 
-def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downsampled: bool = False) -> list[Answer]:
+def evaluate(
+    query: SubQuery,
+    span: Span,
+    series: Iterable[TimeSeries],
+    *,
+    downsampled: bool = False,
+    max_steps: int = MAX_STEPS,
+    max_points: int = MAX_ANSWER_POINTS,
+) -> list[Answer]:
     """Answer one sub-query."""
     wanted = (
         list(series) if downsampled else downsample_all(query, span, [s for s in series if is_wanted(query, s.tags)])
@@ -107,7 +115,7 @@ def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downs
     wanted = [each for each in wanted if len(each.times_us)]
     groups = sorted(_grouped(query, wanted).items(), key=lambda item: item[0])
     cut = _Range(span)
-    return _bounded(_merged(query, cut, metric, group) for (metric, _), group in groups)
+    return _bounded((_merged(query, cut, metric, group, max_steps) for (metric, _), group in groups), max_points)
 
 
 def parts_of(
@@ -149,14 +157,14 @@ def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> lis
     return _bounded(finished(group) for _, group in sorted(groups.items(), key=lambda item: item[0]))
 
 
-def _bounded(lines: Iterable[Answer | None]) -> list[Answer]:
+def _bounded(lines: Iterable[Answer | None], max_points: int = MAX_ANSWER_POINTS) -> list[Answer]:
     answers, points = [], 0
     for line in lines:
         if line is not None:
             answers.append(line)
             points += len(line.times_us)
-        if points > MAX_ANSWER_POINTS:
-            raise QueryTooLargeError(f"more than {MAX_ANSWER_POINTS:,} points: filter, or downsample further")
+        if points > max_points:
+            raise QueryTooLargeError(f"more than {max_points:,} points: filter, or downsample further")
     return answers
 
 
@@ -203,7 +211,7 @@ class _Range:
         return cut_us, values[kept]
 
 
-def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
+def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSeries], max_steps: int) -> Answer | None:
     spec = query.downsample
     if len(group) == 1 and query.aggregator.keeps_one and spec is not None and spec.fill is None:
         (only,) = group
@@ -212,7 +220,7 @@ def _merged(query: SubQuery, cut: _Range, metric: str, group: Sequence[TimeSerie
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:
         times_us = buckets(spec, cut.span.start_us, cut.span.end_us)
-    if len(times_us) * len(group) > MAX_STEPS:
+    if len(times_us) * len(group) > max_steps:
         raise QueryTooLargeError(
             f"{len(group)} series at {len(times_us)} times are too many: filter, or downsample further"
         )

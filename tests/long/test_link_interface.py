@@ -25,3 +25,18 @@ def test_links_are_probed_on_the_interface_that_is_asked_for(start_job: Start) -
     assert job.finish() == 0, job.everything()
     assert "('node3', 'node1')" in job.output
     assert "['127.0.0.1']" in job.output  # the nodes' addresses in the job are others
+
+
+def test_a_node_without_the_interface_says_what_it_has(start_job: Start) -> None:
+    job = start_job(
+        "--local-nodes=2",
+        "--virtual-gpus=1",
+        "--per-node",
+        "--detect=slow-link",
+        "--detect-interval=0.5",
+        "--link-interface==nosuch",
+        "sleep",
+        "1000",
+    )
+    notice = r"links: no good reading from node1, node2 for three rounds: no network interface fits "
+    job.wait_for(notice + r"--link-interface==nosuch: there are .*127\.0\.0\.1")
