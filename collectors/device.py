@@ -268,7 +268,7 @@ def local_devices(environ: Mapping[str, str] = os.environ) -> list[Device]:
     return [make() for make in device_makers(environ).values()]
 
 
-def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable[[], Device]]:
+def device_makers(environ: Mapping[str, str] = os.environ, driver: Any = None) -> dict[str, Callable[[], Device]]:
     """Return a factory for each device of this node that this process may use, by device name."""
     # These are virtual devices if the launcher created some, else the GPUs that CuPy sees (`CUDA_VISIBLE_DEVICES` is
     # respected). A GPU is not touched before its factory is called, so one that is lost or stuck does not block the
@@ -278,7 +278,7 @@ def device_makers(environ: Mapping[str, str] = os.environ) -> dict[str, Callable
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
         host = environ.get(NODE, "localhost")
         return {name: partial(VirtualDevice, name, directory, host) for name in visible_names(environ)}
-    names = gpu_names(environ)[: _count()]
+    names = gpu_names(environ, driver)[: _count(driver)]
     if not names:
         raise NoDeviceError
     return {name: partial(GpuDevice, name, ordinal) for ordinal, name in enumerate(names)}
@@ -294,39 +294,42 @@ def local_device(environ: Mapping[str, str] = os.environ) -> Device:
     return makers[int(environ.get(LOCAL_RANK, "0")) % len(makers)]()
 
 
-def gpu_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+def gpu_names(environ: Mapping[str, str] = os.environ, driver: Any = None) -> list[str]:
     """Return the names of the GPUs that this process may use, as in ``CUDA_VISIBLE_DEVICES``."""
     # They are those that CuPy sees. Without CuPy they are those of NVIDIA's driver: they cannot be probed, but they are
     # the program's. So are all MIG slices that are listed, although CUDA shows a process only the first.
-    names, count = listed_devices(environ), _count()
+    names, count = listed_devices(environ), _count(driver)
     if names is None:
         return [str(ordinal) for ordinal in range(count)]
     has_slices = count > 0 and any(name.startswith("MIG-") for name in names)
     return names if has_slices else names[:count]
 
 
-def _count() -> int:
+def _count(driver: Any = None) -> int:
     """Return how many GPUs CUDA shows to this process."""
     try:
         import cupy
     except ImportError:
-        return _count_by_driver()
+        return _count_by_driver(driver)
     return int(cupy.cuda.runtime.getDeviceCount()) if cupy.is_available() else 0
 
 
-def _count_by_driver() -> int:
+def _count_by_driver(driver: Any) -> int:
     import pynvml as nvml
 
+    driver = nvml if driver is None else driver
     try:
-        nvml.nvmlInit()
-        return sum(_may_be_opened(nvml, number) for number in range(nvml.nvmlDeviceGetCount()))
+        driver.nvmlInit()
+        return sum(_may_be_opened(driver, number) for number in range(driver.nvmlDeviceGetCount()))
     except nvml.NVMLError:
         return 0
 
 
-def _may_be_opened(nvml: ModuleType, number: int) -> bool:
+def _may_be_opened(driver: Any, number: int) -> bool:
+    import pynvml as nvml
+
     try:
-        nvml.nvmlDeviceGetHandleByIndex(number)
+        driver.nvmlDeviceGetHandleByIndex(number)
     except nvml.NVMLError as error:  # one that is broken is ours all the same
         return bool(error.value != nvml.NVML_ERROR_NO_PERMISSION)
     return True

@@ -34,7 +34,8 @@ TURN_DEADLINE_S = 1.0
 class WarmUp:
     """Raises the clock of an idle device."""
 
-    def __init__(self, is_idle: Callable[[], bool]) -> None:
+    def __init__(self, is_idle: Callable[[], bool], limit_s: float = WARM_UP_LIMIT_S) -> None:
+        self._limit_s = limit_s
         self._is_idle = is_idle  # tells whether the device's clock is as low as that of an idle device
         self._helps = True
 
@@ -43,7 +44,7 @@ class WarmUp:
         # If the clock did not rise, something else keeps it low, and warming up is not tried again.
         if not self._helps or not self._is_idle():
             return False
-        until_s = time.monotonic() + WARM_UP_LIMIT_S
+        until_s = time.monotonic() + self._limit_s
         while time.monotonic() < until_s:
             probe.seconds()
             if not self._is_idle():
@@ -77,9 +78,9 @@ def is_of_this_job(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def bus_turn(probe: str) -> Iterator[None]:
+def bus_turn(probe: str, deadline_s: float = TURN_DEADLINE_S) -> Iterator[None]:
     """Wait until no other device of the node uses the bus, for a second at most, if this probe does."""
-    has_turn = probe in _COPIES and _BUS.acquire(timeout=TURN_DEADLINE_S)
+    has_turn = probe in _COPIES and _BUS.acquire(timeout=deadline_s)
     try:
         yield
     finally:
@@ -90,13 +91,19 @@ def bus_turn(probe: str) -> Iterator[None]:
 class Probing:
     """The probes of one device, and what its driver reports from round to round."""
 
-    def __init__(self, device: Device, in_turn: Collection[str], max_intrusion: float) -> None:
+    def __init__(
+        self,
+        device: Device,
+        in_turn: Collection[str],
+        max_intrusion: float,
+        reader_of: Callable[[Device], SymptomReader | None] = symptom_reader,
+    ) -> None:
         self._device = device  # the device to run on
         # Names of the other probes. Those that the device cannot run at full size are left out, because readings of
         # another size cannot be compared with the peers'.
         self._in_turn = in_turn
         self._intrusion = Intrusion(max_intrusion)
-        self._reader = reader = symptom_reader(device)
+        self._reader = reader = reader_of(device)
         self._utilisation: int | None = None
         self._symptoms = SymptomTracker(reader, is_of_this_job) if reader else None
         self._warm_up = WarmUp(reader.is_idle) if reader else None

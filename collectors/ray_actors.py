@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,10 +15,10 @@ from laggard.kvstore.control import NodeRecord
 RESTART_WAIT_S = 5.0
 
 
-def require_ray(alternative: str = "") -> None:
+def require_ray(alternative: str = "", version_of: Callable[[str], str] = version) -> None:
     """Check that Ray is installed, without loading it."""
     try:
-        installed = version("ray")
+        installed = version_of("ray")
     except PackageNotFoundError:
         raise RayMissingError(None, alternative) from None
     if tuple(int(part) for part in installed.split(".")[:2]) < OLDEST_RAY:

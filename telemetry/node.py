@@ -14,7 +14,7 @@ import redis
 from laggard.kvstore.client.connection import Session
 from laggard.kvstore.series.sample_store import SampleStore
 from laggard.kvstore.values.decoding import Value
-from laggard.telemetry.dumps.writing import Part, parts_of_nodes, write_dump
+from laggard.telemetry.dumps.writing import GATHER_DEADLINE_S, Part, parts_of_nodes, write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
@@ -37,7 +37,19 @@ STOP_DEADLINE_S = 3.0
 class NodeTelemetry:
     """Runs a node's telemetry during the ``with`` block."""
 
-    def __init__(self, session: Session, settings: TelemetrySettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        session: Session,
+        settings: TelemetrySettings,
+        clock: Callable[[], float] = time.time,
+        *,
+        keep_interval_s: float = KEEP_INTERVAL_S,
+        gather_deadline_s: float = GATHER_DEADLINE_S,
+        stop_deadline_s: float = STOP_DEADLINE_S,
+    ) -> None:
+        self._keep_interval_s = keep_interval_s
+        self._gather_deadline_s = gather_deadline_s  # how long a dump of all nodes waits for one
+        self._stop_deadline_s = stop_deadline_s
         self._session = session  # the node's environment and its connection to the state server
         self._settings = settings  # the job's settings
         self._clock = clock  # returns Unix time in seconds
@@ -69,9 +81,9 @@ class NodeTelemetry:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._keeper.join(STOP_DEADLINE_S)
+        self._keeper.join(self._stop_deadline_s)
         with self._dumped:  # a dump that was asked for leaves nothing behind either
-            self._dumped.wait_for(lambda: self._dumping == 0, STOP_DEADLINE_S)
+            self._dumped.wait_for(lambda: self._dumping == 0, self._stop_deadline_s)
         self._open.close()
 
     def _take(self, batch: Batch) -> None:
@@ -90,7 +102,7 @@ class NodeTelemetry:
         """Write a dump, of this node or of all nodes, and return its path; an end of this process abandons it."""
         if is_of_all := self._settings.dump_node == self._host:
             asker = NodeAsker(self._session.client, self._session.endpoint, ended=self._ended)
-            parts = parts_of_nodes(asker, self._events.between(0, ALL_TIME_US))
+            parts = parts_of_nodes(asker, self._events.between(0, ALL_TIME_US), self._gather_deadline_s)
         else:
             parts = self._everything()
         name = "all" if is_of_all else self._host
@@ -124,7 +136,7 @@ class NodeTelemetry:
     def _keep(self) -> None:
         """Fold what has arrived, trim, publish rollups and write dumps, each when it is due."""
         published, dumped_s = self._interval(), self._clock()
-        while not self._ended.wait(KEEP_INTERVAL_S):
+        while not self._ended.wait(self._keep_interval_s):
             self._publisher.add(self.history.tiers.fold())
             self.store.trim()
             self.history.tiers.trim()

@@ -29,8 +29,9 @@ GROUPS = {
     "clusters": ("tests/clusters/",),
     # They find out which virtual device is slow. Never two at once, since each loads the processors of this machine.
     "detection": (
-        "tests/integration/test_slow_gpu.py",
+        "tests/long/test_slow_gpu.py",
         "tests/integration/test_detect.py",
+        "tests/long/test_detect.py",
         "tests/long/test_attached.py",
         "tests/long/test_slow_gpu_healthy.py",
         "tests/long/test_isolation.py",
@@ -43,8 +44,8 @@ PLACES = [*GROUPS.values(), *((folder,) for folder in THEN)]
 
 BEGAN_S = time.monotonic()
 
-# No test depends on how fast the machine is.
-hypothesis.settings.register_profile("laggard", deadline=None)
+# No test depends on how fast the machine is. A property that more examples would show has them in its own settings.
+hypothesis.settings.register_profile("laggard", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("laggard")
 
 

@@ -109,7 +109,7 @@ def _block(document: str, language: str) -> str:
 
 
 MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
-"""The README's first command, less its installation; ``tests/integration/test_slow_gpu.py`` runs it."""
+"""The README's first command, less its installation; ``tests/long/test_slow_gpu.py`` runs it."""
 SECTIONS_JOB = _only("docs/guides/programs.md", r"--detect sections --per-node torchrun")
 WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")

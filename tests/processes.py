@@ -8,16 +8,19 @@ from typing import TypeVar
 
 import psutil
 
-__all__ = ["command_line", "command_lines", "is_alive", "seen_of"]
+__all__ = ["HIDDEN", "command_line", "command_lines", "is_alive", "seen_of"]
 
 T = TypeVar("T")
 
+# What a look raises: at a process that has ended, and at one of another user or one that is just ending.
+HIDDEN = (psutil.NoSuchProcess, psutil.AccessDenied)
+
 
 def seen_of(processes: Iterable[psutil.Process], look: Callable[[psutil.Process], T]) -> list[T]:
-    """Return what a look at each process shows; those that ended meanwhile are left out."""
+    """Return what a look at each process shows; those that ended meanwhile or are not ours are left out."""
     seen = []
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(*HIDDEN):
             seen.append(look(process))
     return seen
 

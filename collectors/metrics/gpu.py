@@ -73,7 +73,12 @@ class VirtualReader:
 
 
 def device_readers(
-    names: Sequence[str] | None, on_xid: Callable[[str, int], None], environ: Mapping[str, str] = os.environ
+    names: Sequence[str] | None,
+    on_xid: Callable[[str, int], None],
+    environ: Mapping[str, str] = os.environ,
+    nvidia: Callable[..., Sequence[DeviceReader]] = nvml_readers,
+    amd: Callable[..., Sequence[DeviceReader]] = amd_readers,
+    deadline_s: float = OPEN_DEADLINE_S,
 ) -> list[DeviceReader]:
     """Return a reader for each device of this node that the job uses.
 
@@ -85,20 +90,24 @@ def device_readers(
         Called with a device's name and the number of each XID error that its driver reports.
     environ
         Says how many virtual devices there are.
+    nvidia, amd
+        Open the devices of each maker.
+    deadline_s
+        How long that may take.
     """
     if n_virtual := int(environ.get(VIRTUAL_DEVICES, "0")):
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
         return [VirtualReader(str(gpu), directory) for gpu in range(n_virtual)]
-    return _within_deadline(lambda: [*nvml_readers(names, on_xid), *amd_readers(names)])
+    return _within_deadline(lambda: [*nvidia(names, on_xid), *amd(names)], deadline_s)
 
 
-def _within_deadline(opening: Callable[[], list[DeviceReader]]) -> list[DeviceReader]:
+def _within_deadline(opening: Callable[[], list[DeviceReader]], deadline_s: float) -> list[DeviceReader]:
     """Open the drivers in a separate thread: with a faulty device this may never return."""
     found: list[DeviceReader] = []
     thread = threading.Thread(target=lambda: found.extend(opening()), name="open-drivers", daemon=True)
     thread.start()
-    thread.join(OPEN_DEADLINE_S)
+    thread.join(deadline_s)
     if thread.is_alive():
-        _log.warning("no device metrics: the driver did not answer within %g s", OPEN_DEADLINE_S)
+        _log.warning("no device metrics: the driver did not answer within %g s", deadline_s)
         return []
     return found

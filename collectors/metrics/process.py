@@ -52,7 +52,15 @@ class Collectors:
         settings: TelemetrySettings,
         report_event: Callable[[Event], None],
         environ: Mapping[str, str] = os.environ,
+        readers: Callable[..., Sequence[DeviceReader]] = device_readers,
+        loop: type[ReadingLoop] = ReadingLoop,
+        clock: Callable[[], float] = time.monotonic,
+        unix_clock: Callable[[], float] = time.time,
     ) -> None:
+        self._readers = readers  # opens the devices
+        self._loop = loop  # reads one thing
+        self._clock = clock
+        self._unix_clock = unix_clock
         self._telemetry = telemetry  # where the node's samples are stored
         self._host = environment.node
         self._level = environment.telemetry_level
@@ -67,7 +75,7 @@ class Collectors:
             self._add("node", NodeReader(control_group=control_group_of()).read, self._interval_s)
         if self._level >= 3:
             names = [name for name in self._environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-            for device in device_readers(names or None, self._on_xid, self._environ):
+            for device in self._readers(names or None, self._on_xid, self._environ):
                 self._add_device(device)
         if self._level >= 4:
             self._add("itself", self._itself, self._interval_s)
@@ -81,7 +89,7 @@ class Collectors:
 
     def watch(self) -> None:
         """Report readings that have stalled, and those that have resumed."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         for loop in self.loops:
             begun_s = loop.pace.begun_s
             stalled = begun_s is not None and now_s - begun_s > STALL_S
@@ -93,7 +101,7 @@ class Collectors:
     def _add(self, name: str, read: Callable[[], Iterator[Reading]], interval_s: float, gpu: str = "") -> None:
         tags = {"host": self._host} | ({"gpu": gpu} if gpu else {})
         place = len(self.loops)
-        self.loops.append(ReadingLoop(name, read, interval_s, self._telemetry.store, tags, place=place))
+        self.loops.append(self._loop(name, read, interval_s, self._telemetry.store, tags, place=place))
 
     def _add_device(self, device: DeviceReader) -> None:
         self._add(f"gpu {device.gpu}", device.read, self._interval_s, device.gpu)
@@ -119,7 +127,7 @@ class Collectors:
 
     def _on_event(self, kind: str, text: str, gpu: str) -> None:
         try:
-            self._report_event(Event(round(time.time() * 1e6), kind, text, self._host, gpu))
+            self._report_event(Event(round(self._unix_clock() * 1e6), kind, text, self._host, gpu))
         except redis.RedisError as error:
             _log.warning("%s (could not be recorded: %s)", text, error)
 

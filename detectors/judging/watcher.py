@@ -60,7 +60,10 @@ class Watcher:
         source: Source | None = None,
         expected: Collection[DeviceId] | None = None,
         why_blind: str = "",
+        rounds: Callable[[Collection[DeviceId], float, float], RoundAssembler] = RoundAssembler,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now_s = clock
         session = current_session()
         self._control = Control(session.client, session.endpoint, session.environment.launch)
         self._metric_name = metric_name  # the metric to watch
@@ -76,9 +79,9 @@ class Watcher:
         # The devices that must give readings; `None`: those of the launch. If it is empty, a notice is sent if there is
         # no reading at all.
         self._expected = frozenset(expected)
-        now_s = time.monotonic()
+        now_s = clock()
         self._clock = WatchClock(longest_s=interval_s, now_s=now_s)
-        self._rounds = RoundAssembler(expected, interval_s, now_s)
+        self._rounds = rounds(expected, interval_s, now_s)
         self._why_blind = why_blind  # what may be the reason then
         self._blind_from_s = math.inf if expected else now_s + max(FIRST_READING_S, 3 * interval_s)
         self._tags: dict[DeviceId, Mapping[str, str]] = {}
@@ -107,7 +110,7 @@ class Watcher:
                 self._logged_trouble = True
 
     def _process_samples(self) -> None:
-        now_s = self._clock.look(time.monotonic())
+        now_s = self._clock.look(self._now_s())
         self._read(now_s)
         if readings := self._rounds.take(now_s):
             self._judge_round(readings)

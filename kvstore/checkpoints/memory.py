@@ -43,8 +43,13 @@ class ShardMemory:
     """All shards that a node holds. From any thread."""
 
     def __init__(
-        self, folder: Path | None, bound_bytes: int, to_spare_bytes: Callable[[], int] = memory_to_spare_bytes
+        self,
+        folder: Path | None,
+        bound_bytes: int,
+        to_spare_bytes: Callable[[], int] = memory_to_spare_bytes,
+        allocate_slice: Callable[[int, mmap.mmap, int, int], None] = allocate,
     ) -> None:
+        self._allocate_slice = allocate_slice
         # On a file system in memory; None: there is none of a useful size, and the kernel's own is used
         self._folder = folder
         self.bound_bytes = bound_bytes  # how much of it to use at most, the spare files included
@@ -196,7 +201,7 @@ class ShardMemory:
         with mmap.mmap(descriptor, stop) as mapping:
             for at in range(file.ready_bytes // SLICE_BYTES * SLICE_BYTES, stop, SLICE_BYTES):
                 end = min(at + SLICE_BYTES, stop)
-                allocate(descriptor, mapping, at, end)
+                self._allocate_slice(descriptor, mapping, at, end)
                 with self._lock:
                     if self._in_preparation.get(file) != descriptor:
                         return

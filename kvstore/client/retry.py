@@ -36,15 +36,23 @@ def is_passing(error: Exception) -> bool:
 class RetryPolicy:
     """Retries operations, with growing pauses, while the server is restarted or busy."""
 
-    def __init__(self, endpoint: Endpoint, retry_for_s: float) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        retry_for_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._endpoint = endpoint  # named in errors
+        self._clock = clock
+        self._sleep = sleep
         # How long to retry one operation, in seconds. Time in which the server is loading its log does not count: who
         # started it sees to it that it gets on.
         self.retry_for_s = retry_for_s
 
     def call(self, operation: Callable[[], T]) -> T:
         """Run an operation that is safe to repeat, and return its result."""
-        left_s, looked_s = self.retry_for_s, time.monotonic()
+        left_s, looked_s = self.retry_for_s, self._clock()
         pause_s = _FIRST_PAUSE_S
         while True:
             error: redis.RedisError
@@ -53,7 +61,7 @@ class RetryPolicy:
             except redis.AuthenticationError as refused:
                 raise self._unavailable(refused) from refused
             except redis.BusyLoadingError as loading:
-                error, left_s, looked_s = loading, self.retry_for_s, time.monotonic()
+                error, left_s, looked_s = loading, self.retry_for_s, self._clock()
             except (redis.ConnectionError, redis.TimeoutError) as unanswered:
                 error = unanswered
             except redis.ResponseError as refused:
@@ -64,12 +72,12 @@ class RetryPolicy:
                 if not is_passing(refused):
                     raise
                 error = refused
-            now_s = time.monotonic()
+            now_s = self._clock()
             left_s -= min(now_s - looked_s, _LONGEST_TRY_S)
             looked_s = now_s
             if left_s < pause_s:
                 raise self._unavailable(error) from error
-            time.sleep(pause_s)
+            self._sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _unavailable(self, error: redis.RedisError) -> StateUnavailableError:

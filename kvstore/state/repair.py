@@ -57,13 +57,19 @@ class _Found:
     lost_bytes: int
 
 
-def repair(directory: Path, *, snapshot: bool = False, tell: Callable[[str], None] = lambda _: None) -> Repair:
+def repair(
+    directory: Path,
+    *,
+    snapshot: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+    lock_deadline_s: float = _LOCK_DEADLINE_S,
+) -> Repair:
     """Repair the log in a state directory that no server uses."""
     directory = directory.absolute()
     identity = directory / IDENTITY
     if not identity.exists() or not (directory / DATA).is_dir():
         raise StateDirectoryError(str(directory), f"there is no log of State in it (no {IDENTITY} or no {DATA}/)")
-    with locked(directory, time.monotonic() + _LOCK_DEADLINE_S):
+    with locked(directory, time.monotonic() + lock_deadline_s):
         try:
             draft = Path(tempfile.mkdtemp(prefix="repair-", dir=directory))
             try:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -33,18 +34,20 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - it is looked at, not written to
 _RECORD_BYTES = 1 << 14
 
 
-def main(asked: CheckNode) -> None:
+def main(asked: CheckNode, driver: Any = None, agent_pid: int | None = None) -> None:
     """Print the state of this node and of these devices, and if asked what is wrong with a test kernel there."""
     own_folder = str(Path(os.environ.get(ENDPOINT_FILE, "")).absolute().parent)
     check = NodeCheck(
         time.time(),
-        {} if VIRTUAL_DEVICE_DIR in os.environ else {name: gpu_health(name) for name in asked.devices},
+        {} if VIRTUAL_DEVICE_DIR in os.environ else {name: gpu_health(name, driver) for name in asked.devices},
         dict(_free_bytes([str(Path.cwd()), own_folder, SHARED_MEMORY])),
         oom_kills(),
         tuple(hardware_lines(recent_kernel_lines(time.monotonic() - KERNEL_WINDOW_S)))[-MAX_KERNEL_LINES:],
     )
     _write(check)
-    check = replace(check, memory=_memory(os.getppid()))  # a walk through all processes: it may take its time
+    check = replace(
+        check, memory=_memory(agent_pid or os.getppid())
+    )  # a walk through all processes: it may take its time
     _write(check)
     if asked.probe and check.gpus:
         faults: dict[str, str] = {}
@@ -83,19 +86,20 @@ def _memory(agent_pid: int) -> Memory:
     return Memory(machine.total, min(machine.total, machine.available + held_bytes))
 
 
-def gpu_health(name: str) -> GpuHealth:
-    """Return the state of a GPU of NVIDIA's; one whose driver does not know it is lost."""
+def gpu_health(name: str, driver: Any = None) -> GpuHealth:
+    """Return the state of a GPU of NVIDIA's; one whose driver (None: NVML) does not know it is lost."""
     import pynvml as nvml
 
     from laggard.collectors.metrics.nvml import field_values, nvml_handle
 
+    driver = nvml if driver is None else driver
     fields = (
         nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
         nvml.NVML_FI_DEV_REMAPPED_FAILURE,
     )
     try:
-        nvml.nvmlInit()
-        values = dict(field_values(nvml_handle(name), fields))
+        driver.nvmlInit()
+        values = dict(field_values(nvml_handle(name, driver), fields, driver))
     except nvml.NVMLError:
         return GpuHealth(lost=True)
     return GpuHealth(

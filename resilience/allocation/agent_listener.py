@@ -83,7 +83,9 @@ class _Caller:
 class AgentListener:
     """Listens for agents, and carries their channels, in a thread of its own until it is closed."""
 
-    def __init__(self, address: str, n_nodes: int = 1) -> None:
+    def __init__(self, address: str, n_nodes: int = 1, proof_s: float = PROOF_S) -> None:
+        self._proof_s = proof_s  # how long a connection may take to prove itself
+        self.admitted_at_once = ADMITTED_AT_ONCE  # of those that have: the others are read in between
         self._address = address  # of this machine, at which the agents reach it
         self._n_nodes = n_nodes  # how many nodes the job has
         self._certificate = Authority().issue(address)
@@ -169,7 +171,7 @@ class AgentListener:
 
     def _await_proof(self, caller: _Caller) -> None:
         self._unproven.add(caller)
-        self._loop.after(PROOF_S, partial(self._drop_late, caller))
+        self._loop.after(self._proof_s, partial(self._drop_late, caller))
         self._loop.watch(caller.connection, selectors.EVENT_READ, lambda _: self._read_greeting(caller))
         self._read_greeting(caller)  # an agent's is usually there by now
 
@@ -210,7 +212,7 @@ class AgentListener:
 
     def _admit(self) -> None:
         """Begin TLS with some agents; the others wait for their turn, so that heartbeats are read in between."""
-        for agent in list(itertools.islice(self._arrivals, ADMITTED_AT_ONCE)):
+        for agent in list(itertools.islice(self._arrivals, self.admitted_at_once)):
             plain = self._arrivals.pop(agent)
             if (invited := self._invited.get(agent)) is not None:
                 with contextlib.suppress(OSError):  # it has gone again

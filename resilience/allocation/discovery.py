@@ -114,6 +114,7 @@ class PendingAgent:
     stderr: IO[bytes]  # a file with what that process has written to standard error
     channel: Channel  # on which it will be reached
     has_printed: bool = False  # whether anything has come from the node
+    max_noise_bytes: int = MAX_NOISE_BYTES  # of what comes before the handshake
 
     def when_due(self, call: Callable[[], object]) -> None:
         """Call this at once."""
@@ -123,7 +124,7 @@ class PendingAgent:
         """Wait for the handshake and return it; None if the agent ends without one."""
         stdout = cast("IO[bytes]", self.process.stdout)
         n_bytes = 0
-        while n_bytes < MAX_NOISE_BYTES and (line := stdout.readline(MAX_LINE_BYTES)):
+        while n_bytes < self.max_noise_bytes and (line := stdout.readline(MAX_LINE_BYTES)):
             self.has_printed = True
             n_bytes += len(line)
             if line.startswith(HANDSHAKE):
@@ -160,7 +161,7 @@ def last_line_of(stderr: IO[bytes]) -> str:
 
 
 def await_handshakes(
-    pending: Mapping[str, Pending], may_miss: int = 0, on_late: Late = lambda _: None
+    pending: Mapping[str, Pending], may_miss: int = 0, on_late: Late = lambda _: None, late_s: float = LATE_S
 ) -> dict[str, Handshake]:
     """Return the handshakes of the agents that answer in time; the others are given up."""
     if not pending:
@@ -168,10 +169,10 @@ def await_handshakes(
     with ThreadPoolExecutor(len(pending), "discover") as readers:
         futures = {host: _begin(agent, readers) for host, agent in pending.items()}
         try:
-            _, late = wait(futures.values(), LATE_S)
+            _, late = wait(futures.values(), late_s)
             if late:
                 on_late([host for host, future in futures.items() if future in late])
-            done, late = wait(futures.values(), REFUSAL_S - LATE_S)
+            done, late = wait(futures.values(), REFUSAL_S - late_s)
             if late and sum(future.result() is None for future in done) <= may_miss:
                 wait(late, ANSWER_S - REFUSAL_S)
         finally:

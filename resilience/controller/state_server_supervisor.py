@@ -67,7 +67,14 @@ class StateSupervisor:
         port: int | None = None,
         fsync: Fsync = "always",
         on_loading: Callable[[str], None] = lambda _: None,
+        hang_timeout_s: float = HANG_TIMEOUT_S,
+        ping_interval_s: float = PING_INTERVAL_S,
+        first_snapshot_s: float = FIRST_SNAPSHOT_S,
+        kills: Callable[[], int] = oom_kills,
     ) -> None:
+        self._hang_timeout_s = hang_timeout_s
+        self._ping_interval_s = ping_interval_s
+        self._kills = kills  # counts what the kernel has killed for want of memory
         self._server = StateServer.start(
             directory,
             job=job,
@@ -83,9 +90,9 @@ class StateSupervisor:
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._stopping = False
         self._restarting = False
-        self._oom_kills = deque([oom_kills()], maxlen=OOM_LOOKS)
+        self._oom_kills = deque([kills()], maxlen=OOM_LOOKS)
         self._oom_death_s = -math.inf
-        self._snapshot_at_s = time.monotonic() + FIRST_SNAPSHOT_S
+        self._snapshot_at_s = time.monotonic() + first_snapshot_s
         self._awake_clock = AwakeClock()
         self._awake_clock.start()
         self._answered_s = 0.0  # by that clock
@@ -137,14 +144,14 @@ class StateSupervisor:
         self.stop()
 
     def _watch_for_hang(self) -> None:
-        while not self._is_stopping_after(PING_INTERVAL_S):
-            self._oom_kills.append(oom_kills())
+        while not self._is_stopping_after(self._ping_interval_s):
+            self._oom_kills.append(self._kills())
             server = self._server
-            if server.answers(PING_INTERVAL_S):
+            if server.answers(self._ping_interval_s):
                 self._answered_s = self._awake_clock.now_s()
                 self._take_snapshot(server)
             silent_s = self._awake_clock.now_s() - self._answered_s
-            if silent_s > HANG_TIMEOUT_S and server is self._server and server.alive():
+            if silent_s > self._hang_timeout_s and server is self._server and server.alive():
                 self._say(f"the server did not answer for {silent_s:.0f} s: it is killed")
                 server.kill()
                 self._answered_s = self._awake_clock.now_s()
@@ -197,14 +204,14 @@ class StateSupervisor:
 
     def _check_memory(self, directory: str) -> None:
         """Note that a server was killed, perhaps for want of memory; raise an error if that comes again."""
-        if oom_kills() <= self._oom_kills[0]:
+        if self._kills() <= self._oom_kills[0]:
             return
         now_s = time.monotonic()
         if now_s - self._oom_death_s < OOM_WINDOW_S:
             raise StateFullError(directory, "for want of memory, the kernel killed the server again", MEMORY_ADVICE)
         self._oom_death_s = now_s
         self._oom_kills.clear()
-        self._oom_kills.append(oom_kills())
+        self._oom_kills.append(self._kills())
         self._say("for want of memory, the kernel killed the server; it is restarted once")
 
     def _say(self, message: str) -> None:

@@ -142,12 +142,12 @@ class Program:
         if self.exit_code is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def kill(self) -> None:
+    def kill(self, deadline_s: float = KILL_DEADLINE_S) -> None:
         """Kill the program and wait until it has ended."""
         self._process.kill()
-        self._watcher.join(KILL_DEADLINE_S)
+        self._watcher.join(deadline_s)
         if self._watcher.is_alive():
-            raise ProcessesStillRunningError([self.pid], KILL_DEADLINE_S, [state_of(self.pid)])
+            raise ProcessesStillRunningError([self.pid], deadline_s, [state_of(self.pid)])
 
     def wait(self, deadline_s: float) -> bool:
         """Wait until the program ends; return whether it did in time."""

@@ -21,6 +21,7 @@ _SECOND_US = 1_000_000
 class NewestLinks:
     """The newest reading of each link in one launch, as far as its burst had as many bytes as bursts have now."""
 
+    max_links: int = MAX_LINKS
     # Unix time in microseconds, and seconds, by sender and receiver
     readings: dict[Link, tuple[int, float]] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)  # the leaf switch of each node that knows its own
@@ -42,22 +43,23 @@ class NewestLinks:
                     continue  # a late report of a round before the size changed
                 self._size = each.round, each.n_bytes
                 self.readings.clear()
-            if len(self.readings) < MAX_LINKS:
+            if len(self.readings) < self.max_links:
                 self.readings[each.sender, each.receiver] = time_us, each.duration_s
 
 
 class LinkLog:
     """The newest readings of each launch, as many launches as there is room for."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_links: int = MAX_LINKS) -> None:
+        self._max_links = max_links
         self._launches: dict[int, NewestLinks] = {}
 
     def add(self, sample: Sample) -> None:
         """Take a node's report, as the state server has it."""
         report = LinkReport.of_tags(sample.tags)
-        links = self._launches.setdefault(report.launch, NewestLinks())
+        links = self._launches.setdefault(report.launch, NewestLinks(self._max_links))
         links.add(sample.tags["host"], report, round(sample.time_s * _SECOND_US))
-        while len(self._launches) > 1 and sum(len(each.readings) for each in self._launches.values()) > MAX_LINKS:
+        while len(self._launches) > 1 and sum(len(each.readings) for each in self._launches.values()) > self._max_links:
             del self._launches[min(self._launches)]
 
     def of(self, launch: int) -> NewestLinks:

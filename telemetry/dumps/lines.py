@@ -15,7 +15,6 @@ from typing import Any, TextIO
 from urllib.parse import parse_qsl
 
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
-from laggard.system.memory import memory_limit_bytes
 from laggard.telemetry.dumps.writing import COLUMNS, SAMPLE_COLUMNS
 from laggard.telemetry.errors import DumpError
 
@@ -36,13 +35,13 @@ class Lines:
     They, and what is made of them, take half of the memory that this process may have, at most.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int) -> None:
         self.names: dict[tuple[str, str], int] = {}  # the metric and tags of each series
         # Columns: the numbers of the series and of the file, time in seconds, value
         self.samples = [_numbers(kind) for kind in "qqdd"]
         # Columns: the numbers of the series and of the file, width in seconds, start, and the rest of the line
         self.summaries = [_numbers(kind) for kind in "qqdddddddd"]
-        self._max_bytes = self._left_bytes = memory_limit_bytes() // 2
+        self._max_bytes = self._left_bytes = memory_bytes // 2  # of what the machine has
 
     def read(self, place: int, file: Path) -> None:
         """Add the lines of a file, which has this place among the files."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kvstore.series.sample_store import SampleStore, SeriesKey
+from laggard.system.memory import memory_limit_bytes
 from laggard.telemetry.dumps.lines import LATEST_S, Lines
 from laggard.telemetry.dumps.writing import SUFFIX
 from laggard.telemetry.errors import DumpError
@@ -29,12 +30,12 @@ WIDTHS_US = (SECOND_TIER_US, TEN_SECONDS_US, MINUTE_US)
 _FOLD_SAMPLES = 2_000_000
 
 
-def read_dump(paths: Sequence[Path]) -> History:
-    """Read dumps into one history."""
+def read_dump(paths: Sequence[Path], memory_bytes: int | None = None) -> History:
+    """Read dumps into one history, with half of this memory at most; None: of what there is."""
     files = [file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])]
     if not files:
         raise DumpError(", ".join(map(str, paths)), f"there is no dump (*{SUFFIX}) here")
-    found = Lines()
+    found = Lines(memory_limit_bytes() if memory_bytes is None else memory_bytes)
     for place, file in enumerate(files):
         found.read(place, file)
     return _history(found)

@@ -63,12 +63,12 @@ def _written(folder: Path, name: str, now_s: float, parts: Iterable[Part]) -> Pa
         return draft.replace(path)
 
 
-def parts_of_nodes(asker: NodeAsker, events: Iterable[Event]) -> Iterator[Part]:
+def parts_of_nodes(asker: NodeAsker, events: Iterable[Event], deadline_s: float = GATHER_DEADLINE_S) -> Iterator[Part]:
     """Yield all that all nodes have, which is gathered node by node, and the job's events."""
     for host, keys in sorted(asker.ask({"kind": "keys", "metric": ""}).by_host.items()):
         for metric in sorted({metric for metric, _ in keys}):
             question = {"kind": "everything", "metric": metric}
-            for reply in asker.ask(question, hosts=[host], deadline_s=GATHER_DEADLINE_S).by_host.values():
+            for reply in asker.ask(question, hosts=[host], deadline_s=deadline_s).by_host.values():
                 yield from unpack_summaries(reply["summaries"])
                 yield from unpack_series(reply)
     yield from series_of_events(events)

@@ -74,12 +74,20 @@ def downsample_series(query: SubQuery, span: Span, series: TimeSeries) -> TimeSe
     return replace(series, times_us=starts[at], values=downsampled)
 
 
-def evaluate(query: SubQuery, span: Span, series: Iterable[TimeSeries], *, downsampled: bool = False) -> list[Answer]:
+def evaluate(
+    query: SubQuery,
+    span: Span,
+    series: Iterable[TimeSeries],
+    *,
+    downsampled: bool = False,
+    max_steps: int = MAX_STEPS,
+    max_points: int = MAX_ANSWER_POINTS,
+) -> list[Answer]:
     """Answer one sub-query."""
     if not downsampled:
         series = [downsample_series(query, span, each) for each in series if is_wanted(query, each.tags)]
     groups = sorted(_grouped(query, [each for each in series if len(each.times_us)]).items(), key=lambda item: item[0])
-    return _bounded(_merged(query, span, metric, group) for (metric, _), group in groups)
+    return _bounded((_merged(query, span, metric, group, max_steps) for (metric, _), group in groups), max_points)
 
 
 def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries]) -> list[GroupPart]:
@@ -114,14 +122,14 @@ def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> lis
     return _bounded(finished(group) for _, group in sorted(groups.items(), key=lambda item: item[0]))
 
 
-def _bounded(lines: Iterable[Answer | None]) -> list[Answer]:
+def _bounded(lines: Iterable[Answer | None], max_points: int = MAX_ANSWER_POINTS) -> list[Answer]:
     answers, points = [], 0
     for line in lines:
         if line is not None:
             answers.append(line)
             points += len(line.times_us)
-        if points > MAX_ANSWER_POINTS:
-            raise QueryTooLargeError(f"more than {MAX_ANSWER_POINTS:,} points: filter, or downsample further")
+        if points > max_points:
+            raise QueryTooLargeError(f"more than {max_points:,} points: filter, or downsample further")
     return answers
 
 
@@ -152,7 +160,7 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
     return groups
 
 
-def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
+def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries], max_steps: int) -> Answer | None:
     spec = query.downsample
     if len(group) == 1 and query.aggregator.keeps_one and spec is not None and spec.fill is None:
         (only,) = group
@@ -161,7 +169,7 @@ def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:
         times_us = buckets(spec, span.start_us, span.end_us)
-    if len(times_us) * len(group) > MAX_STEPS:
+    if len(times_us) * len(group) > max_steps:
         raise QueryTooLargeError(
             f"{len(group)} series at {len(times_us)} times are too many: filter, or downsample further"
         )

@@ -94,12 +94,14 @@ class Partial:
                 return np.where(self.count > 0, self.total, np.nan)
 
 
-def merge_lines(how: Aggregator, grid: Floats, lines: Sequence[Line]) -> tuple[NDArray[np.bool_], Floats]:
+def merge_lines(
+    how: Aggregator, grid: Floats, lines: Sequence[Line], max_cells: int = MAX_CELLS
+) -> tuple[NDArray[np.bool_], Floats]:
     """Merge the series of a group."""
     if how.mergeable:
         part = partial_of(how, grid, lines)
         return part.points > 0, part.finish(how.name)
-    if len(lines) * len(grid) > MAX_CELLS:
+    if len(lines) * len(grid) > max_cells:
         raise QueryTooLargeError(
             f"{how.name} over {len(lines)} series at {len(grid)} times is too large: filter, or downsample further"
         )

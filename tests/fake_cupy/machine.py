@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -137,6 +138,14 @@ class Board:
         self._has_turn = False
         self._live_bytes = 0
         self._cached: list[tuple[int, int]] = []
+
+    @contextmanager
+    def having(self, **changes: object) -> Iterator[None]:
+        """Change what the board is, how fast, or what is wrong with it, for a while."""
+        before = {name: getattr(self, name) for name in changes}
+        vars(self).update(changes)
+        yield
+        vars(self).update(before)
 
     @property
     def address(self) -> str:

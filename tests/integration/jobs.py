@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from tests.processes import command_line
+from tests.processes import HIDDEN, command_line
 from tests.waiting import DEADLINE_S, wait_until
 
 # The main job takes half a minute, and several times as long on a busy machine.
@@ -101,7 +101,7 @@ class RunningJob:
     def processes_of(self, node: str) -> Iterator[psutil.Process]:
         """Yield what the agent of an active node has started, directly or indirectly, but for what it keeps warm."""
         for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(*HIDDEN):
                 if process.environ().get("LAGGARD_NODE") == node and not is_warm(process):
                     yield process
 
@@ -123,7 +123,7 @@ class RunningJob:
         self.process.send_signal(signal.SIGKILL) if self.process.poll() is None else None
         self.process.wait(DEADLINE_S)
         for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(*HIDDEN):
                 process.kill()
 
 
@@ -134,7 +134,7 @@ def is_warm(process: psutil.Process) -> bool:
 
 def _marked(marker: str) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        with contextlib.suppress(*HIDDEN):
             if process.environ().get(MARKER) == marker and process.status() != psutil.STATUS_ZOMBIE:
                 yield process
 

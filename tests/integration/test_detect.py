@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-import pytest
 
-from tests.integration.jobs import THREE_NODES, RunningJob, metrics_of
+from tests.integration.jobs import THREE_NODES, RunningJob
 from tests.processes import command_line
 from tests.waiting import wait_until
 
@@ -41,22 +40,6 @@ load()
 """
 
 
-# Between two of its kernels it probes each device of its node.
-INLINE_PROBES = """
-import os, time
-from laggard.collectors import InlineProbe, local_devices
-from laggard.detectors import SlowGPUDetector
-
-if os.environ["LAGGARD_LAUNCH"] == "0":
-    detector = SlowGPUDetector(collection_rate=0.5, probes_in_turn=["triad", "launch"])
-    probes = [InlineProbe(detector, device) for device in local_devices()]
-    while True:
-        time.sleep(0.01)
-        for probe in probes:
-            probe.probe_if_due()
-"""
-
-
 def probes_of(job: RunningJob, node: str, command: str = "laggard.resilience.agent.detect") -> psutil.Process:
     """Return the process that probes a node, once it exists."""
     found: list[psutil.Process] = []
@@ -80,41 +63,15 @@ def thrashed(job: RunningJob, node: str, probes: str = "laggard.resilience.agent
         thrasher.kill()
 
 
-@pytest.mark.parametrize(
-    ("way", "says"),
-    [
-        (("--per-node", "--restart-cost=4"), r" lost in .*; a restart costs 4 s \(as given\): (now|not yet, at )"),
-        ((), r"budget 1e-4 \(very slow\)"),
-    ],
-    ids=["a copy on every node, once it pays", "one program, with Ray, at once"],
-)
-def test_a_command_that_knows_nothing_of_it_goes_on_without_the_slow_node(
-    start_job: Start, way: tuple[str, ...], says: str
-) -> None:
-    job = start_job(*DETECT, *way, *ENDS_WHEN_RELAUNCHED)
+def test_a_command_that_knows_nothing_of_it_goes_on_without_the_slow_node_once_it_pays(start_job: Start) -> None:
+    job = start_job(*DETECT, "--per-node", "--restart-cost=4", *ENDS_WHEN_RELAUNCHED)
     job.wait_for("launch +0 on node1, node2")
     with thrashed(job, "node2"):
+        says = r" lost in .*; a restart costs 4 s \(as given\): (now|not yet, at )"
         job.wait_for(f"verdict +node2 gpu 0: .* times as slow as its (own past and )?3 peers .*{says}")
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert "launch    1 on node1, node3" in job.account
-    assert job.processes() == []
-
-
-def test_a_program_with_inline_probes_goes_on_without_the_slow_node(start_job: Start) -> None:
-    options = ("--per-node", "--inline-probes", "--probes-in-turn=triad,launch", "--telemetry-level=1")
-    job = start_job(*DETECT, *options, program=INLINE_PROBES)
-    job.wait_for("launch +0 on node1, node2")
-    probes_of(job, "node1")  # the primary judges
-    with thrashed(job, "node2", probes="program.py"):
-        with pytest.raises(AssertionError, match="on node2"):
-            job.process_of("node2", "laggard.resilience.agent.detect")
-        port = int(job.wait_for(r"telemetry http://127.0.0.1:(\d+)")[1])
-        wanted = {"gpu-probe-time", "gpu-probe-time.triad", "gpu-probe-time.launch"}
-        wait_until(lambda: metrics_of(port) >= wanted, job.everything)
-        job.wait_for("verdict +node2 gpu 0: .* times as slow as its (own past and )?3 peers .*")
-        assert job.finish() == 0, job.everything()
-    assert "without node2; node3 comes in from the reserve" in job.account
     assert job.processes() == []
 
 

@@ -327,10 +327,10 @@ def test_a_greeting_without_the_secret_inside_tls_takes_no_place(ends: Ends) -> 
 
 
 def test_of_an_agent_that_dials_again_before_its_turn_only_the_last_connection_is_let_in(
-    listener: AgentListener, monkeypatch: pytest.MonkeyPatch
+    listener: AgentListener,
 ) -> None:
     """So however many agents wait for their turn, and however long, none of the work is done twice."""
-    monkeypatch.setattr(agent_listener, "ADMITTED_AT_ONCE", 0)
+    listener.admitted_at_once = 0
     controller = listener.channel(lambda _: True)
     invitation = listener.invite(controller)
     with connect(invitation) as first, ExitStack() as last:
@@ -342,10 +342,10 @@ def test_of_an_agent_that_dials_again_before_its_turn_only_the_last_connection_i
 
 
 def test_agents_are_let_in_a_few_at_a_time_and_the_others_are_read_in_between(
-    listener: AgentListener, ends: Ends, monkeypatch: pytest.MonkeyPatch
+    listener: AgentListener, ends: Ends
 ) -> None:
     wait_until(lambda: ends.controller.is_connected)
-    monkeypatch.setattr(agent_listener, "ADMITTED_AT_ONCE", 0)
+    listener.admitted_at_once = 0
     others = [listener.channel(lambda _: True) for _ in range(5)]
     with ExitStack() as stack:
         for channel in others:
@@ -353,7 +353,7 @@ def test_agents_are_let_in_a_few_at_a_time_and_the_others_are_read_in_between(
         wait_until(lambda: len(listener._arrivals) == len(others))
         ends.agent.answers.write(b"still here\n")
         wait_until(lambda: ends.heard.lines == [b"still here"])
-        monkeypatch.setattr(agent_listener, "ADMITTED_AT_ONCE", 1)
+        listener.admitted_at_once = 1
         wait_until(lambda: not listener._arrivals)
 
 
@@ -393,11 +393,11 @@ def test_connections_that_others_hold_keep_no_agent_out(listener: AgentListener)
             wait_until(lambda: controller.is_connected)
 
 
-def test_a_connection_that_says_nothing_is_closed(listener: AgentListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_listener, "PROOF_S", 0.1)
-    invitation = listener.invite(listener.channel(lambda _: False))
-    with connect(invitation) as unproven:
-        assert is_closed(unproven)
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    with closing(AgentListener("127.0.0.1", proof_s=0.1)) as listener:
+        invitation = listener.invite(listener.channel(lambda _: False))
+        with connect(invitation) as unproven:
+            assert is_closed(unproven)
 
 
 @pytest.mark.parametrize(

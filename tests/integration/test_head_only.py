@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 
-import psutil
-
 from tests.integration.jobs import THREE_NODES, RunningJob
-from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
 
@@ -41,13 +35,6 @@ ACCUSES = """
 """
 
 
-def roles(job: RunningJob) -> dict[str, str]:
-    command = [sys.executable, "-P", "-m", "laggard", "status", "--json"]
-    environment = psutil.Process(job.process.pid).environ()
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True)
-    return {node["host"]: node["role"] for node in json.loads(answer.stdout)["nodes"]}
-
-
 def test_a_reserve_node_takes_the_place_of_a_slow_primary_which_comes_back_when_it_is_well(start_job: Start) -> None:
     job = start_job(*THREE_NODES, "--resilient", "--per-device", "--virtual-gpus=1", "--quarantine=1", program=ACCUSES)
     job.wait_for(r"without the devices of node1 \(the primary\); node3 comes in from the reserve")
@@ -60,24 +47,6 @@ def test_a_reserve_node_takes_the_place_of_a_slow_primary_which_comes_back_when_
     assert "without node3; node1 comes in from the reserve" in job.account
     assert "[node1 rank 0] launch 2 rank 0 on node1 of ['node1', 'node2']\n" in job.output
     assert "[node2 rank 1] primary node1 with 1 devices\n" in job.output
-    assert job.processes() == []
-
-
-def test_a_job_of_two_nodes_goes_on_without_its_primary_and_down_to_it_alone(start_job: Start) -> None:
-    options = ("--local-nodes=2", "--virtual-gpus=1", "--resilient", "--exhaust-resources", "--telemetry-level=2")
-    watched = ("--detect=slow-gpu", "--detect-interval=0.5", "--restart-cost=1000000", "--hang-timeout=600")
-    job = start_job(*options, *watched, "--per-node", program=ACCUSES)
-    job.wait_for(r"without the devices of node1 \(the primary\); node2 goes on alone")
-    job.wait_for(r"\[node2\] launch 1 rank 0 on node2 of \['node2'\]")
-    expected = {"node1": "head-only", "node2": "in use"}
-    wait_until(lambda: roles(job) == expected, lambda: str(roles(job)))
-    # On the primary the readings are judged, and nothing is probed.
-    assert job.process_of("node1", "laggard.resilience.agent.detect").is_running()
-    (job.directory / "go").touch()
-    assert job.finish() == 0, job.everything()
-    change = "without node2; the devices of node1 (the primary) are used again; the primary goes on alone"
-    assert change in job.account
-    assert "[node1] launch 2 rank 0 on node1 of ['node1']\n" in job.output
     assert job.processes() == []
 
 

@@ -65,33 +65,6 @@ def test_a_module_of_a_package_is_run_on_every_device(start_job: Start, tmp_path
     assert job.output.count("mine __main__ ['-m', '--steps=3']\n") == 8, job.everything()
 
 
-RAISES_AND_STAYS = """
-    import signal, threading
-    from laggard import Job, State
-
-    job, state = Job.current(), State.current()
-    if job.restarted:
-        raise SystemExit(0)
-    if __import__("os").environ["RANK"] == "3":
-        threading.Thread(target=threading.Event().wait).start()  # an upload that never ends
-        raise KeyError("labels")
-    signal.pause()
-"""
-
-
-def test_a_rank_that_raises_and_does_not_end_has_failed_of_its_error_and_costs_its_node_nothing(
-    start_job: Start,
-) -> None:
-    job = start_job(*PER_DEVICE, "--hang-timeout=15", program=RAISES_AND_STAYS)
-    assert job.finish() == 0, job.everything()
-    assert re.search(
-        r"relaunch +rank 3 on node2 raised an error and has hung for .* since: KeyError: 'labels' "
-        r"\(program: an error in its code\); on the same nodes",
-        job.account,
-    ), job.everything()
-    assert command_lines(job.processes()) == []
-
-
 def test_a_rank_that_is_killed_costs_its_node_a_strike(start_job: Start) -> None:
     job = start_job(*PER_DEVICE, program=COUNT.replace("HOW", "'waits'"))
     for rank in range(4):

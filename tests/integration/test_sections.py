@@ -12,7 +12,7 @@ import psutil
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.series.streams import Series
 from tests.integration.jobs import RunningJob
-from tests.processes import command_line
+from tests.processes import HIDDEN, command_line
 from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
@@ -20,11 +20,11 @@ Start = Callable[..., RunningJob]
 THREE_NODES = ("--local-nodes=3", "--nodes=2", "--resilient", "--per-node")
 ROUNDS_BEFORE = 20  # of each rank: more than its reference needs
 
-# Two ranks on each node, of which every one waits for the slowest in each step, as in a collective.
+# Two ranks on each node, of which every one waits for the slowest in each step, as in a collective. Their clock is the
+# program's own, so that what a section takes does not depend on this machine.
 STEPS = """
-    import os, subprocess, sys, time
+    import os, random, subprocess, sys, time
     from pathlib import Path
-    import laggard
 
     if os.environ["LAGGARD_LAUNCH"] == "1":
         sys.exit(0)
@@ -33,14 +33,24 @@ STEPS = """
         ranks = [{"RANK": str(first + place), "LOCAL_RANK": str(place)} for place in (0, 1)]
         copies = [subprocess.Popen([sys.executable, __file__], env=os.environ | rank) for rank in ranks]
         sys.exit(max(copy.wait() for copy in copies))
+
+    now_s = 0.0
+    time.perf_counter = lambda: now_s
+    import laggard
+
+    def work(seconds):
+        global now_s
+        now_s += seconds * random.gauss(1, 0.002)
+
     is_slow_one = os.environ["RANK"] == "3"
     while True:
         is_slow = Path("slow").exists()
         with laggard.section("step"):
             with laggard.section("forward"):
-                time.sleep(0.052 if is_slow and is_slow_one else 0.04)
+                work(0.052 if is_slow and is_slow_one else 0.04)
             with laggard.section("all_reduce", waits=True):
-                time.sleep(0.013 if is_slow and not is_slow_one else 0.001)
+                work(0.013 if is_slow and not is_slow_one else 0.001)
+        time.sleep(0.02)
 """
 
 
@@ -58,7 +68,7 @@ def wait_for_readings(job: RunningJob, metric: str, count: int, launch: int = 0)
 def copies(job: RunningJob, launch: int) -> Iterator[psutil.Process]:
     """Yield the program's processes on the first node."""
     for process in job.processes_of("node1"):
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(*HIDDEN):
             if "program.py" in command_line(process) and process.environ().get("LAGGARD_LAUNCH") == str(launch):
                 yield process
 

@@ -112,16 +112,15 @@ def test_a_lost_list_of_files_is_made_again(directory: Path) -> None:
     StateServer.start(directory, job="a").stop()
 
 
-def test_a_log_that_is_damaged_at_its_beginning_goes_back_to_the_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.FIRST_SNAPSHOT_S", 0.0)
-    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.PING_INTERVAL_S", 0.05)
+def test_a_log_that_is_damaged_at_its_beginning_goes_back_to_the_snapshot(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     with StateServer.start(directory, job="a") as server, server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
         State(client, server.endpoint, 0).update({"a": 1, "b": b"x" * 1000})
-    with StateSupervisor(directory, job="a", host="127.0.0.1") as keeper, keeper.endpoint.connect() as client:
+    with (
+        StateSupervisor(directory, job="a", host="127.0.0.1", first_snapshot_s=0.0, ping_interval_s=0.05) as keeper,
+        keeper.endpoint.connect() as client,
+    ):
         wait_until(lambda: (directory / SNAPSHOT).exists())
         client.bgrewriteaof()
         wait_until(lambda: len(list((directory / "appendonlydir").glob("*.2.base.rdb"))) == 1)
@@ -157,7 +156,5 @@ def test_a_directory_in_use_or_without_state_is_refused(directory: Path, tmp_pat
         repair(tmp_path)
     with pytest.raises(StateDirectoryError, match="there is no snapshot in it"):
         repair(directory, snapshot=True)
-    with StateServer.start(directory, job="a"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("laggard.kvstore.state.repair._LOCK_DEADLINE_S", 0.05)
-        with pytest.raises(StateDirectoryError, match="is using it"):
-            repair(directory)
+    with StateServer.start(directory, job="a"), pytest.raises(StateDirectoryError, match="is using it"):
+        repair(directory, lock_deadline_s=0.05)

@@ -74,15 +74,17 @@ def test_a_server_that_hangs_is_killed_and_restarted_with_everything_that_was_co
         assert "was restarted with all of its log" in told[1]
 
 
-def test_a_server_that_is_only_busy_is_left_alone(keeper: StateSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_only_busy_is_left_alone(tmp_path: Path) -> None:
     """It answers that it is busy, for longer than a server that hangs is given."""
-    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.HANG_TIMEOUT_S", 0.5)
-    with keeper.endpoint.connect(timeout_s=DEADLINE_S) as client:
+    with (
+        StateSupervisor(tmp_path / "state", job="test", host="127.0.0.1", hang_timeout_s=0.5) as keeper,
+        keeper.endpoint.connect(timeout_s=DEADLINE_S) as client,
+    ):
         client.config_set("lua-time-limit", 10)
         pid = keeper.pid
         client.eval("local n = 0; while n < 2e8 do n = n + 1 end", 0)
-    assert keeper.pid == pid
-    assert not keeper.messages
+        assert keeper.pid == pid
+        assert not keeper.messages
 
 
 def test_a_commit_waits_for_a_server_that_is_busy(keeper: StateSupervisor) -> None:
@@ -98,12 +100,9 @@ def test_a_commit_waits_for_a_server_that_is_busy(keeper: StateSupervisor) -> No
         assert state["n"] == 1
 
 
-def test_a_server_that_the_kernel_kills_for_want_of_memory_is_restarted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_the_kernel_kills_for_want_of_memory_is_restarted_once(tmp_path: Path) -> None:
     kills = [7]
-    monkeypatch.setattr("laggard.resilience.controller.state_server_supervisor.oom_kills", lambda: kills[0])
-    with StateSupervisor(tmp_path / "state", job="test", host="127.0.0.1") as keeper:
+    with StateSupervisor(tmp_path / "state", job="test", host="127.0.0.1", kills=lambda: kills[0]) as keeper:
         for _ in range(2):
             killed = keeper.pid
             kills[0] += 1  # as the kernel counts

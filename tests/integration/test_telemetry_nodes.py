@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import subprocess
 import sys
@@ -527,16 +528,16 @@ def test_a_full_dump_folder_is_named_and_nothing_is_left_in_it(
 
 @pytest.mark.parametrize("order", [("node5", "node6"), ("node6", "node5")])
 def test_one_node_can_dump_all_nodes_periodically_and_the_nodes_end_in_any_order(
-    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
+    state_server: StateServer, tmp_path: Path, order: tuple[str, str]
 ) -> None:
-    monkeypatch.setattr("laggard.telemetry.node.KEEP_INTERVAL_S", 0.05)
     dumps = tmp_path / "dumps"
     settings = TelemetrySettings(dump_dir=str(dumps), dump_node="node5", dump_interval=0.1)
     now_us = round(time.time()) * SECOND_US
 
     with contextlib.ExitStack() as stack:
         for node in order:  # they end in the opposite order, the one that dumps in the midst of a dump
-            telemetry = stack.enter_context(NodeTelemetry(session_of(state_server, tmp_path, node), settings))
+            session = session_of(state_server, tmp_path, node)
+            telemetry = stack.enter_context(NodeTelemetry(session, settings, keep_interval_s=0.05))
             telemetry.store.extend(key_of("m", {"host": node}), np.array([now_us]), np.array([1.5]))
 
         def newest() -> set[str]:
@@ -550,12 +551,10 @@ def test_one_node_can_dump_all_nodes_periodically_and_the_nodes_end_in_any_order
 
 @pytest.mark.parametrize("is_asked_for", [False, True])
 def test_a_dump_that_waits_for_a_node_when_its_own_node_ends_is_abandoned_and_leaves_nothing(
-    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asker: NodeAsker, is_asked_for: bool
+    state_server: StateServer, tmp_path: Path, asker: NodeAsker, is_asked_for: bool
 ) -> None:
-    monkeypatch.setattr("laggard.telemetry.node.KEEP_INTERVAL_S", 0.05)
     # The node is waited for longer than the test may take: the end alone can end the wait.
-    monkeypatch.setattr("laggard.telemetry.dumps.writing.GATHER_DEADLINE_S", 1e6)
-    monkeypatch.setattr("laggard.telemetry.node.STOP_DEADLINE_S", DEADLINE_S)
+    node8 = functools.partial(NodeTelemetry, keep_interval_s=0.05, gather_deadline_s=1e6, stop_deadline_s=DEADLINE_S)
     asked, go_on = threading.Event(), threading.Event()
 
     def answer(question: Mapping[str, Any]) -> Any:
@@ -575,7 +574,7 @@ def test_a_dump_that_waits_for_a_node_when_its_own_node_ends_is_abandoned_and_le
 
     asking = threading.Thread(target=ask_until_the_node_is_asked)
     with endpoint.connect() as client, NodeAnswerer(client, endpoint, "held", answer):
-        with NodeTelemetry(session_of(state_server, tmp_path, "node8"), settings) as telemetry:
+        with node8(session_of(state_server, tmp_path, "node8"), settings) as telemetry:
             if is_asked_for:
                 asking.start()
             assert asked.wait(DEADLINE_S)

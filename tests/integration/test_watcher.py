@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from laggard.detectors.evidence import Accused, Evidence
 from laggard.detectors.judging import watcher as watching
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round, RoundAssembler
+from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.notices import Blind, Notice
 from laggard.kvstore import control
@@ -171,17 +171,14 @@ def test_an_analysis_that_fails_is_reported_and_the_next_round_is_judged(launch:
     assert sent[1][0] == "verdicts"
 
 
-def test_devices_without_a_good_reading_are_reported_with_the_reason(
-    launch: StateServer, series: Series, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_without_a_good_reading_are_reported_with_the_reason(launch: StateServer, series: Series) -> None:
     """The reason is the test's own error, or why its node has no collector."""
     nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS)
     with launch.endpoint.connect() as client:
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
     at_once = functools.partial(RoundAssembler, start_allowance_s=0, shortest_silence_s=0)
-    monkeypatch.setattr(watching, "RoundAssembler", at_once)
     failures = {"node3": "ImportError: no module named 'numba'"}
-    watcher = Watcher("probe", INTERVAL_S, Listener(), failure_on=lambda host: failures.get(host, ""))
+    watcher = Watcher("probe", INTERVAL_S, Listener(), failure_on=lambda host: failures.get(host, ""), rounds=at_once)
     try:
 
         def notices() -> list[str]:
@@ -205,26 +202,27 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(
         watcher.stop()
 
 
-def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(
-    launch: StateServer, series: Series, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(launch: StateServer, series: Series) -> None:
     """Its reply holds the sample of one node; that of the other, written meanwhile, is in the next one."""
     with launch.endpoint.connect() as client:
         nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS[:2])
         Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
     impatient = functools.partial(RoundAssembler, shortest_silence_s=0)
-    monkeypatch.setattr(watching, "RoundAssembler", impatient)
-    monkeypatch.setattr(Watcher, "_watch", lambda _: None)  # the test looks itself
     times_s = [100.0]
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: times_s[-1], time=time.time))
-    listener = Listener()
-    watcher = Watcher("probe", INTERVAL_S, listener)
-    read = Series.read
 
-    def slow_read(self: Series, *given: Any, **named: Any) -> list[tuple[str, Sample]]:
-        found = read(self, *given, **named)
-        times_s.append(times_s[-1] + 10 * INTERVAL_S)
-        return found
+    class HeldUp(StreamSource):
+        """Reading takes as long as this."""
+
+        takes_s = 0.0
+
+        def read(self) -> Iterator[tuple[DeviceId, Sample]]:
+            found = list(super().read())
+            times_s.append(times_s[-1] + self.takes_s)
+            yield from found
+
+    listener, source = Listener(), HeldUp(current_session(), "probe")
+    watcher = Watcher("probe", INTERVAL_S, listener, source=source, rounds=impatient, clock=lambda: times_s[-1])
+    watcher.stop()  # the test looks itself
 
     def look_after_readings_of(*hosts: str) -> None:
         series.add([Sample("probe", time.time(), (1.0,), {"host": host, "gpu": "0"}) for host in hosts])
@@ -233,9 +231,9 @@ def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(
 
     for _ in range(100):  # longer than the time that collectors have to start
         look_after_readings_of("node1", "node2")
-    monkeypatch.setattr(Series, "read", slow_read)
+    source.takes_s = 10 * INTERVAL_S
     look_after_readings_of("node2")
-    monkeypatch.setattr(Series, "read", read)
+    source.takes_s = 0.0
     look_after_readings_of("node1", "node2")
 
     assert len(listener.rounds) == 101

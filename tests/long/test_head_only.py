@@ -1,12 +1,18 @@
-"""A Ray job whose primary is slow: Ray's head goes on without resources, and the program's tasks run elsewhere."""
+"""A slow primary of a Ray job, whose head goes on without resources; and one of two nodes, down to it alone."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
+import psutil
 import pytest
 
 from tests.integration.jobs import MAIN_JOB_DEADLINE_S, RunningJob
+from tests.integration.test_head_only import ACCUSES
+from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
 
@@ -50,4 +56,29 @@ def test_rays_head_goes_on_without_resources(
     assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
     assert f"launch 1 of node1 with {devices} devices" in job.output
     assert "(primary: node1, without its devices)" in job.account
+    assert job.processes() == []
+
+
+def roles(job: RunningJob) -> dict[str, str]:
+    command = [sys.executable, "-P", "-m", "laggard", "status", "--json"]
+    environment = psutil.Process(job.process.pid).environ()
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return {node["host"]: node["role"] for node in json.loads(answer.stdout)["nodes"]}
+
+
+def test_a_job_of_two_nodes_goes_on_without_its_primary_and_down_to_it_alone(start_job: Start) -> None:
+    options = ("--local-nodes=2", "--virtual-gpus=1", "--resilient", "--exhaust-resources", "--telemetry-level=2")
+    watched = ("--detect=slow-gpu", "--detect-interval=0.5", "--restart-cost=1000000", "--hang-timeout=600")
+    job = start_job(*options, *watched, "--per-node", program=ACCUSES)
+    job.wait_for(r"without the devices of node1 \(the primary\); node2 goes on alone")
+    job.wait_for(r"\[node2\] launch 1 rank 0 on node2 of \['node2'\]")
+    expected = {"node1": "head-only", "node2": "in use"}
+    wait_until(lambda: roles(job) == expected, lambda: str(roles(job)))
+    # On the primary the readings are judged, and nothing is probed.
+    assert job.process_of("node1", "laggard.resilience.agent.detect").is_running()
+    (job.directory / "go").touch()
+    assert job.finish() == 0, job.everything()
+    change = "without node2; the devices of node1 (the primary) are used again; the primary goes on alone"
+    assert change in job.account
+    assert "[node1] launch 2 rank 0 on node1 of ['node1']\n" in job.output
     assert job.processes() == []

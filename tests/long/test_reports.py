@@ -1,4 +1,4 @@
-"""The reports of whole jobs: one that fails and is relaunched, one that ends badly."""
+"""The reports of whole jobs: one that fails and is relaunched, one that ends badly, and a large one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from laggard.resilience.report.inputs import read_inputs
+from laggard.resilience.report.page import write_report
 from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.made_up_job import write_record
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +104,9 @@ def test_a_job_that_ends_badly_has_a_report_too(start_job: Callable[..., Running
         "JobEnded",
     ]
     assert not list(tmp_path.glob("home/**/*"))
+
+
+def test_a_report_of_a_thousand_devices_is_small(tmp_path: Path) -> None:
+    write_record(tmp_path, 125, 8)
+    path = write_report(read_inputs(tmp_path), tmp_path)
+    assert path.stat().st_size < 3_000_000

@@ -73,7 +73,7 @@ def play(devices: list[DeviceId], seconds: Seconds) -> Reported:
 
 
 @given(jobs(), st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_permuting_the_devices_permutes_the_verdicts(seconds: Seconds, random: Any) -> None:
     devices = names(seconds.shape[1])
     order = list(range(len(devices)))
@@ -82,14 +82,14 @@ def test_permuting_the_devices_permutes_the_verdicts(seconds: Seconds, random: A
 
 
 @given(jobs(), st.sampled_from([0.25, 1024.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_scaling_all_times_changes_nothing(seconds: Seconds, factor: float) -> None:
     devices = names(seconds.shape[1])
     assert {each[:3] for each in play(devices, seconds * factor)} == {each[:3] for each in play(devices, seconds)}
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(3, 12), st.floats(1.02, 1.5), st.floats(1.0, 4.0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_more_slowdown_never_means_later(seed: int, size: int, ratio: float, more: float) -> None:
     rng = np.random.default_rng(seed)
     seconds = np.exp(rng.normal(0, 0.002, (24, size, 2)) + rng.normal(0, 0.017, (size, 1)))
@@ -104,7 +104,7 @@ def test_more_slowdown_never_means_later(seed: int, size: int, ratio: float, mor
 
 
 @given(jobs(), st.sampled_from([math.nan, 0.0, -1.0, math.inf]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_bad_repeat_is_as_good_as_none(seconds: Seconds, bad: float) -> None:
     devices = names(seconds.shape[1])
     spoiled = np.concatenate([seconds, np.full((*seconds.shape[:2], 1), bad)], axis=2)
@@ -112,7 +112,7 @@ def test_a_bad_repeat_is_as_good_as_none(seconds: Seconds, bad: float) -> None:
 
 
 @given(jobs(), st.integers(0, 2**32 - 1), st.sampled_from([1.05, 1.5]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_fast_detector_agrees_with_the_obvious_slow_one(
     seconds: Seconds, seed: int, min_slowdown: float, split: bool
 ) -> None:

@@ -121,5 +121,5 @@ class Histories(RuleBasedStateMachine):
                     assert (self.servers[holder], key, record.id) in self.held, f"{holder} does not have {key}"
 
 
-Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 test_histories = Histories.TestCase

@@ -104,4 +104,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestHistories.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)

@@ -246,7 +246,7 @@ def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeyp
             def __init__(self) -> None:
                 super().__init__(client, server)
 
-        run_model(Bound, max_examples=30)
+        run_model(Bound, max_examples=12)
 
 
 def test_state_in_a_file_holds_what_a_dict_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,4 +259,4 @@ def test_state_in_a_file_holds_what_a_dict_would(tmp_path: Path, monkeypatch: py
             monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / f"{next(runs)}.db"))
             super().__init__(*(fresh_local_state() for _ in range(2)))
 
-    run_model(InFile, max_examples=10)
+    run_model(InFile, max_examples=6)

@@ -39,7 +39,7 @@ OPERATIONS = st.lists(
     unique_by=lambda operation: operation.key,
 )
 SERVER_SETTINGS = settings(
-    max_examples=60,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=True,

@@ -257,7 +257,8 @@ class Job:
         StopSignals().listen()
         account = _Listener(self)
         try:
-            with state_server_supervisor.StateSupervisor(self.directory, job="job", host="127.0.0.1") as keeper:
+            supervisor = state_server_supervisor.StateSupervisor
+            with supervisor(self.directory, job="job", host="127.0.0.1", kills=lambda: 0) as keeper:
                 job_plan = JobPlan(
                     ["train"],
                     plan.settings,
@@ -385,7 +386,6 @@ def simulated_world() -> Iterator[Path]:
             (resource_manager, "ThreadPoolExecutor", Executor),
             (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_supervisor, "StateServer", SimulatedServer),
-            (state_server_supervisor, "oom_kills", lambda: 0),
             (hang, "MIN_RANK_S", MIN_SILENCE_S),
             (hang, "MIN_OUTSIDE_S", MIN_SILENCE_S),
             (controller_module, "decide", _watched(decide)),

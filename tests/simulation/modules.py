@@ -279,10 +279,11 @@ FAKES: Mapping[Any, Any] = {
         (psutil, FakePsutil),
     )
 }
-# Clocks that are the default of an argument.
+# Clocks, and how to wait, that are the default of an argument.
 _CLOCKS = {
     id(time.monotonic): lambda: time.monotonic() if current() is None else FakeTime.monotonic(),
     id(time.time): lambda: time.time() if current() is None else FakeTime.time(),
+    id(time.sleep): lambda pause_s: time.sleep(pause_s) if current() is None else FakeTime.sleep(pause_s),
 }
 
 

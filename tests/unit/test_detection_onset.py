@@ -29,14 +29,14 @@ def restarted(devices: int, per_node: int, slow: int, slowdown: float, onset: in
 
 @pytest.mark.parametrize(
     ("devices", "slowdown"),
-    [(4, 1.3), (16, 10), (128, 1.2), (128, 1.3), (1024, 10), (8000, 1.3)],
+    [(4, 1.3), (128, 1.2), (1024, 10)],
 )
 def test_a_slow_device_is_found_whenever_it_becomes_slow(devices: int, slowdown: float) -> None:
     found = {onset: restarted(devices, 1, 1, slowdown, onset) for onset in ONSETS}
     assert found == {onset: {(f"n{devices - 1}", "0")} for onset in ONSETS}
 
 
-@pytest.mark.parametrize(("devices", "slowdown"), [(2, 1.3), (16, 1.1), (1024, 1.1)])
+@pytest.mark.parametrize(("devices", "slowdown"), [(2, 1.3), (16, 1.1)])
 def test_a_small_slowdown_is_found_if_it_begins_in_the_second_half_of_the_baseline_or_later(
     devices: int, slowdown: float
 ) -> None:

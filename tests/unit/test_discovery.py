@@ -6,11 +6,8 @@ import subprocess
 import tempfile
 from collections.abc import Collection
 
-import pytest
-
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.loop import Loop
-from laggard.resilience.allocation import discovery
 from laggard.resilience.allocation.discovery import PendingAgent, await_handshakes
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.wire import encode
@@ -38,16 +35,15 @@ def test_a_noisy_shell_does_not_hide_the_handshake() -> None:
     noisy.cancel()
 
 
-def test_noise_without_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "MAX_NOISE_BYTES", 5000)
+def test_noise_without_end_is_not_read_for_ever() -> None:
     endless = agent("while echo welcome; do :; done", hangs=True)
+    endless.max_noise_bytes = 5000
     assert await_handshakes({"node1": endless}) == {}
     assert endless.complaint() == "a shell answers, but laggard does not start there"
     endless.cancel()
 
 
-def test_a_host_that_hangs_is_named_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "LATE_S", 0.01)
+def test_a_host_that_hangs_is_named_before_it_is_given_up() -> None:
     hanging, well = agent("exec sleep 600", hangs=True), agent(f"echo '{HANDSHAKE}'")
     named: list[str] = []
 
@@ -56,7 +52,7 @@ def test_a_host_that_hangs_is_named_before_it_is_given_up(monkeypatch: pytest.Mo
         assert hanging.complaint() == "nothing answers yet"
         hanging.process.kill()
 
-    assert await_handshakes({"node1": well, "node2": hanging}, 1, on_late).keys() == {"node1"}
+    assert await_handshakes({"node1": well, "node2": hanging}, 1, on_late, 0.01).keys() == {"node1"}
     assert "node2" in named
     hanging.cancel()
     well.cancel()

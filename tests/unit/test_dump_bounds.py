@@ -24,6 +24,7 @@ PIECE_BYTES = 16 << 20
 UNPACKED_BYTES = 10 << 30
 # Of which a few rows, and what unpacks them, take a part.
 SMALL_BYTES = 16 * MAX_ROW_CHARS
+SMALL_MACHINE_BYTES = 8 << 20
 
 
 def bomb(path: Path, begin: bytes, unit: bytes) -> Path:
@@ -36,24 +37,18 @@ def bomb(path: Path, begin: bytes, unit: bytes) -> Path:
     return path
 
 
-def refusal(path: Path) -> str:
+def refusal(path: Path, memory_bytes: int | None = None) -> str:
     """Return why a dump is refused, in one line; reading it takes little memory."""
     tracemalloc.start()
     try:
         with pytest.raises(DumpError) as refused:
-            read_dump([path])
+            read_dump([path], memory_bytes)
         assert tracemalloc.get_traced_memory()[1] < SMALL_BYTES
     finally:
         tracemalloc.stop()
     assert "\n" not in str(refused.value)
     assert str(refused.value).startswith(str(path))
     return refused.value.reason
-
-
-@pytest.fixture
-def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the process believe that its machine has 8 MiB of memory."""
-    monkeypatch.setattr("laggard.telemetry.dumps.lines.memory_limit_bytes", lambda: 8 << 20)
 
 
 @pytest.mark.parametrize(
@@ -87,34 +82,31 @@ def test_the_commands_that_read_dumps_refuse_a_bomb_in_one_line(
     assert f"{path}: it cannot be read: a line has more than 1,048,576 characters" in line
 
 
-@pytest.mark.usefixtures("small_machine")
 def test_more_lines_than_the_memory_has_room_for_are_refused(tmp_path: Path) -> None:
-    reason = refusal(bomb(tmp_path / "bomb.csv.gz", HEADER, SAMPLE.encode()))
+    reason = refusal(bomb(tmp_path / "bomb.csv.gz", HEADER, SAMPLE.encode()), SMALL_MACHINE_BYTES)
 
     assert "need more than 0.00391 GiB of memory, half of what there is" in reason
     assert "name fewer, or read them on a larger machine" in reason
 
 
-@pytest.mark.usefixtures("small_machine")
 def test_millions_of_series_are_refused_as_soon_as_they_need_too_much_memory(tmp_path: Path) -> None:
     path = tmp_path / "many.csv.gz"
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.write(HEADER.decode())
         file.writelines(SAMPLE.replace("m", f"m{number}") for number in range(2_000))
 
-    assert "half of what there is" in refusal(path)
+    assert "half of what there is" in refusal(path, SMALL_MACHINE_BYTES)
 
 
-@pytest.mark.usefixtures("small_machine")
 def test_the_bound_is_for_all_dumps_together(tmp_path: Path) -> None:
     line = "1700000000.0,m,1.5,h,,host=h\n"
     for name in "ab":
         with gzip.open(tmp_path / f"{name}.csv.gz", "wt") as file:
             file.write(",".join(SAMPLE_COLUMNS) + "\n" + line * 6_000)
 
-    assert read_dump([tmp_path / "a.csv.gz"]).size().samples == 1
+    assert read_dump([tmp_path / "a.csv.gz"], SMALL_MACHINE_BYTES).size().samples == 1
     with pytest.raises(DumpError, match=r"b\.csv\.gz: line .*half of what there is"):
-        read_dump([tmp_path])
+        read_dump([tmp_path], SMALL_MACHINE_BYTES)
 
 
 @pytest.mark.parametrize("time_s", ["nan", "inf", "-inf", "-1", "1e300", "1e11", "", "1.7e9.5"])

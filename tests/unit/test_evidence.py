@@ -110,8 +110,7 @@ def test_what_the_agents_processes_hold_counts_as_free(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        monkeypatch.setattr(os, "getppid", os.getpid)  # we are the agent
-        main(CheckNode(()))
+        main(CheckNode(()), agent_pid=os.getpid())
         holder.communicate(b"\n")
     memory = checks(capsys)[-1].memory
     assert memory is not None
@@ -127,34 +126,38 @@ def test_virtual_devices_have_no_driver_to_ask(
     assert [check.gpus for check in checks(capsys)] == [{}, {}]
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+class Driver:
     """A driver that knows GPU 0, and the values of its fields."""
-    values: dict[int, float] = {}
 
-    def handle(index: int) -> int:
+    def __init__(self) -> None:
+        self.values: dict[int, float] = {}
+
+    def nvmlInit(self) -> None:  # noqa: N802 - as NVML has it
+        """There is a driver."""
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
         if index != 0:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return index
 
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
-    monkeypatch.setattr(
-        "laggard.collectors.metrics.nvml.field_values",
-        lambda _, numbers: ((number, values[number]) for number in numbers if number in values),
-    )
-    return values
+    def nvmlDeviceGetFieldValues(self, _: int, numbers: list[int]) -> list[SimpleNamespace]:  # noqa: N802
+        double = {"nvmlReturn": pynvml.NVML_SUCCESS, "valueType": pynvml.NVML_VALUE_TYPE_DOUBLE}
+        return [
+            SimpleNamespace(fieldId=number, value=SimpleNamespace(dVal=self.values[number]), **double)
+            for number in numbers
+            if number in self.values
+        ]
 
 
-def test_a_gpu_has_the_counters_of_its_driver(driver: dict[int, float]) -> None:
-    assert gpu_health("0") == GpuHealth()
-    driver |= {pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: 7.0, pynvml.NVML_FI_DEV_REMAPPED_FAILURE: 1.0}
-    assert gpu_health("0") == GpuHealth(uncorrectable=7, remap_failed=True)
+def test_a_gpu_has_the_counters_of_its_driver() -> None:
+    driver = Driver()
+    assert gpu_health("0", driver) == GpuHealth()
+    driver.values |= {pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: 7.0, pynvml.NVML_FI_DEV_REMAPPED_FAILURE: 1.0}
+    assert gpu_health("0", driver) == GpuHealth(uncorrectable=7, remap_failed=True)
 
 
-@pytest.mark.usefixtures("driver")
 def test_a_gpu_that_its_driver_does_not_know_is_lost() -> None:
-    assert gpu_health("1") == GpuHealth(lost=True)
+    assert gpu_health("1", Driver()) == GpuHealth(lost=True)
 
 
 def test_kills_for_want_of_memory_are_those_of_the_nodes_own_group(tmp_path: Path) -> None:
@@ -184,13 +187,12 @@ def test_wrong_results_of_a_test_kernel_speak_against_a_node() -> None:
     assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, wrong)}) == {"n2": found}
 
 
-@pytest.mark.usefixtures("driver")
 @pytest.mark.skipif(host_compiler() is None, reason="there is no C++ compiler")
 def test_each_gpu_is_probed_after_all_else_and_a_line_is_written_after_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with cupy_on(Board(), Board(wrong_by=1.0), Board(others_bytes=80 << 30)):
-        main(CheckNode(("0", "1", "2"), probe=True))
+        main(CheckNode(("0", "1", "2"), probe=True), Driver())
     lines = checks(capsys)
     assert [sorted(line.faults) for line in lines] == [[], [], [], ["1"]]  # the third has no memory left
     assert "wrong results" in lines[-1].faults["1"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,15 +119,12 @@ def test_a_reading_is_taken_in_a_stream_of_the_lowest_priority_that_waits_for_no
 
 
 @pytest.mark.parametrize("name", GEMMS)
-def test_one_wrong_number_in_a_product_of_any_precision_is_seen(
-    bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_wrong_number_in_a_product_of_any_precision_is_seen(bench: Bench, name: str) -> None:
     probe = bench.probes[name]
     probe.prepare()
-    monkeypatch.setattr(bench.board, "wrong_by", 1.0)
-    probe.seconds()
-    assert probe.wrong_results() == 1
-    monkeypatch.undo()
+    with bench.board.having(wrong_by=1.0):
+        probe.seconds()
+        assert probe.wrong_results() == 1
     probe.seconds()
     assert probe.wrong_results() == 0
 
@@ -170,13 +168,11 @@ def test_what_is_chased_in_the_cache_fits_into_it(cache_mib: int, chased_mib: in
         assert chase._next.nbytes == chased_mib * MIB
 
 
-def test_the_clock_is_the_same_while_another_kernel_takes_half_of_the_gpu(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_clock_is_the_same_while_another_kernel_takes_half_of_the_gpu(bench: Bench) -> None:
     alone = {name: bench.probes[name].seconds() for name in ("clock", "gemm_fp32")}
-    monkeypatch.setattr(bench.board.speed, "share", 2.0)
-    assert bench.probes["gemm_fp32"].seconds() == pytest.approx(2 * alone["gemm_fp32"])
-    assert bench.probes["clock"].seconds() == pytest.approx(alone["clock"], rel=1e-6)
+    with bench.board.having(speed=replace(bench.board.speed, share=2.0)):
+        assert bench.probes["gemm_fp32"].seconds() == pytest.approx(2 * alone["gemm_fp32"])
+        assert bench.probes["clock"].seconds() == pytest.approx(alone["clock"], rel=1e-6)
 
 
 SEVERAL_KERNELS = [*GEMMS, "triad", "peer_copy"]
@@ -238,14 +234,11 @@ def test_the_host_sleeps_while_it_waits_for_the_device(bench: Bench, monkeypatch
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["within the events", "before them"])
-def test_a_wait_for_a_neighbours_slice_of_time_is_in_the_reading_wherever_it_falls(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, counted: bool
-) -> None:
+def test_a_wait_for_a_neighbours_slice_of_time_is_in_the_reading_wherever_it_falls(bench: Bench, counted: bool) -> None:
     probe = bench.probes["gemm_fp32"]
     alone_s = probe.seconds()
-    monkeypatch.setattr(bench.board, "wait_s", 0.002)
-    monkeypatch.setattr(bench.board, "events_count_waiting", counted)
-    assert probe.seconds() == pytest.approx(alone_s + 0.002)
+    with bench.board.having(wait_s=0.002, events_count_waiting=counted):
+        assert probe.seconds() == pytest.approx(alone_s + 0.002)
     assert probe.timing.wall_s == pytest.approx(alone_s + 0.002)
     assert probe.timing.device_s == pytest.approx(alone_s + 0.002 * counted)
     assert probe.timing.waited is not counted
@@ -415,11 +408,9 @@ def test_an_amd_gpu_has_the_products_that_cupy_knows_there_and_they_are_right() 
             assert probe.wrong_results() == 0
 
 
-def test_a_check_of_a_gpu_has_a_figure_of_each_probe_and_names_wrong_products(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench.board, "wrong_by", 1.0)
-    check = check_device(bench.device, repeats=1)
+def test_a_check_of_a_gpu_has_a_figure_of_each_probe_and_names_wrong_products(bench: Bench) -> None:
+    with bench.board.having(wrong_by=1.0):
+        check = check_device(bench.device, repeats=1)
 
     assert (check.gpu, check.model) == ("1", "NVIDIA H100 80GB HBM3, 80 GiB")
     assert check.uuid == "GPU-10111213-1415-1617-1819-1a1b1c1d1ec9"
@@ -503,13 +494,13 @@ def test_without_cupy_the_driver_counts_the_gpus(
     monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], names: list[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # its import fails
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 3)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", open_but_the_third)
-    assert gpu_names(visible) == names
+    driver = SimpleNamespace(
+        nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 3, nvmlDeviceGetHandleByIndex=open_but_the_third
+    )
+    assert gpu_names(visible, driver) == names
     if names:
         with pytest.raises(CupyMissingError, match=r"laggard\[cuda12\]"):
-            local_device(visible)
+            device_makers(visible, driver)[names[0]]()
 
 
 def test_without_cupy_and_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,8 +508,7 @@ def test_without_cupy_and_without_a_driver_there_is_no_gpu(monkeypatch: pytest.M
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
-    assert gpu_names({}) == []
+    assert gpu_names({}, SimpleNamespace(nvmlInit=refuse)) == []
 
 
 def test_cupy_without_a_gpu_finds_no_gpu() -> None:
@@ -536,8 +526,7 @@ def test_a_good_gpu_next_to_a_lost_one_is_used_and_its_probes_run() -> None:
             lost()
 
 
-def test_a_gpu_that_is_lost_under_its_probes_fails_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.board, "lost", True)
+def test_a_gpu_that_is_lost_under_its_probes_fails_them(bench: Bench) -> None:
     for probe in bench.probes.values():
-        with pytest.raises(CUDARuntimeError, match="cudaErrorDevicesUnavailable"):
+        with bench.board.having(lost=True), pytest.raises(CUDARuntimeError, match="cudaErrorDevicesUnavailable"):
             probe.seconds()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
-import importlib
-import inspect
+import importlib.util
 import pkgutil
 import re
 from pathlib import Path
@@ -93,22 +92,18 @@ def test_what_documents_and_examples_import_is_public(module: str, name: str) ->
     assert name in getattr(found, "__all__", vars(found))
 
 
+def has_examples(module: str) -> bool:
+    """Return whether the source of a module, which is not imported, has examples in it."""
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    return ">>>" in Path(found.origin).read_text()
+
+
 def test_examples_in_docstrings_give_what_they_say() -> None:
     tried = failed = 0
-    for name in modules():
+    for name in filter(has_examples, modules()):
         found = doctest.testmod(importlib.import_module(name))
         tried, failed = tried + found.attempted, failed + found.failed
     assert tried > 0
     assert failed == 0
-
-
-def test_the_operators_guide_explains_every_word_of_an_account() -> None:
-    guide = (ROOT / "docs" / "guides" / "operator.md").read_text()
-    source = "".join(
-        inspect.getsource(importlib.import_module(name)) for name in modules() if name.startswith("laggard.resilience.")
-    )
-
-    words = set(re.findall(r'\.tell\(\s*"(\w+)"', source))
-
-    assert len(words) > 10
-    assert words - set(re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)) == set()

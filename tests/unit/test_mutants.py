@@ -35,10 +35,10 @@ def test_one_thing_is_changed_at_a_time(source: str, expected: set[str]) -> None
 
 
 def test_every_mutant_is_a_program_and_a_seed_gives_the_same_ones() -> None:
-    modules = pure_modules()
-    drawn = sample(modules, 60, 5)
+    modules = pure_modules()[:20]
+    drawn = sample(modules, 20, 5)
 
-    assert drawn == sample(modules, 60, 5) != sample(modules, 60, 6)
+    assert drawn == sample(modules, 20, 5) != sample(modules, 20, 6)
     for mutant in drawn:
         assert mutant in mutants_of(mutant.file)
         ast.parse(mutant.applied_to((SOURCES / mutant.file).read_bytes()))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from laggard.collectors.links.collector import LINK_TIME, LinkReport
 from laggard.collectors.links.prober import LinkRound
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.kvstore.series.streams import Sample
-from laggard.resilience.record import newest_links
-from laggard.resilience.record.newest_links import LinkLog
+from laggard.resilience.record.newest_links import MAX_LINKS, LinkLog
 from laggard.telemetry.link_matrix import LEAF, SEND_TIME
 
 MIB = 1 << 20
@@ -24,8 +21,8 @@ def sample(
     return Sample(LINK_TIME, 1000.0 + 10 * launch + number, (seconds,), tags)
 
 
-def log_of(*samples: Sample) -> LinkLog:
-    log = LinkLog()
+def log_of(*samples: Sample, max_links: int = MAX_LINKS) -> LinkLog:
+    log = LinkLog(max_links)
     for each in samples:
         log.add(each)
     return log
@@ -60,9 +57,9 @@ def test_the_record_has_one_sample_of_each_link_in_each_launch() -> None:
     assert len(found) == 2
 
 
-def test_of_too_many_links_those_of_the_oldest_launches_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest_links, "MAX_LINKS", 5)
-    log = log_of(*(sample("a", f"node{peer}", 0.03, launch=launch) for launch in range(4) for peer in range(2)))
+def test_of_too_many_links_those_of_the_oldest_launches_go() -> None:
+    samples = (sample("a", f"node{peer}", 0.03, launch=launch) for launch in range(4) for peer in range(2))
+    log = log_of(*samples, max_links=5)
 
     assert [len(log.of(launch).seconds) for launch in range(4)] == [0, 0, 2, 2]
 

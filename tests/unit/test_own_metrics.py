@@ -108,12 +108,13 @@ def test_metrics_and_slices_are_bounded_and_those_left_out_are_counted() -> None
     own = made(nodes)
     nodes.add("node1", "zeta", 1, 1.0)
     nodes.read(own, 5)
-    for number in range(MAX_METRICS + 4):
-        for rank in range(3):
-            nodes.add("node1", f"m{number:02}", 6, 1.0, rank=str(rank))
     for at_s in range(10, 2000, 5):
         nodes.add("node1", "zeta", at_s - 1, float(at_s))
         nodes.read(own, at_s)
+    for number in range(MAX_METRICS + 4):
+        for rank in range(3):
+            nodes.add("node1", f"m{number:02}", 2001, 1.0, rank=str(rank))
+    nodes.read(own, 2005)
 
     kept = found(own)
 
@@ -136,8 +137,8 @@ def curves(n_metrics: int) -> list[TimeSeries]:
 
 
 def test_a_report_has_the_curves_of_its_record_and_stays_small_and_the_same(tmp_path: Path) -> None:
-    write_record(tmp_path, 125, 8, samples=False)
-    write_dump(str(tmp_path), "samples", T0 + LENGTH_S, [*series(125, 8), *curves(MAX_METRICS)])
+    write_record(tmp_path, 16, 8, samples=False)
+    write_dump(str(tmp_path), "samples", T0 + LENGTH_S, [*series(16, 8), *curves(MAX_METRICS)])
 
     path = write_report(read_inputs(tmp_path), tmp_path)
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,12 +90,10 @@ class Driver:
         return False
 
 
-def test_how_busy_the_device_was_before_a_round_and_how_hot_it_is_are_in_its_tags(
-    device: VirtualDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_busy_the_device_was_before_a_round_and_how_hot_it_is_are_in_its_tags(device: VirtualDevice) -> None:
     driver = Driver()
-    monkeypatch.setattr("laggard.collectors.probing.symptom_reader", lambda _: driver)
-    probing = Probing(device, (), max_intrusion=1.0)
+    reader: Any = driver
+    probing = Probing(device, (), 1.0, lambda _: reader)
     seconds = [probing.main_seconds()]
     driver.utilisation_percent = 100  # by the probe itself
     probing.end_main([*seconds, probing.main_seconds()])
@@ -137,10 +136,9 @@ def test_a_device_that_idles_is_run_until_its_clock_has_risen(device: VirtualDev
     assert spinning.runs == 3
 
 
-def test_a_clock_that_stays_low_is_warmed_up_only_once(device: VirtualDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laggard.collectors.probing.WARM_UP_LIMIT_S", 0.01)
+def test_a_clock_that_stays_low_is_warmed_up_only_once(device: VirtualDevice) -> None:
     spinning = Spinning(device)
-    warm_up = WarmUp(lambda: True)
+    warm_up = WarmUp(lambda: True, 0.01)
 
     assert warm_up(spinning)
     runs = spinning.runs
@@ -178,11 +176,8 @@ def test_copies_over_the_bus_wait_for_each_other_and_other_probes_do_not() -> No
         second.result()
 
 
-def test_a_device_that_is_stuck_in_a_copy_keeps_the_others_waiting_only_so_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("laggard.collectors.probing.TURN_DEADLINE_S", 0.01)
-    with bus_turn("device_to_host"), bus_turn("host_to_device"):
+def test_a_device_that_is_stuck_in_a_copy_keeps_the_others_waiting_only_so_long() -> None:
+    with bus_turn("device_to_host"), bus_turn("host_to_device", 0.01):
         pass
     with bus_turn("device_to_host"):  # who had no turn did not end another's
         pass

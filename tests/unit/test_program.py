@@ -138,11 +138,10 @@ def test_the_program_sees_the_window_of_our_terminal_change(tmp_path: Path) -> N
 def test_a_program_that_cannot_be_killed_is_named_with_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """No signal reaches a process that waits in the kernel; here, none is sent."""
     program = run("import signal; signal.pause()")
-    monkeypatch.setattr("laggard.resilience.nodes.program.KILL_DEADLINE_S", 0.1)
     with monkeypatch.context() as unkillable:
         unkillable.setattr("subprocess.Popen.kill", lambda _: None)
         with pytest.raises(ProcessesStillRunningError, match=rf"processes {program.pid} \(\w+.*\) could not be ended"):
-            program.kill()
+            program.kill(0.1)
     monkeypatch.undo()
     program.kill()
     assert program.exit_code == -signal.SIGKILL

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import laggard.telemetry.query.engine
-import laggard.telemetry.query.merging
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
 from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS, Gaps, aggregator
@@ -327,11 +325,10 @@ def test_a_value_is_present_only_where_a_series_has_a_point_of_its_own() -> None
         assert merge_lines(aggregator(name), GRID, LINES[:1])[0].tolist() == [True, False, False, True]
 
 
-def test_what_cannot_be_merged_in_parts_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laggard.telemetry.query.merging, "MAX_CELLS", 12)
-    merge_lines(aggregator("median"), GRID, LINES)
+def test_what_cannot_be_merged_in_parts_has_a_bound() -> None:
+    merge_lines(aggregator("median"), GRID, LINES, 12)
     with pytest.raises(QueryTooLargeError, match="median over 4 series at 4 times"):
-        merge_lines(aggregator("median"), GRID, [*LINES, LINES[0]])
+        merge_lines(aggregator("median"), GRID, [*LINES, LINES[0]], 12)
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -448,18 +445,14 @@ def test_empty_buckets_are_filled_or_left_out(m: str, expected: list[tuple[float
     np.testing.assert_array_equal(np.array(points(answer)), np.array(expected))
 
 
-def test_an_answer_has_a_bound_on_its_points_and_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_has_a_bound_on_its_points_and_its_steps() -> None:
     data = [series({"host": host}, (0, 1), (1, 1)) for host in "ab"]
-    monkeypatch.setattr(laggard.telemetry.query.engine, "MAX_ANSWER_POINTS", 4)
-    assert len(evaluate(sub("none:m"), span(0, 10), data)) == 2
-    monkeypatch.setattr(laggard.telemetry.query.engine, "MAX_ANSWER_POINTS", 3)
+    assert len(evaluate(sub("none:m"), span(0, 10), data, max_points=4)) == 2
     with pytest.raises(QueryTooLargeError, match="more than 3 points"):
-        evaluate(sub("none:m"), span(0, 10), data)
-    monkeypatch.setattr(laggard.telemetry.query.engine, "MAX_STEPS", 4)
-    assert len(evaluate(sub("sum:m"), span(0, 10), data)) == 1
-    monkeypatch.setattr(laggard.telemetry.query.engine, "MAX_STEPS", 3)
+        evaluate(sub("none:m"), span(0, 10), data, max_points=3)
+    assert len(evaluate(sub("sum:m"), span(0, 10), data, max_steps=4)) == 1
     with pytest.raises(QueryTooLargeError, match="2 series at 2 times"):
-        evaluate(sub("sum:m"), span(0, 10), data)
+        evaluate(sub("sum:m"), span(0, 10), data, max_steps=3)
 
 
 def test_samples_that_are_not_finite_and_series_outside_the_range_are_not_shown() -> None:

@@ -95,13 +95,6 @@ def test_the_page_holds_the_lines_and_the_band_that_it_draws(page: Page) -> None
     assert curve["n_series"] == 5
 
 
-def test_a_report_of_a_thousand_devices_is_small(tmp_path: Path) -> None:
-    write_record(tmp_path, 125, 8)
-    path = write_report(read_inputs(tmp_path), tmp_path)
-    assert path.stat().st_size < 3_000_000
-    assert ["node2", "0"] in data_of(Page(path))["curves"]["gpu-probe-time"]["devices"]
-
-
 def test_the_page_says_which_node_was_excluded_and_why(page: Page) -> None:
     for words in (
         "excluded: node2",

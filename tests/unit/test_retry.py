@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 import redis
 
-from laggard.kvstore.client import retry
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import StateUnavailableError
@@ -26,10 +24,12 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=clock.sleep))
-    return clock
+def clock() -> Clock:
+    return Clock()
+
+
+def policy(clock: Clock) -> RetryPolicy:
+    return RetryPolicy(ENDPOINT, 30.0, lambda: clock.now_s, clock.sleep)
 
 
 def fails(clock: Clock, *each_takes_s: float) -> Callable[[], str]:
@@ -46,14 +46,14 @@ def fails(clock: Clock, *each_takes_s: float) -> Callable[[], str]:
 
 
 def test_an_operation_is_tried_again_until_it_succeeds(clock: Clock) -> None:
-    assert RetryPolicy(ENDPOINT, 30.0).call(fails(clock, 0.1, 0.1, 0.1)) == "done"
+    assert policy(clock).call(fails(clock, 0.1, 0.1, 0.1)) == "done"
 
 
 def test_a_server_that_does_not_answer_in_time_is_given_up(clock: Clock) -> None:
     with pytest.raises(StateUnavailableError):
-        RetryPolicy(ENDPOINT, 30.0).call(fails(clock, *[0.1] * 1000))
+        policy(clock).call(fails(clock, *[0.1] * 1000))
     assert 29.0 < clock.now_s < 31.0
 
 
 def test_a_client_that_was_stopped_for_an_hour_tries_again(clock: Clock) -> None:
-    assert RetryPolicy(ENDPOINT, 30.0).call(fails(clock, 3600.0)) == "done"
+    assert policy(clock).call(fails(clock, 3600.0)) == "done"

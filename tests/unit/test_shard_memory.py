@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.checkpoints import memory as memory_module
 from laggard.kvstore.checkpoints import populate as populate_module
 from laggard.kvstore.checkpoints.bounds import default_memory
 from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory, may_be_new
@@ -228,17 +227,15 @@ def interrupted(work: Callable[[], object]) -> Callable[[int, mmap.mmap, int, in
 
 
 @pytest.mark.parametrize("n_mib", [10, 20, 30])
-def test_a_file_that_is_taken_while_it_is_prepared_keeps_what_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_mib: int
-) -> None:
-    memory = ShardMemory(tmp_path, 64 * SIZE)
+def test_a_file_that_is_taken_while_it_is_prepared_keeps_what_is_written(tmp_path: Path, n_mib: int) -> None:
+    memory: ShardMemory
     taken = []
 
     def take() -> None:
         taken.append(memory.take(n_mib * SIZE, "a"))
         taken[0].write(0, b"x" * n_mib * SIZE)
 
-    monkeypatch.setattr(memory_module, "allocate", interrupted(take))
+    memory = ShardMemory(tmp_path, 64 * SIZE, allocate_slice=interrupted(take))
     number = prepare(memory, 20 * SIZE, "a")
     assert taken[0].number == number
     assert taken[0].ready_bytes == populate_module.SLICE_BYTES  # no more is known
@@ -248,10 +245,14 @@ def test_a_file_that_is_taken_while_it_is_prepared_keeps_what_is_written(
 
 
 def test_the_memory_of_a_file_that_is_being_prepared_goes_to_who_needs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    memory = ShardMemory(tmp_path, 32 * SIZE)
-    monkeypatch.setattr(memory_module, "allocate", interrupted(lambda: memory.take(30 * SIZE, "b")))
+    memory: ShardMemory
+
+    def take() -> None:
+        memory.take(30 * SIZE, "b")
+
+    memory = ShardMemory(tmp_path, 32 * SIZE, allocate_slice=interrupted(take))
     found = memory.prepare(20 * SIZE, "a", 0, 4)
     assert found is not None
     assert held_bytes(found[1]) == 0
@@ -260,12 +261,16 @@ def test_the_memory_of_a_file_that_is_being_prepared_goes_to_who_needs_it(
 
 
 def test_a_file_that_comes_back_meanwhile_takes_the_place_of_the_one_that_is_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    memory = ShardMemory(tmp_path, 100 * SIZE)
+    memory: ShardMemory
+
+    def give_back() -> None:
+        memory.give_back(old)
+
+    memory = ShardMemory(tmp_path, 100 * SIZE, allocate_slice=interrupted(give_back))
     old, other = memory.take(20 * SIZE - 5, "a"), memory.take(SIZE, "a")
     old.note_written()
-    monkeypatch.setattr(memory_module, "allocate", interrupted(lambda: memory.give_back(old)))
     found = memory.prepare(20 * SIZE, "a", 0, 2)
     assert found is not None
     assert found[0] is old

@@ -105,15 +105,12 @@ def test_groups_of_the_first_version_count_too(tmp_path: Path) -> None:
     assert memory_limit_bytes(root) == 4096
 
 
-def test_time_in_which_the_server_loads_does_not_count_against_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_in_which_the_server_loads_does_not_count_against_a_retry() -> None:
     now_s = 0.0
 
     def sleep(pause_s: float) -> None:
         nonlocal now_s
         now_s += pause_s
-
-    monkeypatch.setattr("laggard.kvstore.client.retry.time.monotonic", lambda: now_s)
-    monkeypatch.setattr("laggard.kvstore.client.retry.time.sleep", sleep)
 
     def loading_for_a_minute() -> str:
         if now_s < 60:
@@ -122,7 +119,7 @@ def test_time_in_which_the_server_loads_does_not_count_against_a_retry(monkeypat
             raise redis.ConnectionError("cut")
         return "answer"
 
-    policy = RetryPolicy(Endpoint("127.0.0.1", 1, "job", "secret"), 2.0)
+    policy = RetryPolicy(Endpoint("127.0.0.1", 1, "job", "secret"), 2.0, lambda: now_s, sleep)
     assert policy.call(loading_for_a_minute) == "answer"
 
     def gone() -> str:

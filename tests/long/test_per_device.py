@@ -1,0 +1,34 @@
+"""A rank that raises an error and does not end."""
+
+from __future__ import annotations
+
+import re
+
+from tests.integration.test_per_device import PER_DEVICE, Start
+from tests.processes import command_lines
+
+RAISES_AND_STAYS = """
+    import signal, threading
+    from laggard import Job, State
+
+    job, state = Job.current(), State.current()
+    if job.restarted:
+        raise SystemExit(0)
+    if __import__("os").environ["RANK"] == "3":
+        threading.Thread(target=threading.Event().wait).start()  # an upload that never ends
+        raise KeyError("labels")
+    signal.pause()
+"""
+
+
+def test_a_rank_that_raises_and_does_not_end_has_failed_of_its_error_and_costs_its_node_nothing(
+    start_job: Start,
+) -> None:
+    job = start_job(*PER_DEVICE, "--hang-timeout=15", program=RAISES_AND_STAYS)
+    assert job.finish() == 0, job.everything()
+    assert re.search(
+        r"relaunch +rank 3 on node2 raised an error and has hung for .* since: KeyError: 'labels' "
+        r"\(program: an error in its code\); on the same nodes",
+        job.account,
+    ), job.everything()
+    assert command_lines(job.processes()) == []
