@@ -145,16 +145,7 @@ class ProcessesStillRunningError(LaggardError, TimeoutError):
 
 
 class MessageError(LaggardError, ValueError):
-    """A message between the controller and an agent cannot be read; what it holds is not shown, as it may be secret.
+    """A message between the controller and an agent cannot be read; what it holds is not shown, as it may be secret."""
 
-    Attributes
-    ----------
-    where : str
-        The message, or one of its fields.
-    problem : str
-        What is wrong with it.
-    """
-
-    where: str
     problem: str
-    template = "{where} {problem}"
+    template = "{problem}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from laggard.resilience.wire.message import Report
 
-HANDSHAKE = b'{"Handshake":'
+HANDSHAKE = b'{"is": "Handshake",'
 """What its line begins with; the start-up files of a shell may have printed others before."""
 
 

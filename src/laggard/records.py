@@ -1,7 +1,8 @@
 """Frozen records as plain JSON values, and read back from them with their types checked.
 
 Each record has its class's name under ``is``, by which the members of a union are told apart. A number that JSON lacks
-is null there, and NaN once it is read back.
+is null there, and NaN once it is read back; bytes are text. What cannot be read is said by the name of its field, never
+with its value, which may be secret.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ def plain(value: object) -> Any:
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple | frozenset):
         return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="surrogateescape")
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def record_of(kind: type[_Record], value: object, clean: _Clean = str) -> _Record:
     """Return the record that :func:`plain` has written; ``clean`` is applied to each of its texts."""
-    return cast("_Record", _read(kind, value, clean))
+    return cast("_Record", _read(kind, value, kind.__name__, clean))
 
 
 @cache
@@ -39,29 +42,31 @@ def _hints(kind: type) -> Mapping[str, Any]:
     return get_type_hints(kind)
 
 
-def _read(hint: Any, value: Any, clean: _Clean) -> Any:
+def _read(hint: Any, value: Any, at: str, clean: _Clean) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
     if origin in (Union, UnionType):
-        return _read(_member(arguments, value), value, clean)
+        return _read(_member(arguments, value, at), value, at, clean)
     if is_dataclass(hint):
-        return _read_record(cast("type", hint), value, clean)
+        return _read_record(cast("type", hint), value, at, clean)
     if origin is Literal and value in arguments:
         return value
     if origin in (tuple, frozenset) and isinstance(value, list):
         each = arguments if arguments[-1] is not Ellipsis and origin is tuple else (arguments[0],) * len(value)
-        return origin(_read(one, item, clean) for one, item in zip(each, value, strict=True))
+        return origin(_read(one, item, at, clean) for one, item in zip(each, value, strict=True))
     if origin is not None and isinstance(value, Mapping) and issubclass(origin, Mapping):
-        return {clean(key): _read(arguments[1], item, clean) for key, item in value.items()}
+        return {clean(key): _read(arguments[1], item, at, clean) for key, item in value.items()}
+    if hint is bytes and isinstance(value, str):
+        return value.encode(errors="surrogateescape")
     if hint is float and (value is None or (type(value) in (int, float) and abs(value) <= sys.float_info.max)):
         return math.nan if value is None else float(value)
     if hint in (str, int, bool, NoneType) and type(value) is hint:
         return clean(value) if hint is str else value
-    raise ValueError(f"{value!r} is not of type {getattr(hint, '__name__', hint)}")
+    raise ValueError(f"{at} is no {getattr(hint, '__name__', hint)}, but of type {type(value).__name__}")
 
 
-def _member(members: tuple[Any, ...], value: Any) -> Any:
+def _member(members: tuple[Any, ...], value: Any, at: str) -> Any:
     """Return the member of a union that a value is of."""
     if value is None and NoneType in members:
         return NoneType
@@ -69,17 +74,17 @@ def _member(members: tuple[Any, ...], value: Any) -> Any:
     name = value.get("is") if isinstance(value, Mapping) else None
     named = others if len(others) == 1 else [each for each in others if each.__name__ == name]
     if not named:
-        raise ValueError(f"{value!r} is none of {', '.join(each.__name__ for each in others)}")
+        raise ValueError(f"{at} is none of {', '.join(each.__name__ for each in others)}")
     return named[0]
 
 
-def _read_record(kind: type, value: Any, clean: _Clean) -> Any:
+def _read_record(kind: type, value: Any, at: str, clean: _Clean) -> Any:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r} has no fields")  # noqa: TRY004 - what was read is wrong
+        raise ValueError(f"{at} has no fields")  # noqa: TRY004 - what was read is wrong
     found = {}
     for field in fields(kind):
         if field.name in value:
-            found[field.name] = _read(_hints(kind)[field.name], value[field.name], clean)
+            found[field.name] = _read(_hints(kind)[field.name], value[field.name], f"{at}.{field.name}", clean)
         elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"it lacks {field.name!r}")
+            raise ValueError(f"{at} lacks {field.name!r}")
     return kind(**found)

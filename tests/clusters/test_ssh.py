@@ -31,7 +31,7 @@ FIRST, SECOND, THIRD, LAST = NODES
 RESILIENT = ("--nodes=2", "--resilient", "--exhaust-resources", "--state-dir=state", "counting.py")
 TELL = ("--virtual-gpus=1", "--per-node", "sh", "-c", 'echo "rank $NODE_RANK of $NNODES on $(hostname)"')
 # 300 lines and then one without an end; the variable at the end would come through if it were not noise.
-NOISY = 'for line in $(seq 300); do echo "welcome $line {}"; done\nprintf \'the last one {"Handshake": \'\n'
+NOISY = 'for line in $(seq 300); do echo "welcome $line {}"; done\nprintf \'the last one {"is": "Handshake", \'\n'
 # A start-up file that waits for ever, on one node.
 HANGING = f'test "$(hostname)" = {LAST} && sleep 600\n'
 # Takes LSF's arguments, a host and a command, and runs it with none of the login's start-up files.

@@ -18,8 +18,8 @@ from tests.waiting import wait_until
     ("line", "why"),
     [
         ("{", "MessageError: a line is not JSON"),
-        ('{"name": 1}', "MessageError: name is not expected here"),
-        ('{"LeftoversEnded": {"n_ended": "x"}}', "MessageError: LeftoversEnded.n_ended is no int"),
+        ('{"is": "Name"}', "MessageError: Name is not expected here"),
+        ('{"is": "LeftoversEnded", "n_ended": "x"}', "MessageError: LeftoversEnded.n_ended is no int"),
     ],
 )
 def test_a_node_whose_messages_cannot_be_read_is_lost_and_says_why(line: str, why: str) -> None:

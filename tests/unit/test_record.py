@@ -67,8 +67,11 @@ def test_a_line_cut_short_by_a_kill_is_ignored(tmp_path: Path) -> None:
         (Entry(1.0, Told("state", "here")).to_json() + "\n", "its first entry is not its beginning"),
         (JOB.to_json() + "\n[1]\n", "line 2 is not a journal entry"),
         (JOB.to_json() + "\n{]\n", "line 2 is not a journal entry"),
-        (JOB.to_json() + '\n{"time_s": 1, "is": "Told", "what": "state"}\n', "line 2 .*: it lacks 'text'"),
-        (JOB.to_json() + '\n{"time_s": 1, "is": "JobEnded", "exit_code": "0"}\n', "line 2 .*: '0' is not of type int"),
+        (JOB.to_json() + '\n{"time_s": 1, "is": "Told", "what": "state"}\n', "line 2 .*: Told lacks 'text'"),
+        (
+            JOB.to_json() + '\n{"time_s": 1, "is": "JobEnded", "exit_code": "0"}\n',
+            "line 2 .*: JobEnded.exit_code is no int, but of type str",
+        ),
         (JOB.to_json() + '\n{"time_s": 1, "is": "Rain"}\n', "line 2 .*: there is no entry 'Rain'"),
         (
             JOB.to_json() + '\n{"time_s": 1e12, "is": "JobEnded", "exit_code": 0}\n',

@@ -55,16 +55,16 @@ def test_every_text_is_cleaned_as_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"kind": "c"}, "'c' is not of type"),
-        ({"kind": ["a"]}, "is not of type"),
+        ({"kind": "c"}, "Large.kind is no Literal, but of type str"),
+        ({"kind": ["a"]}, "Large.kind is no Literal, but of type list"),
         ({"pair": [1]}, "zip"),
-        ({"pair": [True, "one"]}, "True is not of type int"),
-        ({"maybe": "3"}, "'3' is not of type int"),
-        ({"either": {"is": "Small"}}, "it lacks 'name'"),
-        ({"either": {"is": "Neither", "name": "x"}}, "is none of Small, Other"),
-        ({"either": "x"}, "'x' is none of Small, Other"),
-        ({"several": {"is": "Small", "name": "x"}}, "is not of type"),
-        ({"by_name": {"s": {"name": "s", "number": 10**400}}}, "is not of type float"),
+        ({"pair": [True, "one"]}, "Large.pair is no int, but of type bool"),
+        ({"maybe": "3"}, "Large.maybe is no int, but of type str"),
+        ({"either": {"is": "Small"}}, "Large.either lacks 'name'"),
+        ({"either": {"is": "Neither", "name": "x"}}, "Large.either is none of Small, Other"),
+        ({"either": "x"}, "Large.either is none of Small, Other"),
+        ({"several": {"is": "Small", "name": "x"}}, "Large.several is no tuple, but of type dict"),
+        ({"by_name": {"s": {"name": "s", "number": 10**400}}}, "Large.by_name.number is no float, but of type int"),
     ],
 )
 def test_what_is_of_another_type_is_refused(changed: dict[str, Any], message: str) -> None:

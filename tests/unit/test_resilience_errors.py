@@ -17,7 +17,7 @@ EXAMPLES: list[tuple[Exception, str]] = [
         "--nodes=0 leaves no node to run on: use 1 to 3",
     ),
     (errors.UsageError("no hosts are named"), "no hosts are named"),
-    (errors.MessageError("StartTask.name", "is not text"), "StartTask.name is not text"),
+    (errors.MessageError("StartTask.name is not text"), "StartTask.name is not text"),
     (errors.ProgramError("train.py", "does not exist"), "train.py does not exist"),
     (errors.AllocationError("Slurm has no nodes for job 7"), "Slurm has no nodes for job 7"),
     (errors.NodeAddressError("has no IPv4 address", "n2"), "n2 has no IPv4 address"),

@@ -51,19 +51,19 @@ def test_a_message_is_read_as_it_was_sent(record: object) -> None:
     ("line", "complaint"),
     [
         ("", "a line is not JSON"),
-        ("[]", "a line is not one record"),
-        ("{}", "a line is not one record"),
-        ('{"Ping": {}, "SignalTask": {}}', "a line is not one record"),
-        ('{"Pong": {"time_s": 1}}', "Pong is not expected here"),
-        ('{"SignalTask": ["t", 15]}', "SignalTask has no fields"),
-        ('{"SignalTask": {"name": "t"}}', "SignalTask lacks a field"),
-        ('{"SignalTask": {"name": "t", "signum": 15, "force": true}}', "SignalTask has no field force"),
-        ('{"SignalTask": {"name": 7, "signum": 15}}', "SignalTask.name is no str, but of type int"),
-        ('{"SignalTask": {"name": "t", "signum": true}}', "SignalTask.signum is no int, but of type bool"),
-        ('{"SignalTask": {"name": "t", "signum": 15.0}}', "SignalTask.signum is no int, but of type float"),
-        ('{"SetUp": {"directory": "/", "n_nodes": null}}', "SetUp.n_nodes is no int, but of type NoneType"),
-        ('{"Run": {"environment": {}, "directory": "/", "imports": 1}}', "Run.imports is no str, but of type int"),
-        ('{"Output": {"name": "t", "stream": "stdin", "data": ""}}', "Output.stream is no Literal, but of type str"),
+        ("[]", "a line is not a record"),
+        ("{}", "a line is not a record"),
+        ('{"is": "Pong", "time_s": 1}', "Pong is not expected here"),
+        ('{"is": "SignalTask", "name": "t"}', "SignalTask lacks 'signum'"),
+        ('{"is": "SignalTask", "name": 7, "signum": 15}', "SignalTask.name is no str, but of type int"),
+        ('{"is": "SignalTask", "name": "t", "signum": true}', "SignalTask.signum is no int, but of type bool"),
+        ('{"is": "SignalTask", "name": "t", "signum": 15.0}', "SignalTask.signum is no int, but of type float"),
+        ('{"is": "SetUp", "directory": "/", "n_nodes": null}', "SetUp.n_nodes is no int, but of type NoneType"),
+        ('{"is": "Run", "environment": {}, "directory": "/", "imports": 1}', "Run.imports is no str, but of type int"),
+        (
+            '{"is": "Output", "name": "t", "stream": "stdin", "data": ""}',
+            "Output.stream is no Literal, but of type str",
+        ),
     ],
 )
 def test_what_is_no_message_of_ours_is_refused_by_name(line: str, complaint: str) -> None:
@@ -72,7 +72,7 @@ def test_what_is_no_message_of_ours_is_refused_by_name(line: str, complaint: str
 
 
 def test_an_error_never_shows_what_a_message_holds() -> None:
-    line = json.dumps({"SetUp": {"directory": "/", "files": {"endpoint.json": ["s3cret"]}}})
+    line = json.dumps({"is": "SetUp", "directory": "/", "files": {"endpoint.json": ["s3cret"]}})
     with pytest.raises(MessageError) as caught:
         decode(line.encode(), SetUp)
     assert str(caught.value) == "SetUp.files is no str, but of type list"

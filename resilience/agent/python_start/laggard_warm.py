@@ -59,7 +59,7 @@ class _Refused(Exception):  # noqa: N818 - an answer to the agent, and no error 
 def serve(descriptor: int, run_hidden: Callable[[], None]) -> None:
     """Load modules and fork ranks until the agent closes the socket; returns only in a rank that is to run."""
     control = socket.socket(fileno=descriptor)
-    settings = json.loads(control.recv(MESSAGE_BYTES))["Load"]
+    settings = json.loads(control.recv(MESSAGE_BYTES))
     del os.environ[ENVIRONMENT_ROOM]
     for name, value in os.environ.items():  # a copy for the C library: the kernel's own is overwritten in each rank
         os.environ[name] = value
@@ -282,7 +282,7 @@ def _become_rank(channel: socket.socket, settings: dict[str, int], stamps: Stamp
     told, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 2)
     if not told:
         os._exit(0)  # the launch has not come
-    start = json.loads(told)["Run"]
+    start = json.loads(told)
     try:
         _check_stamps(stamps, folders)
         os.chdir(start["directory"])
@@ -388,4 +388,4 @@ def _size_kib() -> int:
 
 def _tell(channel: socket.socket, kind: str, **fields: object) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # whoever would read it has ended
-        channel.send(json.dumps({kind: fields}).encode())
+        channel.send(json.dumps({"is": kind, **fields}).encode())
