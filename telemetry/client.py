@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict
 
-import orjson
 import redis
 
 from laggard.kvstore.client.connection import Session, current_session
@@ -185,8 +184,5 @@ def _server_of(session: Session) -> Iterator[None]:
 
 
 def _data_series(series: TimeSeries) -> DataSeries:
-    # Formatted in one call, then split: five times as fast as formatting each number.
-    written = orjson.dumps(series.times_us / SECOND_US, option=orjson.OPT_SERIALIZE_NUMPY)
-    times_s = written[1:-1].decode().split(",")
-    dps = dict(zip(times_s, series.values.tolist(), strict=True))
+    dps = dict(zip(map(str, (series.times_us / SECOND_US).tolist()), series.values.tolist(), strict=True))
     return DataSeries(metric=series.metric, tags=dict(series.tags), dps=dps)

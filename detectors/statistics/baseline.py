@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
 import numpy as np
-from numpy.typing import NDArray
 
 from laggard.detectors.statistics.estimates import Floats, median_and_deviation
 
@@ -21,26 +18,9 @@ def usual_and_noise(window: Floats) -> tuple[Floats, Floats]:
     # between what it read before and after, and the step would be taken for noise, so that no later reading could ever
     # exceed a limit. So the noise is that of the faster rounds, and if these are half of all, the median is theirs too.
     usual, noise = median_and_deviation(window)
-    places = np.flatnonzero(_may_step(window))
-    if len(places):
-        rounds = window.reshape(len(window), -1)[:, places]
-        found = usual.take(places), noise.take(places)
-        for before in _STEPS:
-            _correct(before, rounds, *found)
-        usual.put(places, found[0])
-        noise.put(places, found[1])
+    for before in _STEPS:
+        _correct(before, window, usual, noise)
     return usual, noise
-
-
-def _may_step(window: Floats) -> NDArray[np.bool_]:
-    """Return which devices' first three and last three rounds are apart: hardly any, and quick to tell."""
-    first, last = window[: _STEPS[0]], window[-_STEPS[0] :]
-    (low, high), (later_low, later_high) = (
-        (reduce(np.minimum, rows), reduce(np.maximum, rows)) for rows in (first, last)
-    )
-    slower = later_low - high > _RANGES * (high - low)
-    faster = low - later_high > _RANGES * (later_high - later_low)
-    return np.asarray(slower | faster)
 
 
 def _correct(before: int, rounds: Floats, usual: Floats, noise: Floats) -> None:

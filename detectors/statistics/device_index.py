@@ -52,7 +52,6 @@ class DeviceIndex:
 
     def __init__(self, devices: Iterable[DeviceId] = ()) -> None:
         self.devices = tuple(devices)  # each device once, in the order of the rows
-        self._last, self._last_rows = self.devices, np.arange(len(self.devices))
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -66,11 +65,6 @@ class DeviceIndex:
     def gpus(self) -> NDArray[np.int32]:
         """Number of each device's GPU name, ``(n_devices,)``."""
         return codes_of([gpu for _, gpu in self.devices])
-
-    def numbered(self) -> DeviceIndex:
-        """Return this index with hosts and GPU names numbered now, rather than in the first round that needs them."""
-        _ = self.hosts, self.gpus
-        return self
 
     @cached_property
     def devices_of(self) -> Counter[str]:
@@ -99,8 +93,5 @@ class DeviceIndex:
         return np.array([row for row, (host, _) in enumerate(self.devices) if host not in excluded], np.intp)
 
     def rows_of(self, devices: tuple[DeviceId, ...]) -> NDArray[np.intp]:
-        """Return the rows of devices; the same devices as last time are not looked up again."""
-        if devices is not self._last and devices != self._last:
-            self._last_rows = np.fromiter(map(self._rows.__getitem__, devices), np.intp, len(devices))
-        self._last = devices
-        return self._last_rows
+        """Return the rows of devices."""
+        return np.fromiter(map(self._rows.__getitem__, devices), np.intp, len(devices))

@@ -167,7 +167,7 @@ class SlowGPUAnalysis:
         now_s: float | None = None,
         states: NDArray[np.uint8] | None = None,
     ) -> list[Verdict]:
-        """Take one round as an array; the same devices as last time are not looked up again.
+        """Take one round as an array.
 
         Parameters
         ----------
@@ -261,10 +261,6 @@ class SlowGPUAnalysis:
 
     def expect(self, devices: Iterable[DeviceId], probes: Iterable[str] = ()) -> None:
         """Make room for devices and probes before the first round; those already known keep their history."""
-        self._make_room(devices, probes)
-        self._index = self._index.numbered()
-
-    def _make_room(self, devices: Iterable[DeviceId], probes: Iterable[str]) -> None:
         new_probes = [probe for probe in probes if probe not in self._probes]
         index = self._index.extended(devices)
         if new_probes or index is not self._index:
@@ -301,18 +297,15 @@ class SlowGPUAnalysis:
         try:
             rows = self._index.rows_of(devices)
         except KeyError:
-            self._make_room(devices, probes)
+            self.expect(devices, probes)
             return self._index.rows_of(devices)
-        self._make_room((), probes)
+        self.expect((), probes)
         return rows
 
     def _in_rows(self, values: Floats, rows: NDArray[np.intp], probes: Sequence[str]) -> Floats:
         """Put a round's values in the rows of their devices and probes, with ``NaN`` where there is none."""
         columns = [self._probes.index(probe) for probe in probes]
-        shape = (len(self._probes), len(self._index))
-        if values.shape == shape and columns == list(range(shape[0])) and np.array_equal(rows, np.arange(shape[1])):
-            return values
-        whole = np.full(shape, np.nan, np.float32)
+        whole = np.full((len(self._probes), len(self._index)), np.nan, np.float32)
         whole[np.array(columns, np.intp)[:, None], rows] = values
         return whole
 

@@ -21,7 +21,7 @@ from laggard.kvstore.series.timeseries import (
     Piece,
     Times,
     TimeSeries,
-    assemble,
+    assembled,
     block_span,
     decode_block,
     encode_block,
@@ -41,7 +41,6 @@ _SECOND_US = 1_000_000
 _FUTURE_US = 3600 * _SECOND_US
 # A series' object, its key and its two arrays, measured with tracemalloc.
 SERIES_OVERHEAD_BYTES = 700
-_READ_TOGETHER = 256
 # A store that exceeds its limit shrinks to this fraction of it, so that it need not shrink again at once.
 _TRIM_TO = 0.9
 
@@ -176,12 +175,11 @@ class SampleStore:
         for metric in metrics:
             with self._lock:
                 pairs = list(self._metrics.get(metric, {}).items())
-            for begin in range(0, len(pairs), _READ_TOGETHER):
-                some = pairs[begin : begin + _READ_TOGETHER]
-                chosen = [(named, stored) for tags, stored in some if wanted(named := dict(tags))]
-                pieces = [self._pieces(stored, start_us, end_us) for _, stored in chosen]
-                found = zip(chosen, assemble(pieces, start_us, end_us), strict=True)
-                yield from (TimeSeries(metric, named, *samples) for (named, _), samples in found if len(samples[0]))
+            for tags, stored in pairs:
+                if wanted(named := dict(tags)):
+                    times_us, values = assembled(self._pieces(stored, start_us, end_us), start_us, end_us)
+                    if len(times_us):
+                        yield TimeSeries(metric, named, times_us, values)
 
     def count(
         self, metrics: Iterable[str], start_us: int, end_us: int, wanted: Callable[[Mapping[str, str]], bool]

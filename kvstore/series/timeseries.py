@@ -47,11 +47,6 @@ def within(times_us: Times, start_us: int, end_us: int) -> slice:
     return slice(int(times_us.searchsorted(start_us, "left")), int(times_us.searchsorted(end_us, "right")))
 
 
-def is_tidy(times_us: Times, values: Floats) -> bool:
-    """Return whether times never decrease and all values, of one series or of several as rows, are finite."""
-    return not (times_us[1:] < times_us[:-1]).any() and bool(np.isfinite(values).all())
-
-
 def tidy(times_us: Times, values: Floats) -> tuple[Times, Floats]:
     """Return samples sorted by time (stably), without those that are not finite."""
     finite = np.isfinite(values)
@@ -63,29 +58,12 @@ def tidy(times_us: Times, values: Floats) -> tuple[Times, Floats]:
     return times_us, values
 
 
-def assemble(pieces: Sequence[Sequence[Piece]], start_us: int, end_us: int) -> list[tuple[Times, Floats]]:
-    """Assemble many series of their pieces: tidy, and cut to a time range, both ends included."""
-    # Series with the same times, such as those written together, are assembled in one pass and share the array of
-    # times.
-    together: dict[tuple[bytes, ...], list[int]] = {}
-    for place, series in enumerate(pieces):
-        together.setdefault(tuple([times for times, _ in series]), []).append(place)
-    found: dict[int, tuple[Times, Floats]] = {}
-    for times, places in together.items():
-        times_us = np.frombuffer(b"".join(times), dtype=np.int64)
-        memory = b"".join([values for place in places for _, values in pieces[place]])
-        rows = np.frombuffer(memory, dtype=np.float64).reshape(len(places), len(times_us))
-        found |= zip(places, _cut(times_us, rows, start_us, end_us), strict=True)
-    return [found[place] for place in range(len(pieces))]
-
-
-def _cut(times_us: Times, rows: Floats, start_us: int, end_us: int) -> list[tuple[Times, Floats]]:
-    if is_tidy(times_us, rows):
-        kept = within(times_us, start_us, end_us)
-        cut_us = times_us[kept]
-        return [(cut_us, row) for row in rows[:, kept]]
-    tidied = [tidy(times_us, row) for row in rows]
-    return [(times[kept := within(times, start_us, end_us)], values[kept]) for times, values in tidied]
+def assembled(pieces: Sequence[Piece], start_us: int, end_us: int) -> tuple[Times, Floats]:
+    """Return a series of its pieces: tidy, and cut to a time range, both ends included."""
+    times_us = np.frombuffer(b"".join([times for times, _ in pieces]), dtype=np.int64)
+    times_us, values = tidy(times_us, np.frombuffer(b"".join([values for _, values in pieces]), dtype=np.float64))
+    kept = within(times_us, start_us, end_us)
+    return times_us[kept], values[kept]
 
 
 def distinct_times(series: Sequence[TimeSeries]) -> tuple[list[int], list[Times]]:

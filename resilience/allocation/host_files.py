@@ -8,6 +8,7 @@ MPICH's ``host:8``, and repetitions of a host. Open MPI's and MPICH's ``username
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +45,9 @@ def named_hosts(hostlist: str | None, hostfile: Path | None) -> tuple[Host, ...]
     if hostfile is not None:
         return _read_host_file(hostfile, f"--hostfile={hostfile}")
     named = [host for entry in split_list(hostlist or "") for host in _hosts_of(entry)]
-    for host in _merged(named):
-        if sum(each.name == host.name for each in named) > 1:
-            raise UsageError(f"host {host.name}", "is named twice", "each host is one node")
+    for name, count in Counter(host.name for host in named).items():
+        if count > 1:
+            raise UsageError(f"host {name}", "is named twice", "each host is one node")
     return _some(named)
 
 
@@ -129,10 +130,6 @@ def _port(entry: str, number: str | None, *, means_port: bool) -> int | None:
 def _not_valid(entry: str) -> UsageError:
     rule = "use letters, digits, dots and dashes, as in node1, user@node1, user@node1:2222 or node[01-16]"
     return UsageError(repr(entry), "is not a valid host name", rule)
-
-
-def _merged(hosts: Sequence[Host]) -> list[Host]:
-    return list({host.name: host for host in hosts}.values())
 
 
 def _some(hosts: Sequence[Host]) -> tuple[Host, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -34,38 +34,29 @@ COMMANDS = {
 """The module of each sub-command, and its line in the help."""
 
 
-class _Commands(MutableMapping[str, click.Command]):
-    """The sub-commands by name, each loaded when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, click.Command] = {}
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in self._loaded:
-            module, _ = COMMANDS[name]
-            with ended_by_interrupts():
-                home = import_module(f"laggard.resilience.command.{module}")
-            self._loaded[name] = getattr(home, name.replace("-", "_"))
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**COMMANDS, **self._loaded})
-
-    def __len__(self) -> int:
-        return len({**COMMANDS, **self._loaded})
+def load_command(name: str) -> click.Command:
+    """Load a sub-command."""
+    module, _ = COMMANDS[name]
+    with ended_by_interrupts():
+        home = import_module(f"laggard.resilience.command.{module}")
+    command: click.Command = getattr(home, name.replace("-", "_"))
+    return command
 
 
 class _ProgramGroup(click.Group):
-    """Treats ``laggard PROGRAM ...`` as ``laggard run PROGRAM ...``."""
+    """Loads a sub-command's module when it is used, and treats ``laggard PROGRAM`` as ``laggard run PROGRAM``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the sub-commands."""
+        del ctx
+        return sorted({*COMMANDS, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a sub-command."""
+        return load_command(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in {*self.commands, "--help", "-h", "--version"}:
+        if args and args[0] not in {*self.list_commands(ctx), "--help", "-h", "--version"}:
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -77,13 +68,12 @@ class _ProgramGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete sub-commands, and whatever 'laggard run' completes, for the short form."""
-        of_run = self.commands["run"].shell_complete(click.Context(self.commands["run"], ctx), incomplete)
-        return [*super().shell_complete(ctx, incomplete), *of_run]
+        run = load_command("run")
+        return [*super().shell_complete(ctx, incomplete), *run.shell_complete(click.Context(run, ctx), incomplete)]
 
 
 @click.group(
     cls=_ProgramGroup,
-    commands=_Commands(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="laggard", message="laggard %(version)s")
@@ -145,7 +135,7 @@ def _exit_code(error: BaseException, given: Sequence[str]) -> int | None:
 
 def _suggestion(given: Sequence[str]) -> str:
     """Return a hint if a sub-command was mistyped and therefore taken for a program."""
-    close = get_close_matches(given[0], cli.commands, 1)
+    close = get_close_matches(given[0], COMMANDS, 1)
     return f"; did you mean 'laggard {close[0]}'?" if close else ""
 
 

@@ -12,8 +12,7 @@ from laggard.resilience.command.kept_jobs import kept_job
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.effective_time import effective_time
 from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
-from laggard.resilience.record.running_jobs import RunningJob, running_jobs
-from laggard.resilience.text import abbreviated
+from laggard.resilience.record.running_jobs import RunningJob, choose, running_jobs
 from laggard.resilience.views.source import running_timeline
 from laggard.resilience.views.story import story
 
@@ -36,10 +35,8 @@ def explain(job: str | None) -> int:
 def _running(wanted: str | None) -> RunningJob | None:
     if wanted is not None and Path(wanted).exists():
         return None
-    found = [job for job in running_jobs() if wanted in {None, job.full_name, job.name, job.id}]
-    if len(found) > 1:
-        raise UsageError(f"{len(found)} jobs are running: name one of {abbreviated([job.full_name for job in found])}")
-    return found[0] if found else None
+    found = [job for job in running_jobs() if wanted is None or job.goes_by(wanted)]
+    return choose(found, wanted) if found else None
 
 
 def _of_running(job: RunningJob) -> list[str]:

@@ -304,18 +304,9 @@ class JobOptions:
 
     def settings(self, total: int, *, varies: bool = False) -> Settings:
         """Return the policy's settings for these options."""
-        return Settings(
-            self._active_nodes(total, may_be_fewer=varies and self.exhaust_resources),
-            self.resilient,
-            self.exhaust_resources,
-            self.quarantine_s,
-            self.max_restarts,
-            self.max_restarts_per_hour,
-            self.on_failure,
-            self.backoff_s,
-            self.wait_for_nodes_s,
-            self.grow_back,
-        )
+        given = {each.name: getattr(self, each.name) for each in fields(Settings)}
+        nodes = self._active_nodes(total, may_be_fewer=varies and self.exhaust_resources)
+        return Settings(**given | {"nodes": nodes})
 
     def hang_timeout_s(self) -> HangTimeout | None:
         """Return the timeout as a number of seconds, ``"auto"`` or None."""

@@ -24,22 +24,6 @@ MAX_COLUMNS = 120
 MAX_WHY = 160
 
 
-TakesNote = Callable[[Record], object]
-"""Keeps an entry for later (:mod:`laggard.resilience.record.journal`)."""
-
-
-SeesProgress = Callable[[int, int, str | None], object]
-"""Keeps how far a launch has come: its number, commits and step (:mod:`laggard.resilience.record.progress_log`)."""
-
-
-def _forget(record: Record) -> None:
-    del record
-
-
-def _look_away(launch: int, commits: int, step: str | None) -> None:
-    del launch, commits, step
-
-
 @dataclass(slots=True)
 class LaunchSummary:
     """One row of the closing table."""
@@ -60,9 +44,9 @@ class Account:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.take_note: TakesNote = _forget  # records an entry; does nothing until it is replaced
-        # Records how far a launch has come; does nothing until it is replaced
-        self.see_progress: SeesProgress = _look_away
+        self.take_note: Callable[[Record], object] = lambda _: None  # records an entry, once it is replaced
+        # Records how far a launch has come, once it is replaced: its number, commits and step
+        self.see_progress: Callable[[int, int, str | None], object] = lambda *_: None
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)  # where to write
         self._clock = clock  # monotonic seconds
         self._began_s = clock()

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from laggard.resilience.record.account import TakesNote
 from laggard.telemetry.course import LaunchProgressed, Progress
 
 MIN_INTERVAL_S = 1.0
@@ -25,7 +24,7 @@ class ProgressLog:
     or until the launch is over; so the last change before a hang is recorded with its own time.
     """
 
-    def __init__(self, take_note: TakesNote, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, take_note: Callable[[LaunchProgressed], object], clock: Callable[[], float] = time.time) -> None:
         self._take_note = take_note  # records an entry
         self._clock = clock  # Unix time
         self._lock = threading.Lock()

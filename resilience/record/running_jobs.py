@@ -40,6 +40,10 @@ class RunningJob:
         """Name and id."""
         return f"{self.name}-{self.id}"
 
+    def goes_by(self, wanted: str) -> bool:
+        """Return whether this is its name, its id, or both."""
+        return wanted in {self.full_name, self.name, self.id}
+
     def has_ended(self) -> bool:
         """Whether the job has removed its endpoint files; its state may remain."""
         return not any(self.folder.glob(f"*/{ENDPOINT}"))
@@ -61,7 +65,7 @@ def choose(jobs: Sequence[RunningJob], wanted: str | None) -> RunningJob:
             "in to a node of the job; 'laggard report' shows a job that has ended"
         )
     names = abbreviated([job.full_name for job in jobs])
-    matching = [job for job in jobs if wanted is None or wanted in {job.full_name, job.name, job.id}]
+    matching = [job for job in jobs if wanted is None or job.goes_by(wanted)]
     if not matching:
         raise UsageError(f"no job {wanted!r} is running on this machine; running: {names}")
     if len(matching) > 1:
@@ -74,7 +78,7 @@ def choose(jobs: Sequence[RunningJob], wanted: str | None) -> RunningJob:
 def record_of_running(wanted: str) -> Path | None:
     """Return the folder of a running job's record; None if there is no such job, or no record on this machine."""
     for job in running_jobs():
-        if wanted in {job.full_name, job.name, job.id}:
+        if job.goes_by(wanted):
             with job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S) as client:
                 entries = published_entries(client, job.endpoint)
             begun = entries[0].record if entries else None

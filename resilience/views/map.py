@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
+import numpy as np
 from rich.color import Color
 from rich.style import Style
 from rich.text import Text
@@ -29,25 +29,25 @@ READINGS: Mapping[str, tuple[str, str]] = {
 """What a device's readings are called, and their units."""
 # The page's colours (telemetry/page/colours.js): from faster over as fast to slower, and cividis.
 _Rgb = tuple[int, int, int]
-_DIVERGING: tuple[tuple[float, _Rgb], ...] = (
-    (0.8, (33, 102, 172)),
-    (0.9, (120, 170, 210)),
-    (1.0, (205, 212, 218)),
-    (1.1, (240, 165, 90)),
-    (1.3, (204, 76, 2)),
-    (2.0, (110, 20, 8)),
-)
-_SEQUENTIAL: tuple[_Rgb, ...] = (
-    (0, 34, 78),
-    (18, 53, 112),
-    (59, 73, 108),
-    (87, 93, 109),
-    (112, 113, 115),
-    (138, 134, 120),
-    (165, 156, 116),
-    (195, 179, 105),
-    (254, 232, 56),
-)
+_DIVERGING: Mapping[float, _Rgb] = {
+    0.8: (33, 102, 172),
+    0.9: (120, 170, 210),
+    1.0: (205, 212, 218),
+    1.1: (240, 165, 90),
+    1.3: (204, 76, 2),
+    2.0: (110, 20, 8),
+}
+_SEQUENTIAL: Mapping[float, _Rgb] = {
+    0.0: (0, 34, 78),
+    0.125: (18, 53, 112),
+    0.25: (59, 73, 108),
+    0.375: (87, 93, 109),
+    0.5: (112, 113, 115),
+    0.625: (138, 134, 120),
+    0.75: (165, 156, 116),
+    0.875: (195, 179, 105),
+    1.0: (254, 232, 56),
+}
 # Up to which ratio to the peers which sign stands, what it means, and such a ratio.
 _SIGNS = (
     (0.9, "-", "10 % faster", 0.85),
@@ -92,7 +92,9 @@ class Colouring:
 
     def colour(self, value: float) -> _Rgb:
         """Return the colour that stands for a value."""
-        return _ratio_colour(value) if self.name == PEERS else _sequential_colour(self.share(value))
+        if self.name == PEERS:
+            return _colour_at(value, _DIVERGING)
+        return _colour_at(self.share(value), _SEQUENTIAL)
 
 
 def choices(devices: Sequence[DeviceState]) -> list[str]:
@@ -220,21 +222,8 @@ def filled(background: _Rgb) -> Style:
     return Style(color="#000000" if is_light else "#ffffff", bgcolor=Color.from_rgb(red, green, blue))
 
 
-def _ratio_colour(ratio: float) -> _Rgb:
-    if ratio <= _DIVERGING[0][0]:
-        return _DIVERGING[0][1]
-    for (low, below), (high, above) in pairwise(_DIVERGING):
-        if ratio <= high:
-            return _mixed(below, above, (ratio - low) / (high - low))
-    return _DIVERGING[-1][1]
-
-
-def _sequential_colour(share: float) -> _Rgb:
-    place = share * (len(_SEQUENTIAL) - 1)
-    at = min(len(_SEQUENTIAL) - 2, int(place))
-    return _mixed(_SEQUENTIAL[at], _SEQUENTIAL[at + 1], place - at)
-
-
-def _mixed(low: _Rgb, high: _Rgb, share: float) -> _Rgb:
-    red, green, blue = (round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
+def _colour_at(value: float, scale: Mapping[float, _Rgb]) -> _Rgb:
+    """Return the colour of a value between those of a scale."""
+    channels = zip(*scale.values(), strict=True)
+    red, green, blue = (round(float(np.interp(value, list(scale), channel))) for channel in channels)
     return red, green, blue

@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from laggard.collectors.device import DeviceId
+from laggard.records import plain
 from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.record import wording
@@ -269,7 +270,7 @@ def _named(names: Mapping[str, str], values: Mapping[str, float]) -> dict[str, f
 def _fields(record: DataclassInstance, **keys: str) -> dict[str, Any]:
     """Return a record's fields as JSON values; ``keys`` names those whose key in the JSON differs."""
     # The JSON's keys are an interface that other programs read, so they do not follow our names.
-    fields = _plain(asdict(record))
+    fields = plain(asdict(record))
     if fields.get("role") == "excluded":
         fields["role"] = "left out"
     return {keys.get(name, name): value for name, value in fields.items()}
@@ -287,12 +288,3 @@ def _failure_fields(failure: RecordedFailure) -> dict[str, Any]:
     words = {"sentence": wording.failure(failure), "stacks": failure.stacks, "cause": cause}
     found = {"time_s": failure.time_s, "host": failure.host, "rank": rank, "exit_code": exit_code}
     return found | {"kind": failure.kind} | words
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with None in place of the numbers that JSON lacks."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ _ESCAPES: dict[int, str] = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], events: Sequence[Event]) -> bytes:
     """Return the answer to ``/api/query``."""
     # Only the first element has the events: if every series had them, a client would draw each event many times.
-    points = _Points(query)
     elements: list[dict[str, Any]] = []
     for sub_query, answer in answers:
         about: dict[str, Any] = {"metric": answer.metric, "tags": answer.tags, "aggregateTags": answer.aggregate_tags}
@@ -40,7 +38,7 @@ def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], ev
             about["query"] = {**sub_query.source, "index": sub_query.index}
         if events and not elements:
             about["globalAnnotations"] = [annotation(event) for event in events]
-        about["dps"] = orjson.Fragment(points.write(sub_query, answer.times_us, answer.values))
+        about["dps"] = _points(query, sub_query, answer.times_us, answer.values)
         elements.append(about)
     return to_json(elements)
 
@@ -62,42 +60,14 @@ def annotation(event: Event) -> dict[str, Any]:
     }
 
 
-class _Points:
-    """Formats the points of one series after the other; series mostly share their times, and the text of these."""
-
-    def __init__(self, query: Query) -> None:
-        self._query = query
-        self._unit_us = 1000 if query.milliseconds else SECOND_US
-        self._empty, self._end = ("[]", "]]") if query.arrays else ("{}", "}")
-        self._times_us: Times | None = None
-        self._pieces: list[str] = []
-
-    def write(self, sub_query: SubQuery, times_us: Times, values: Floats) -> str:
-        # The numbers are formatted in one call, then split, and the times are put between them: a dict of all points
-        # would take twice as long. Values that are not finite become null.
-        numbers = orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY).decode()
-        if "n" in numbers and not self._shows_missing(sub_query):
-            finite = np.isfinite(values)
-            return self.write(sub_query, times_us[finite], values[finite])
-        if len(values) == 0:
-            return self._empty
-        if times_us is not self._times_us:
-            self._times_us = times_us
-            self._pieces = [self._end] * (2 * len(times_us) + 1)
-            self._pieces[:-1:2] = _times(times_us.tobytes(), self._unit_us, arrays=self._query.arrays)
-        self._pieces[1::2] = numbers[1:-1].split(",")
-        return "".join(self._pieces)
-
-    def _shows_missing(self, sub_query: SubQuery) -> bool:
-        return self._query.nulls and sub_query.downsample is not None and sub_query.downsample.fill is not None
-
-
-@lru_cache(maxsize=4)
-def _times(times_us: bytes, unit_us: int, *, arrays: bool) -> list[str]:
-    """Return the text before each value; cached, since the series of an answer mostly share their times."""
-    first, other = ("[[%d,", "],[%d,") if arrays else ('{"%d":', ',"%d":')
-    times = (np.frombuffer(times_us, dtype=np.int64) // unit_us).tolist()
-    return [first % times[0], *(other % time for time in times[1:])]
+def _points(query: Query, sub_query: SubQuery, times_us: Times, values: Floats) -> Any:
+    """Return the points of a series; a value that is not finite becomes null, where the client draws a gap for it."""
+    if not (query.nulls and sub_query.downsample is not None and sub_query.downsample.fill is not None):
+        finite = np.isfinite(values)
+        times_us, values = times_us[finite], values[finite]
+    times = (times_us // (1000 if query.milliseconds else SECOND_US)).tolist()
+    pairs = zip(times if query.arrays else map(str, times), values.tolist(), strict=True)
+    return list(pairs) if query.arrays else dict(pairs)
 
 
 def metrics_to_text(series: Iterable[Newest], *, classic: bool) -> str:

@@ -32,7 +32,6 @@ _NEEDED = {
     **dict.fromkeys(("max", "mimmax"), ("max",)),
     "last": ("last_us", "last"),
 }
-_LONGEST_KEY = 2**62
 
 
 def columns_for(function: str) -> tuple[str, ...]:
@@ -75,15 +74,9 @@ def by_series_and_time(rows: Summaries) -> Summaries:
     """Return the rows sorted by series and last sample; of equal ones, the later one stays behind the earlier one."""
     # Without the column of last samples, they are sorted by series and bucket.
     series, last_us = rows["series"], rows.get("last_us", rows["start_us"])
-    if len(series) < 2:
+    is_next = series[1:] > series[:-1]
+    if (is_next | ((series[1:] == series[:-1]) & (last_us[1:] >= last_us[:-1]))).all():
         return rows
-    first_us = int(last_us.min())
-    length_us = int(last_us.max()) - first_us + 1
-    if (int(series.max()) + 1) * length_us < _LONGEST_KEY:
-        key = series * length_us + (last_us - first_us)
-        if (key[1:] >= key[:-1]).all():
-            return rows
-        return where(rows, np.argsort(key, kind="stable"))
     return where(rows, np.lexsort((last_us, series)))
 
 

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from laggard.collectors.device import gpu_names
-from laggard.resilience.command.cli import cli, main
+from laggard.resilience.command.cli import COMMANDS, load_command, main
 
 # Nothing of these may start a process, so they are called in this one.
 
@@ -104,7 +104,7 @@ def test_a_wrong_option_of_a_command_leads_to_the_help_of_that_command(capfd: py
     assert "'laggard replay --help'" in refusal(capfd, "replay")
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in cli.commands)], ids=" ".join)
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help_fits_eighty_columns_and_explains_every_option(
     words: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +113,7 @@ def test_help_fits_eighty_columns_and_explains_every_option(
     usage, *lines = capfd.readouterr().out.splitlines()
     assert [line for line in (usage, *lines) if len(line) > 80] == []
     assert [line for line in lines if line.endswith("...")] == []  # cut off
-    options = [each for each in cli.commands[words[0]].params if isinstance(each, click.Option)] if words else []
+    options = [each for each in load_command(words[0]).params if isinstance(each, click.Option)] if words else []
     assert [option.name for option in options if not option.help] == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from laggard.collectors.metrics.node import NodeReader
 from laggard.detectors import SlowGPUDetector
-from laggard.resilience.command.cli import cli
+from laggard.resilience.command.cli import COMMANDS
 from laggard.resilience.command.run import run
 from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.settings import TELEMETRY_CONFIG, TelemetrySettings
@@ -33,7 +33,7 @@ def exists(name: str) -> bool:
     if name.startswith("-"):
         return name in OPTIONS
     if name.startswith("laggard "):
-        return name.removeprefix("laggard ") in cli.commands
+        return name.removeprefix("laggard ") in COMMANDS
     if name in CATALOGUE or name in SETTINGS or name in {TELEMETRY_CONFIG, SlowGPUDetector.metric_name}:
         return True
     try:

@@ -13,7 +13,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from laggard.resilience.command.cli import cli
+from laggard.resilience.command.cli import load_command
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md"
 SCHEMA = yaml.safe_load((Path(__file__).parent / "rayjob_schema.yaml").read_text())
@@ -103,7 +103,7 @@ def test_the_entry_point_is_a_laggard_command_and_asks_for_no_more_pods_than_the
 ) -> None:
     laggard, *arguments = shlex.split(manifest["spec"]["entrypoint"])
     assert laggard == "laggard"
-    options = cli.commands["run"].make_context("laggard", arguments).params
+    options = load_command("run").make_context("laggard", arguments).params
     (workers,) = manifest["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     assert workers["minReplicas"] == workers["replicas"] == workers["maxReplicas"]
     assert options["nodes"] <= workers["replicas"]  # the head is none of them

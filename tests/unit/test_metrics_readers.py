@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import psutil
 import pynvml
 import pytest
@@ -28,7 +26,6 @@ from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.nvml import NvmlReader, field_values, nvml_handle, nvml_readers
 from laggard.collectors.metrics.process import Collectors
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
-from laggard.detectors.statistics.device_index import DeviceIndex, as_array
 from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.series.sample_store import SampleStore
 from laggard.telemetry.events import Event
@@ -688,53 +685,3 @@ def test_an_error_of_a_device_is_reported_and_a_server_that_is_gone_does_not_end
     found._on_xid("3", 80)
 
     assert reported == [Event(2_000_000, "xid", "XID 79 on n7 gpu 3", "n7", "3")]
-
-
-# -- the rows of devices -----------------------------------------------------------------------------------------------
-
-DEVICES = (("b", "0"), ("a", "0"), ("b", "1"))
-
-
-def test_devices_have_rows_hosts_and_places() -> None:
-    index = DeviceIndex(DEVICES)
-
-    assert len(index) == 3
-    assert (index.hosts.tolist(), index.gpus.tolist()) == ([0, 1, 0], [0, 0, 1])
-    assert index.devices_of == Counter({"b": 2, "a": 1})
-    assert index.rows_outside(["b"]).tolist() == [1]
-    assert index.numbered() is index
-    assert index.rows_of(DEVICES).tolist() == [0, 1, 2]
-    assert index.rows_of((("b", "1"), ("b", "0"))).tolist() == [2, 0]
-    assert index.rows_of((("b", "1"), ("b", "0"))).tolist() == [2, 0]
-    assert index.rows_of(DEVICES).tolist() == [0, 1, 2]
-    with pytest.raises(KeyError):
-        index.rows_of((("c", "0"),))
-
-
-def test_an_index_grows_by_what_is_new_each_once() -> None:
-    index = DeviceIndex(DEVICES)
-
-    assert index.extended(DEVICES[:2]) is index
-    assert index.extended([("c", "0"), ("a", "0"), ("c", "0")]).devices == (*DEVICES, ("c", "0"))
-    assert DeviceIndex().extended([("c", "0"), ("c", "0")]).devices == (("c", "0"),)
-
-
-@pytest.mark.parametrize("repeats", [1, 2, 3])
-def test_readings_of_one_shape_are_single_precision_and_too_great_ones_infinite(repeats: int) -> None:
-    readings = {device: [float(row)] * (repeats - 1) + [1e300] for row, device in enumerate(DEVICES)}
-
-    devices, _, seconds = as_array(readings)
-
-    assert (devices, seconds.shape) == (DEVICES, (3, 1, repeats))
-    assert seconds.dtype == np.float32
-    assert np.isinf(seconds[:, 0, -1]).all()
-    assert seconds[:, 0, : repeats - 1].tolist() == [[row] * (repeats - 1) for row in range(3)]
-
-
-def test_devices_with_other_probes_than_the_first_are_not_of_one_shape() -> None:
-    one, more = {"x": [1.0]}, {"x": [2.0], "y": [3.0]}
-
-    for readings in ({DEVICES[0]: one, DEVICES[1]: more}, {DEVICES[1]: more, DEVICES[0]: one}):
-        _, probes, seconds = as_array(readings)
-        assert probes == ("x", "y")
-        assert np.isnan(seconds).sum() == 1
