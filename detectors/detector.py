@@ -84,7 +84,7 @@ class Detector(Startable):
         NotInJobError
             If the process was not started by laggard.
         """
-        source = AnySource(current_session(), self.metric_name, self.collection_rate)
+        source = AnySource.of_job(current_session(), self.metric_name, self.collection_rate)
         is_on = current_session().environment.telemetry_level > 0
         why_blind = "" if is_on else "at telemetry level 0 add_data keeps nothing, add --telemetry-level=1"
         self._watcher = Watcher(

@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -18,18 +19,27 @@ from laggard.collectors.metrics.reading_loop import Reading
 class NodeReader:
     """Reads one node."""
 
-    def __init__(self, proc: Path = Path("/proc"), control_group: Path | None = None) -> None:
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        control_group: Path | None = None,
+        *,
+        counters: Any = psutil,
+        user: int | None = None,
+    ) -> None:
         self._proc = proc  # where the proc file system is mounted
         self._group = control_group
-        psutil.cpu_percent()  # the first call only starts the measurement
+        self._counters = counters  # psutil
+        self._user = os.getuid() if user is None else user  # whose processes are counted
+        counters.cpu_percent()  # the first call only starts the measurement
 
     def read(self) -> Iterator[Reading]:
         """Yield the node's readings."""
-        memory = psutil.virtual_memory()
-        yield Reading("load_average", os.getloadavg()[0])
+        memory = self._counters.virtual_memory()
+        yield Reading("load_average", self._counters.getloadavg()[0])
         yield Reading("used_RAM", memory.percent)
         yield Reading("memory_available", memory.available)
-        yield Reading("cpu_percent", psutil.cpu_percent())
+        yield Reading("cpu_percent", self._counters.cpu_percent())
         yield Reading("num_running_processes", self._processes())
         yield from self._network()
         yield from self._disks()
@@ -38,17 +48,17 @@ class NodeReader:
             yield from _read_group(self._group)
 
     def _processes(self) -> int:
-        own, count = os.getuid(), 0
+        count = 0
         with os.scandir(self._proc) as entries:
             for entry in entries:
                 try:
-                    count += entry.name.isdigit() and entry.stat().st_uid == own
+                    count += entry.name.isdigit() and entry.stat().st_uid == self._user
                 except OSError:  # the process has ended
                     continue
         return count
 
     def _network(self) -> Iterator[Reading]:
-        counters = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+        counters = [each for name, each in self._counters.net_io_counters(pernic=True).items() if name != "lo"]
         if counters:
             yield Reading("network_receive", sum(each.bytes_recv for each in counters))
             yield Reading("network_transmit", sum(each.bytes_sent for each in counters))
@@ -57,7 +67,7 @@ class NodeReader:
 
     def _disks(self) -> Iterator[Reading]:
         with contextlib.suppress(OSError, RuntimeError, NotImplementedError):  # containers may hide the disks
-            if counters := psutil.disk_io_counters():
+            if counters := self._counters.disk_io_counters():
                 yield Reading("disk_read", counters.read_bytes)
                 yield Reading("disk_written", counters.write_bytes)
 

@@ -61,6 +61,9 @@ class ReadingLoop:
         tags: Mapping[str, str],
         *,
         place: int = 0,
+        unix_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        ended: threading.Event | None = None,
     ) -> None:
         self.name = name  # for the thread and the log
         self.tags = tags
@@ -69,8 +72,9 @@ class ReadingLoop:
         self._interval_s = interval_s  # seconds from one tick to the next
         self._store = store  # where to store the readings, and with which tags
         self._delay_s = min(place * _STAGGER_S, _MAX_STAGGER * interval_s)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"read-{name}", daemon=True)
+        self._unix_clock, self._clock = unix_clock, clock
+        self._ended = ended or threading.Event()
+        self._thread = threading.Thread(target=self.run, name=f"read-{name}", daemon=True)
 
     def start(self) -> None:
         """Start reading."""
@@ -81,26 +85,27 @@ class ReadingLoop:
         self._ended.set()
         self._thread.join(STOP_DEADLINE_S)
 
-    def _run(self) -> None:
-        due_s = next_tick(time.time(), self._interval_s)
-        while not self._ended.wait(max(0.0, due_s + self._delay_s - time.time())):
-            begun_s = time.time()
+    def run(self) -> None:
+        """Read until it is stopped."""
+        due_s = next_tick(self._unix_clock(), self._interval_s)
+        while not self._ended.wait(max(0.0, due_s + self._delay_s - self._unix_clock())):
+            begun_s = self._unix_clock()
             self.pace.lag_s = max(0.0, begun_s - due_s - self._delay_s)
             punctual = self.pace.lag_s < _PUNCTUAL * self._interval_s
             failed = not self._tick(due_s if punctual else begun_s)
-            next_s = next_tick(time.time(), self._interval_s)
+            next_s = next_tick(self._unix_clock(), self._interval_s)
             self.pace.missed += max(0, round((next_s - due_s) / self._interval_s) - 1)
             due_s = next_s + (RETRY_S if failed else 0.0)
 
     def _tick(self, stamp_s: float) -> bool:
-        self.pace.begun_s = time.monotonic()
+        self.pace.begun_s = self._clock()
         try:
             readings = list(self._read())
         except (OSError, RuntimeError) as error:
             _log.warning("no readings of %s, trying again in %g s: %s", self.name, RETRY_S, error)
             return False
         finally:
-            self.pace.duration_s = time.monotonic() - self.pace.begun_s
+            self.pace.duration_s = self._clock() - self.pace.begun_s
             self.pace.begun_s = None
         for reading in readings:
             self._store.add(reading.metric, {**self.tags, **reading.tags}, round(stamp_s * 1e6), reading.value)

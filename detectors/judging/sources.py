@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, Self
 
 import redis
 
@@ -16,7 +16,7 @@ from laggard.kvstore.errors import StateUnavailableError
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.telemetry.nodes.bus import NodeAsker
-from laggard.telemetry.nodes.gathering import gather
+from laggard.telemetry.nodes.gathering import Gathered, gather
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, now_us
 
 # Small enough for the server to answer others meanwhile, and for neither side to hold a large job's round in one reply.
@@ -49,8 +49,9 @@ class StreamSource:
         after: str | None = None,
         place: Callable[[Mapping[str, str]], DeviceId] = device_of,
         only: Mapping[str, str] = MappingProxyType({}),
+        series: Series | None = None,
     ) -> None:
-        self._series = Series(session.client, session.endpoint, session.environment.launch)
+        self._series = series or Series(session.client, session.endpoint, session.environment.launch)
         self._metric = metric  # which metric
         self._last_id = self._series.last_id(metric) if after is None else after
         self._place = place  # returns the device of a sample from its tags
@@ -74,7 +75,10 @@ class FedSource:
     tag ``rank``.
     """
 
-    def __init__(self, session: Session, metric: str, interval_s: float) -> None:
+    def __init__(
+        self, session: Session, metric: str, interval_s: float, gather: Callable[..., Gathered] = gather
+    ) -> None:
+        self._gather = gather
         self._endpoint = session.endpoint
         self._asker: NodeAsker | None = None
         self._client = session.client
@@ -93,7 +97,7 @@ class FedSource:
         start_us = max(self._begun_us, known_us - round(MAX_DELAY_S * SECOND_US))
         try:
             self._asker = self._asker or NodeAsker(self._client, self._endpoint)
-            series = gather(self._asker, [self._metric], start_us, ALL_TIME_US).series
+            series = self._gather(self._asker, [self._metric], start_us, ALL_TIME_US).series
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise StateUnavailableError(self._endpoint.host, self._endpoint.port, str(error)) from error
         found = []
@@ -114,15 +118,19 @@ class FedSource:
 class AnySource:
     """What collectors write; as long as they write nothing, what programs feed."""
 
-    def __init__(self, session: Session, metric: str, interval_s: float) -> None:
-        self._stream = StreamSource(session, metric)
-        self._fed: FedSource | None = (
-            FedSource(session, metric, interval_s) if session.environment.telemetry_level else None
-        )
+    def __init__(self, stream: Source, fed: Source | None) -> None:
+        self._stream = stream
+        self._fed = fed
+
+    @classmethod
+    def of_job(cls, session: Session, metric: str, interval_s: float) -> Self:
+        """Return the source of a metric in a job."""
+        has_telemetry = session.environment.telemetry_level > 0
+        return cls(StreamSource(session, metric), FedSource(session, metric, interval_s) if has_telemetry else None)
 
     def read(self) -> list[tuple[DeviceId, Sample]]:
         """Return new samples."""
         collected = list(self._stream.read())
         if collected:
             self._fed = None  # a collector's samples are in the telemetry, too
-        return collected or ([] if self._fed is None else self._fed.read())
+        return collected or ([] if self._fed is None else list(self._fed.read()))

@@ -31,7 +31,7 @@ from laggard.kvstore.errors import (
     StateUnavailableError,
 )
 from laggard.kvstore.server.directory import claim, locked, unusable
-from laggard.kvstore.server.loading import Loading, LoadingWatch
+from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, Loading, LoadingWatch
 from laggard.kvstore.server.program import choose_program
 from laggard.system.certificates import Authority, Certificate
 from laggard.system.child_process import ChildProcess
@@ -130,20 +130,21 @@ class StateServer:
         encrypt: bool | None = None,
         deadline_s: float = 10.0,
         on_loading: Callable[[str], None] = lambda _: None,
+        message_interval_s: float = MESSAGE_INTERVAL_S,
     ) -> StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist."""
         program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
         certificate = Authority().issue(host) if program.tls else None
         plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
-        return cls._start(plan, port, deadline_s, on_loading)
+        watch = LoadingWatch(deadline_s, time.monotonic(), on_loading, message_interval_s)
+        return cls._start(plan, port, watch)
 
     def start_again(self, deadline_s: float, on_loading: Callable[[str], None] = lambda _: None) -> StateServer:
         """Start another server with the files, address and certificate of this one, which has ended."""
-        return self._start(self._plan, self.endpoint.port, deadline_s, on_loading)
+        return self._start(self._plan, self.endpoint.port, LoadingWatch(deadline_s, time.monotonic(), on_loading))
 
     @classmethod
-    def _start(cls, plan: _Plan, port: int | None, deadline_s: float, on_loading: Callable[[str], None]) -> StateServer:
-        watch = LoadingWatch(deadline_s, time.monotonic(), on_loading)
+    def _start(cls, plan: _Plan, port: int | None, watch: LoadingWatch) -> StateServer:
         with locked(plan.directory, watch.deadline_s) as lock_fd:
             password = claim(plan.directory, plan.job)
             if plan.certificate is not None:

@@ -30,14 +30,13 @@ from laggard.kvstore.errors import (
     NotAListError,
     StateFullError,
 )
-from laggard.kvstore.state.parts import PART_BYTES, Operation, Part, cut
+from laggard.kvstore.state.parts import STEP_LIMITS, Operation, Part, StepLimits, cut
 from laggard.kvstore.values.decoding import Buffer
 
 # A process may be stopped for days between a commit whose answer is lost and its next attempt.
 ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
 # A transaction of this launch to which nothing was added for this long belongs to a process that is gone.
 _ABANDONED_AFTER_S = 3600
-_SETTLED_AT_ONCE = 500
 # How many records of another's transaction a commit settles.
 _HELP = 100
 
@@ -56,12 +55,20 @@ class Committer:
     """Applies the transactions of one process."""
 
     def __init__(
-        self, client: redis.Redis, endpoint: Endpoint, launch: int, *, retry: RetryPolicy, prefix: str
+        self,
+        client: redis.Redis,
+        endpoint: Endpoint,
+        launch: int,
+        *,
+        retry: RetryPolicy,
+        prefix: str,
+        limits: StepLimits = STEP_LIMITS,
     ) -> None:
         self._client = client
         self._launch = launch
         self._call = retry.call
         self._prefix = prefix  # of all keys
+        self._limits = limits
         self._keys = [launch_key(endpoint), prefix + "index", prefix + "meta"]
         self._commit_script = client.register_script(_COMMIT_LUA)
         self._settle_script = client.register_script(_SETTLE_LUA)
@@ -73,7 +80,7 @@ class Committer:
     def commit(self, reads: Mapping[str, str], operations: Sequence[Operation]) -> None:
         """Apply all operations if everything that was read still has the given version, else none."""
         transaction = self.fresh_id()
-        parts = cut(reads, operations)
+        parts = cut(reads, operations, self._limits)
         if len(parts) == 1:
             settling = self._send(transaction, parts[0])
             if settling:
@@ -86,7 +93,7 @@ class Committer:
         self.collect_abandoned()
         writes = sum(len(part.operations) for part in parts)
         nbytes = sum(operation.nbytes for part in parts for operation in part.operations)
-        at_once = max(1, min(_SETTLED_AT_ONCE, PART_BYTES * writes // (nbytes or 1)))
+        at_once = max(1, min(self._limits.settled, self._limits.part_bytes * writes // (nbytes or 1)))
         try:
             done = 0
             while done < len(parts):
@@ -160,7 +167,7 @@ class Committer:
         """Move the staged records of a transaction to the index if it is committed; delete them if it is not."""
         cursor, left = "0", True
         while left:
-            cursor, left = self._settle_some(transaction, cursor, _SETTLED_AT_ONCE)
+            cursor, left = self._settle_some(transaction, cursor, self._limits.settled)
 
     def _settle_some(self, transaction: str, cursor: str, count: int) -> tuple[str, bool]:
         arguments: list[str | int] = [self._launch, self._prefix, transaction, cursor, count]

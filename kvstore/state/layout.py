@@ -47,7 +47,7 @@ from laggard.kvstore.errors import (
     StateFullError,
 )
 from laggard.kvstore.state.commits import Committer
-from laggard.kvstore.state.parts import Operation
+from laggard.kvstore.state.parts import STEP_LIMITS, Operation, StepLimits
 from laggard.kvstore.values.codec import Encoded, decode
 from laggard.kvstore.values.decoding import Buffer, Value
 
@@ -63,8 +63,6 @@ _INLINE_BYTES = 256 << 10
 # The server deletes an upload that is not committed within this time.
 _UPLOAD_EXPIRY_S = 3600
 _LIST_PAGE = 256
-# So many keys are listed in one step; of more, the server lists some at a time, unless the set keeps changing.
-_KEYS_AT_ONCE = 20_000
 _SCAN_COUNT = 2000
 # How many commits were made beside the program, to keep what it has saved.
 UPKEEP = "upkeep"
@@ -107,7 +105,14 @@ class Layout:
     """Reads and writes records, lists and chunks of one job."""
 
     def __init__(
-        self, client: redis.Redis, endpoint: Endpoint, launch: int, *, retry: RetryPolicy, chunk_bytes: int
+        self,
+        client: redis.Redis,
+        endpoint: Endpoint,
+        launch: int,
+        *,
+        retry: RetryPolicy,
+        chunk_bytes: int,
+        limits: StepLimits = STEP_LIMITS,
     ) -> None:
         self._client = client
         self._endpoint = endpoint
@@ -115,8 +120,9 @@ class Layout:
         self._retry = retry  # for operations that get no answer
         self._call = retry.call
         self._chunk_bytes = chunk_bytes  # largest chunk
+        self._limits = limits
         self._prefix = endpoint.key("state", "")
-        self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
+        self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix, limits=limits)
         self._leftovers_collected = False
 
     @property
@@ -172,7 +178,7 @@ class Layout:
     def all_keys(self) -> list[str]:
         """Return all keys."""
         for _ in range(_SCAN_ATTEMPTS):
-            if self.count() <= _KEYS_AT_ONCE:
+            if self.count() <= self._limits.keys:
                 break
             version = self.key_set_version()
             found = set(self._scan_keys())

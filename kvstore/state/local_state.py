@@ -38,7 +38,7 @@ _LAUNCH = "LAGGARD_LOCAL_LAUNCH"
 _BUSY_S = 60.0
 _PRIVATE_FILE = 0o600
 # SQLite takes values of up to 1 GB; smaller ones need less memory at a time.
-_CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 64 << 20
 # How launchers say how many processes there are in all, and on this machine.
 _SIZES = (("WORLD_SIZE", "LOCAL_WORLD_SIZE"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"))
 _log = logging.getLogger("laggard.kvstore")
@@ -106,9 +106,10 @@ def _run() -> str:
 class FileLayout:
     """Reads and writes records in an SQLite file; it does for `State` what `Layout` does on a server."""
 
-    def __init__(self, path: Path, launch: int) -> None:
+    def __init__(self, path: Path, launch: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._path = path  # the file
         self._launch = launch  # the caller's launch, from `begin_launch`
+        self._chunk_bytes = chunk_bytes  # of the largest row
 
     @property
     def place(self) -> str:
@@ -182,7 +183,7 @@ class FileLayout:
                 return
             file.execute("UPDATE counters SET value = value + 1 WHERE name = 'commits'")
             n_keys = _number(file, "SELECT count(*) FROM records")
-            added = sum(_apply(file, key, write) for key, write in writes.items())
+            added = sum(_apply(file, key, write, self._chunk_bytes) for key, write in writes.items())
             if added or n_keys != _number(file, "SELECT count(*) FROM records"):
                 file.execute("UPDATE counters SET value = value + 1 WHERE name = 'keys'")
 
@@ -241,7 +242,7 @@ def _value(file: sqlite3.Connection, key: str) -> Value:
     return items
 
 
-def _apply(file: sqlite3.Connection, key: str, write: Write) -> bool:
+def _apply(file: sqlite3.Connection, key: str, write: Write, chunk_bytes: int) -> bool:
     """Apply one write; return whether it added a key."""
     record = _record(file, key)
     kind = None if record is None else record.tag
@@ -252,14 +253,14 @@ def _apply(file: sqlite3.Connection, key: str, write: Write) -> bool:
             if kind not in (None, b"l"):
                 raise NotAListError(key)
             _set_record(file, key, "l")
-            _add_pieces(file, key, write.pieces)
+            _add_pieces(file, key, write.pieces, chunk_bytes)
         case "delete":
             _delete(file, key)
             return False
         case _:
             _delete(file, key)
             _set_record(file, key, "l" if write.name == "list" else "v")
-            _add_pieces(file, key, write.pieces)
+            _add_pieces(file, key, write.pieces, chunk_bytes)
     return record is None
 
 
@@ -281,9 +282,9 @@ def _set_record(file: sqlite3.Connection, key: str, kind: str, number: int | Non
     file.execute(f"INSERT OR REPLACE INTO records VALUES (?, {version}, ?, ?)", [key.encode(), kind, number])  # noqa: S608 - of ours
 
 
-def _add_pieces(file: sqlite3.Connection, key: str, pieces: list[tuple[bytes, Encoded]]) -> None:
+def _add_pieces(file: sqlite3.Connection, key: str, pieces: list[tuple[bytes, Encoded]], chunk_bytes: int) -> None:
     name = key.encode()
     first = _number(file, "SELECT max(position) + 1 FROM pieces WHERE key = ?", name)
     for position, (tag, encoded) in enumerate(pieces, first):
-        rows = ((name, position, n, tag, chunk) for n, chunk in enumerate(encoded.chunks(_CHUNK_BYTES)))
+        rows = ((name, position, n, tag, chunk) for n, chunk in enumerate(encoded.chunks(chunk_bytes)))
         file.executemany("INSERT INTO pieces VALUES (?, ?, ?, ?, ?)", rows)

@@ -36,6 +36,7 @@ from laggard.kvstore.state.layout import (
     is_key,
 )
 from laggard.kvstore.state.local_state import FileLayout, is_outside_jobs, local_session
+from laggard.kvstore.state.parts import STEP_LIMITS, StepLimits
 from laggard.kvstore.values.codec import decode, encode
 from laggard.kvstore.values.decoding import Value
 
@@ -83,6 +84,8 @@ class State(MutableMapping[str, Value]):
         A commit that is retried after a lost reply is applied once.
     chunk_bytes : int
         Larger values are split into chunks of at most this size.
+    limits : StepLimits
+        How much the server does in one step.
 
     Raises
     ------
@@ -103,10 +106,11 @@ class State(MutableMapping[str, Value]):
         *,
         retry_for_s: float = 30.0,
         chunk_bytes: int = CHUNK_BYTES,
+        limits: StepLimits = STEP_LIMITS,
     ) -> None:
         self._launch = launch
         self._layout: Layout | FileLayout = Layout(
-            client, endpoint, launch, retry=RetryPolicy(endpoint, retry_for_s), chunk_bytes=chunk_bytes
+            client, endpoint, launch, retry=RetryPolicy(endpoint, retry_for_s), chunk_bytes=chunk_bytes, limits=limits
         )
 
     def __repr__(self) -> str:

@@ -7,9 +7,19 @@ from dataclasses import dataclass, field, replace
 
 from laggard.kvstore.values.decoding import Buffer
 
-# The server takes a few microseconds for each thing in a part, and about a millisecond for each megabyte.
-PART_SIZE = 1000
-PART_BYTES = 2 << 20
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """How much the server does in one step: it serves nobody else meanwhile."""
+
+    # It takes a few microseconds for each thing in a part, and about a millisecond for each megabyte.
+    part_size: int = 1000
+    part_bytes: int = 2 << 20
+    settled: int = 500  # records of a large transaction that move to the index
+    keys: int = 20_000  # of more, the server lists some at a time, unless the set keeps changing
+
+
+STEP_LIMITS = StepLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +56,17 @@ class Part:
     needs_lock: bool = False  # whether nobody else may commit between this part and the transaction's last
 
 
-def cut(reads: Mapping[str, str], operations: Iterable[Operation]) -> list[Part]:
+def cut(reads: Mapping[str, str], operations: Iterable[Operation], limits: StepLimits = STEP_LIMITS) -> list[Part]:
     """Return the parts of a transaction, in order; a small one has one part."""
     # First comes what does not depend on what is stored, so that the others are kept waiting for the rest only.
-    pieces = [piece for operation in operations for piece in _cut_pieces(operation)]
+    pieces = [piece for operation in operations for piece in _cut_pieces(operation, limits)]
     extended = {piece.key for piece in pieces if not piece.depends_on_state}
     blind = [piece for piece in pieces if piece.key in extended]
     dependent = [piece for piece in pieces if piece.key not in extended]
-    return list(_packed([*blind, *reads.items(), *dependent], len(blind)))
+    return list(_packed([*blind, *reads.items(), *dependent], len(blind), limits))
 
 
-def _cut_pieces(operation: Operation) -> Iterator[Operation]:
+def _cut_pieces(operation: Operation, limits: StepLimits) -> Iterator[Operation]:
     """Cut a list with many pieces: what does not fit is appended."""
     if len(operation.pieces) <= 1:
         yield operation
@@ -65,18 +75,18 @@ def _cut_pieces(operation: Operation) -> Iterator[Operation]:
     chunks_each = -(-operation.chunks // len(operation.pieces))
     for at, piece in enumerate(operation.pieces):
         nbytes += 8 if isinstance(piece, int) else len(piece)
-        if at > start and (nbytes > PART_BYTES or (at - start + 1) * (1 + chunks_each) >= PART_SIZE):
+        if at > start and (nbytes > limits.part_bytes or (at - start + 1) * (1 + chunks_each) >= limits.part_size):
             yield replace(operation, name=name, pieces=operation.pieces[start:at], chunks=(at - start) * chunks_each)
             name, start, nbytes = "append", at, 0
     rest = operation.pieces[start:]
     yield replace(operation, name=name, pieces=rest, chunks=min(operation.chunks, len(rest) * chunks_each))
 
 
-def _packed(items: Sequence[Operation | tuple[str, str]], blind: int) -> Iterator[Part]:
+def _packed(items: Sequence[Operation | tuple[str, str]], blind: int, limits: StepLimits) -> Iterator[Part]:
     part, size, nbytes = Part(), 0, 0
     for at, item in enumerate(items):
         item_size, item_bytes = (item.size, item.nbytes) if isinstance(item, Operation) else (1, len(item[0]))
-        if size and (size + item_size > PART_SIZE or nbytes + item_bytes > PART_BYTES):
+        if size and (size + item_size > limits.part_size or nbytes + item_bytes > limits.part_bytes):
             yield part
             part, size, nbytes = Part(), 0, 0
         if isinstance(item, Operation):

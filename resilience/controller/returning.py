@@ -120,7 +120,7 @@ class _Absent:
     """A node that was lost, on its way back."""
 
     record: NodeRecord
-    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_WAIT_S, LONGEST_WAIT_S, GOOD_RUN_S))
+    backoff: Backoff
     tried_s: float = 0.0  # monotonic times: of the last attempt
     due_s: float = 0.0  # of the next attempt
     back_s: float = 0.0  # at which it came back last
@@ -139,6 +139,7 @@ class Returning:
         reserve: Reserve,
         changed: threading.Condition,
         clock: SteadyClock,
+        first_wait_s: float = FIRST_WAIT_S,
     ) -> None:
         self.notices: deque[NotBack] = deque()  # what the user should be told
         # How to start agents, where the nodes come back to, and how their devices are probed
@@ -147,6 +148,7 @@ class Returning:
         self._reserve = reserve
         self._changed = changed  # notified when there may be something new
         self._clock = clock  # says when a quarantine is over
+        self._first_wait_s = first_wait_s  # between a node's first attempt and its second
         self._known: dict[str, _Absent] = {}
         self._away: dict[str, _Absent] = {}
         self._quarantined: dict[str, _HealthCheck] = {}
@@ -156,7 +158,9 @@ class Returning:
         self._quarantined.pop(host, None)
         absent = self._known.get(host)
         if absent is None:
-            absent = self._known[host] = _Absent(self._record_of(host))
+            absent = self._known[host] = _Absent(
+                self._record_of(host), Backoff(self._first_wait_s, LONGEST_WAIT_S, GOOD_RUN_S)
+            )
         else:
             absent.due_s = time.monotonic() + absent.backoff.next_s(time.monotonic() - absent.back_s)
         self._away[host] = absent
@@ -167,7 +171,7 @@ class Returning:
         """Do what is due, and return a node that is back; it is in the cluster then."""
         for host, absent in list(self._away.items()):
             if urgent:
-                absent.due_s = min(absent.due_s, absent.tried_s + FIRST_WAIT_S)
+                absent.due_s = min(absent.due_s, absent.tried_s + self._first_wait_s)
             if (faults := self._advance(absent, roster)) is not None:
                 del self._away[host]
                 return NodeReturned(host, faults)

@@ -160,6 +160,7 @@ class NodeAsker:
         deadline_s: float = DEADLINE_S,
         ended: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
+        look_s: float = LOOK_S,
     ) -> None:
         self._client = client  # the job's state server
         self._endpoint = endpoint
@@ -169,6 +170,7 @@ class NodeAsker:
         self.deadline_s = deadline_s  # how long to wait for answers, unless a question says otherwise
         self._ended = threading.Event() if ended is None else ended  # when it is set, nothing is waited for any longer
         self._clock = clock  # returns monotonic time in seconds
+        self._look_s = look_s
         self._in_vain_s: dict[str, float] = {}
         self._idle: deque[Mailbox] = deque(maxlen=IDLE_MAILBOXES)
         self._recent: tuple[float, list[str]] = (-math.inf, [])
@@ -238,7 +240,7 @@ class NodeAsker:
             if (left_s := begun_s + limit_s - self._clock()) <= 0:
                 break
             given_up = hopeless and bool(replies.by_host)
-            reply = mailbox.take(0.0 if given_up else min(left_s, LOOK_S))
+            reply = mailbox.take(0.0 if given_up else min(left_s, self._look_s))
             if self._ended.is_set():
                 raise NodeError("nothing is waited for any longer: this process ends")
             if reply is None and given_up:

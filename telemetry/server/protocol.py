@@ -15,13 +15,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from laggard.telemetry.server.answers import to_json
 from laggard.telemetry.server.requests import error_body
 
-MAX_CONNECTIONS = 200
-HEAD_DEADLINE_S = 10.0
-READ_DEADLINE_S = 30.0
-
 
 class BoundedProtocol(H11Protocol):
     """Uvicorn's protocol, with deadlines for sending a request's head and for reading an answer."""
+
+    max_connections = 200
+    head_deadline_s = 10.0
+    read_deadline_s = 30.0
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -31,9 +31,9 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Make room for the connection, and wait for its first request."""
         super().connection_made(transport)
-        self._wait(HEAD_DEADLINE_S)
+        self._wait(self.head_deadline_s)
         everybody = cast("set[BoundedProtocol]", self.connections)
-        if len(everybody) > MAX_CONNECTIONS:
+        if len(everybody) > self.max_connections:
             last = min((one for one in everybody if one.waits_for_its_client), key=lambda one: one._heard_s)
             everybody.discard(last)
             last.transport.abort()
@@ -52,7 +52,7 @@ class BoundedProtocol(H11Protocol):
         if cycle is not None and not cycle.response_complete and not self.flow.write_paused:
             self._stop_waiting()
         elif self._deadline is None:
-            self._wait(HEAD_DEADLINE_S)
+            self._wait(self.head_deadline_s)
 
     def on_response_complete(self) -> None:
         """Leave the connection to the keep-alive timeout until the next request begins."""
@@ -65,7 +65,7 @@ class BoundedProtocol(H11Protocol):
         """Wait for the client to read."""
         super().pause_writing()
         self._stop_waiting()
-        self._wait(READ_DEADLINE_S)
+        self._wait(self.read_deadline_s)
 
     def resume_writing(self) -> None:
         """Stop waiting: the client has read."""

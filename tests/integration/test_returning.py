@@ -22,7 +22,7 @@ from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
-from laggard.resilience.controller.returning import Returning
+from laggard.resilience.controller.returning import FIRST_WAIT_S, Returning
 from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import Finding, GpuHealth, NodeCheck
 from laggard.resilience.decision.reasons import NodeWord
@@ -164,7 +164,9 @@ class Unreachable(LocalAllocation):
 class Site:
     """A cluster of two virtual nodes, and what brings them back."""
 
-    def __init__(self, allocation: LocalAllocation, directory: Path, server: StateServer) -> None:
+    def __init__(
+        self, allocation: LocalAllocation, directory: Path, server: StateServer, first_wait_s: float = FIRST_WAIT_S
+    ) -> None:
         self.changed = threading.Condition()
         launch = Records(server.endpoint).next_launch()
         self.series = Series(server.endpoint.connect(), server.endpoint, launch)
@@ -173,7 +175,8 @@ class Site:
         self.cluster = Cluster(allocation, directory / "nodes", files, self.changed)
         self.cluster.start(Roster((), primary=allocation.nodes[0].hostname))
         wait_until(lambda: all(node.agent.has_started for node in self.cluster.nodes.values()))
-        self.returning = Returning(allocation, self.cluster, Reserve(server.endpoint), self.changed, SteadyClock())
+        reserve, clock = Reserve(server.endpoint), SteadyClock()
+        self.returning = Returning(allocation, self.cluster, reserve, self.changed, clock, first_wait_s)
 
     def lose(self) -> None:
         """Lose the second node, and begin to bring it back."""
@@ -227,10 +230,9 @@ def test_a_node_that_comes_back_with_a_gpu_less_is_not_fit(site: Callable[[Local
 
 
 def test_a_node_that_cannot_be_reached_is_tried_again_and_the_user_is_told_why(
-    site: Callable[[LocalAllocation], Site], monkeypatch: pytest.MonkeyPatch
+    state_server: StateServer, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("laggard.resilience.controller.returning.FIRST_WAIT_S", 0.1)
-    here = site(Unreachable(2, 0))
+    here = Site(Unreachable(2, 0), tmp_path, state_server, first_wait_s=0.1)
     here.lose()
     roster = Roster(("node1",))
     wait_until(lambda: here.returning.next_event(roster, 1.0, urgent=True) or here.returning.notices)
@@ -239,6 +241,7 @@ def test_a_node_that_cannot_be_reached_is_tried_again_and_the_user_is_told_why(
     Unreachable.mended.set()
     assert here.event() == NodeReturned("node2")
     assert list(map(wording.not_back, here.returning.notices)) == [told]
+    here.close()
 
 
 def test_a_device_that_computes_wrong_results_after_its_quarantine_keeps_its_node_out(

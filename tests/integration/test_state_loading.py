@@ -48,14 +48,14 @@ def slow(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("full", [MANY_COMMANDS], indirect=True)
 def test_loading_may_take_longer_than_the_deadline_if_it_gets_on_and_the_user_hears_of_it(
-    full: Path, slow: Path, monkeypatch: pytest.MonkeyPatch
+    full: Path, slow: Path
 ) -> None:
-    monkeypatch.setattr("laggard.kvstore.server.loading.FIRST_MESSAGE_S", 0.5)
-    monkeypatch.setattr("laggard.kvstore.server.loading.MESSAGE_INTERVAL_S", 0.5)
     told: list[str] = []
     began_s = time.monotonic()
     with (
-        StateServer.start(full, job="a", binary=slow, deadline_s=PATIENCE_S, on_loading=told.append) as server,
+        StateServer.start(
+            full, job="a", binary=slow, deadline_s=PATIENCE_S, on_loading=told.append, message_interval_s=0.5
+        ) as server,
         server.endpoint.connect() as client,
     ):
         assert State(client, server.endpoint, 0)["kept"] == 1

@@ -161,7 +161,7 @@ def test_a_query_in_progress_gives_up_a_node_that_does_not_answer_its_pulse(
 
 
 def test_while_a_node_is_late_queries_wait_for_the_others_only_and_still_ask_it(
-    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state_server: StateServer, tmp_path: Path
 ) -> None:
     """Nobody looks again whether a node is late, and the deadline is far away: only the others' answers end a wait."""
     endpoint = state_server.endpoint
@@ -175,12 +175,11 @@ def test_while_a_node_is_late_queries_wait_for_the_others_only_and_still_ask_it(
         NodeWatch(client, endpoint, set, longest_s=1e6) as watch,
         client.pubsub() as overheard,
     ):
-        asker = NodeAsker(client, endpoint, watch, deadline_s=1e6)
+        asker = NodeAsker(client, endpoint, watch, deadline_s=1e6, look_s=1e6)
         wait_until(lambda: "late" in watch.health() and watch.health()["late"].clock_skew_s > AHEAD_S / 2)
         node.send_signal(signal.SIGSTOP)
         wait_until(lambda: watch.all_late(["late"]))
         overheard.subscribe(endpoint.key("telemetry-ask", "late"))
-        monkeypatch.setattr("laggard.telemetry.nodes.bus.LOOK_S", 1e6)
 
         answers = [asker.ask({"kind": "newest"}, hosts=["late", "prompt"]) for _ in range(5)]
 

@@ -14,7 +14,6 @@ import pytest
 import uvicorn
 from starlette.responses import PlainTextResponse
 
-from laggard.telemetry.server import protocol
 from laggard.telemetry.server.app import RecentAnswers
 from laggard.telemetry.server.protocol import BoundedProtocol
 
@@ -28,15 +27,17 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
     await PlainTextResponse("hello" if scope["path"] == "/" else "x" * LARGE)(scope, receive, send)
 
 
+class Strict(BoundedProtocol):
+    max_connections = PLACES
+    head_deadline_s = read_deadline_s = HEAD_DEADLINE_S
+
+
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(protocol, "HEAD_DEADLINE_S", HEAD_DEADLINE_S)
-    monkeypatch.setattr(protocol, "READ_DEADLINE_S", HEAD_DEADLINE_S)
-    monkeypatch.setattr(protocol, "MAX_CONNECTIONS", PLACES)
+def port() -> Iterator[int]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        config = uvicorn.Config(hello, http=BoundedProtocol, ws="none", lifespan="off", log_level="critical")
+        config = uvicorn.Config(hello, http=Strict, ws="none", lifespan="off", log_level="critical")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

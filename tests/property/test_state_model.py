@@ -18,6 +18,7 @@ from laggard.kvstore.errors import ConflictError, NotACounterError, NotAListErro
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.layout import MAX_COUNT
 from laggard.kvstore.state.mapping import State
+from laggard.kvstore.state.parts import StepLimits
 from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 from tests.local import fresh_local_state
@@ -205,12 +206,11 @@ class Model(RuleBasedStateMachine):
 class OnServer(Model):
     """The clients are those of a state server."""
 
-    def __init__(self, client: redis.Redis, server: StateServer) -> None:
+    def __init__(self, client: redis.Redis, server: StateServer, limits: StepLimits) -> None:
         client.flushall()
         begin_launch(client, server.endpoint, 0)
         self.client = client
-        mine, theirs = (State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES) for _ in range(2))
-        super().__init__(mine, theirs)
+        super().__init__(*(State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=limits) for _ in range(2)))
 
     @invariant()
     def nothing_is_left_over(self) -> None:
@@ -236,27 +236,24 @@ def run_model(model: type[Model], max_examples: int) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["small transactions", "transactions in many parts"])
-def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if large:
-        monkeypatch.setattr("laggard.kvstore.state.parts.PART_SIZE", 3)
-        monkeypatch.setattr("laggard.kvstore.state.layout._KEYS_AT_ONCE", 0)
+def test_state_holds_what_a_dict_would(server: StateServer, large: bool) -> None:
+    limits = StepLimits(part_size=3, keys=0) if large else StepLimits()
     with server.endpoint.connect() as client:
 
         class Bound(OnServer):
             def __init__(self) -> None:
-                super().__init__(client, server)
+                super().__init__(client, server, limits)
 
         run_model(Bound, max_examples=12)
 
 
 def test_state_in_a_file_holds_what_a_dict_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laggard.kvstore.state.local_state._CHUNK_BYTES", CHUNK_BYTES)
     monkeypatch.delenv("LAGGARD_LOCAL_LAUNCH", raising=False)
     runs = iter(range(1_000_000))
 
     class InFile(Model):
         def __init__(self) -> None:
             monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / f"{next(runs)}.db"))
-            super().__init__(*(fresh_local_state() for _ in range(2)))
+            super().__init__(*(fresh_local_state(chunk_bytes=CHUNK_BYTES) for _ in range(2)))
 
     run_model(InFile, max_examples=6)

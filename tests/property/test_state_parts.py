@@ -15,12 +15,13 @@ from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import ConflictError, FencedError
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State, Transaction
-from laggard.kvstore.state.parts import Operation, cut
+from laggard.kvstore.state.parts import Operation, StepLimits, cut
 from laggard.kvstore.values.decoding import Value
 
 KEYS = [f"k{n}" for n in range(8)]
 BEFORE: dict[str, Value] = {"k0": 1, "k1": [1, b"x" * 300], "k2": b"y" * 300, "k3": "text", "other": 5}
 CHUNK_BYTES = 100
+SMALL_PARTS = StepLimits(part_size=3, part_bytes=1000, settled=2)
 STEPS = st.lists(
     st.tuples(st.sampled_from("sdail"), st.sampled_from(KEYS), st.integers(0, 9) | st.binary(max_size=300)),
     min_size=4,
@@ -52,19 +53,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laggard.kvstore.state.parts.PART_SIZE", 3)
-    monkeypatch.setattr("laggard.kvstore.state.commits._SETTLED_AT_ONCE", 2)
-    monkeypatch.setattr("laggard.kvstore.state.parts.PART_BYTES", 1000)
-
-
 # The parts
 
 
 @given(reads=st.dictionaries(st.sampled_from(KEYS), st.just("1")), operations=OPERATIONS)
 def test_the_parts_together_do_what_the_transaction_does(reads: dict[str, str], operations: list[Operation]) -> None:
-    parts = cut(reads, operations)
+    parts = cut(reads, operations, SMALL_PARTS)
     assert {key: version for part in parts for key, version in part.reads.items()} == reads
     done: dict[str, tuple[str, list[Any]]] = {}
     for operation in (operation for part in parts for operation in part.operations):
@@ -78,7 +72,7 @@ def test_the_parts_together_do_what_the_transaction_does(reads: dict[str, str], 
 def test_no_part_is_large_and_what_others_wait_for_comes_last(
     reads: dict[str, str], operations: list[Operation]
 ) -> None:
-    parts = cut(reads, operations)
+    parts = cut(reads, operations, SMALL_PARTS)
     for part in parts:
         things = [operation.size for operation in part.operations] + [1 for _ in part.reads]
         assert sum(things) <= 3 or len(things) == 1
@@ -138,7 +132,7 @@ def apply(t: Transaction | dict[str, Value], steps: list[tuple[str, str, Value]]
 def fresh(client: redis.Redis, server: StateServer) -> State:
     client.flushall()
     begin_launch(client, server.endpoint, 0)
-    state = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, retry_for_s=5)
+    state = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS, retry_for_s=5)
     state.update(BEFORE)
     return state
 
@@ -166,7 +160,7 @@ def test_a_client_that_dies_at_any_moment_leaves_all_of_its_transaction_or_nothi
     after = expected(steps)
     with server.endpoint.connect() as client:
         other = fresh(client, server)
-        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
 
         def hook(number: int, moment: str) -> None:
             if (number, moment) == (dies_at, when):
@@ -188,7 +182,7 @@ def test_a_client_that_dies_at_any_moment_leaves_all_of_its_transaction_or_nothi
         changed[name] = [*found.get(name, []), 1]
         assert contents(other) == changed
         begin_launch(client, server.endpoint, 1)
-        later = State(client, server.endpoint, 1, chunk_bytes=CHUNK_BYTES)
+        later = State(client, server.endpoint, 1, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
         later["large"] = b"z" * 300
         del later["large"]
         assert contents(later) == changed
@@ -205,7 +199,7 @@ def test_a_transaction_whose_answers_are_lost_is_applied_once(
     with server.endpoint.connect() as client:
         other = fresh(client, server)
         before = other.commits()
-        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
 
         def hook(number: int, moment: str) -> None:
             if number in lost and moment == "after":
@@ -227,7 +221,7 @@ def test_a_reader_or_writer_between_two_parts_sees_all_or_nothing_and_loses_noth
     after = expected(steps)
     with server.endpoint.connect() as client:
         other = fresh(client, server)
-        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
         reads: list[dict[str, Value]] = []
         wrote: list[bool] = []
 
@@ -264,7 +258,7 @@ def before_or_after(found: dict[str, Value], own_write: dict[str, Value], key: s
 def test_a_part_of_an_old_launch_is_refused_and_the_next_launch_deletes_the_others(server: StateServer) -> None:
     with server.endpoint.connect() as client:
         other = fresh(client, server)
-        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
 
         def hook(number: int, moment: str) -> None:
             if (number, moment) == (2, "after"):
@@ -275,14 +269,14 @@ def test_a_part_of_an_old_launch_is_refused_and_the_next_launch_deletes_the_othe
             mine.update(dict.fromkeys(KEYS, 9))
         assert contents(other) == BEFORE
         assert client.keys("laggard:*:state:staged:*")
-        State(client, server.endpoint, 1, chunk_bytes=CHUNK_BYTES)["large"] = b"z" * 300
+        State(client, server.endpoint, 1, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)["large"] = b"z" * 300
         assert not client.keys("laggard:*:state:staged:*")
 
 
 def test_a_transaction_that_paused_for_longer_than_its_lock_lasts_is_refused_whole(server: StateServer) -> None:
     with server.endpoint.connect() as client:
         other = fresh(client, server)
-        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
 
         def hook(number: int, moment: str) -> None:
             if (number, moment) == (1, "after"):
@@ -314,7 +308,7 @@ def test_parts_that_a_server_has_lost_are_sent_again(server: StateServer) -> Non
     """A server that does not write each commit to disk at once loses the last moments when it is killed."""
     with server.endpoint.connect() as client:
         other = fresh(client, server)
-        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
 
         def hook(number: int, moment: str) -> None:
             if (number, moment) == (4, "after"):
@@ -330,7 +324,7 @@ def test_parts_that_a_server_has_lost_are_sent_again(server: StateServer) -> Non
 def test_what_a_process_that_is_gone_has_staged_is_deleted_after_an_hour(server: StateServer) -> None:
     with server.endpoint.connect() as client:
         other = fresh(client, server)
-        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
+        mine = State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=SMALL_PARTS)
 
         def hook(number: int, moment: str) -> None:
             if (number, moment) == (4, "before"):

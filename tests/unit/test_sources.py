@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laggard.detectors.judging import sources
 from laggard.detectors.judging.sources import AnySource, FedSource, StreamSource
 from laggard.kvstore.series.streams import Sample
 from laggard.kvstore.series.timeseries import TimeSeries
@@ -21,10 +20,9 @@ METRIC = "batch-seconds"
 class Nodes:
     """The samples that all nodes have, from which :func:`gather` would return those in a time range."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.fed: dict[tuple[tuple[str, str], ...], list[tuple[int, float]]] = {}
         self.asked = 0
-        monkeypatch.setattr(sources, "gather", self.gather)
 
     def feed(self, at_s: float, value: float, **tags: str) -> None:
         self.fed.setdefault(tuple(tags.items()), []).append((round(at_s * 1e6), value))
@@ -42,8 +40,8 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
-    return Nodes(monkeypatch)
+def nodes() -> Nodes:
+    return Nodes()
 
 
 def session(level: int = 1) -> Any:
@@ -57,7 +55,7 @@ def read(source: FedSource | AnySource) -> dict[tuple[str, str], tuple[float, ..
 def test_each_sample_is_read_once_however_late_it_comes(nodes: Nodes) -> None:
     now_s = time.time()
     nodes.feed(now_s - 1, 9.0, host="node1", rank="0")  # before the source was there
-    source = FedSource(session(), METRIC, 0.0)
+    source = FedSource(session(), METRIC, 0.0, nodes.gather)
     now_s = time.time() + 1e-3
     nodes.feed(now_s, 1.0, host="node1", rank="0")
     nodes.feed(now_s + 1, 2.0, host="node1", rank="0")
@@ -69,7 +67,7 @@ def test_each_sample_is_read_once_however_late_it_comes(nodes: Nodes) -> None:
 
 
 def test_a_sample_from_the_future_hides_no_other(nodes: Nodes) -> None:
-    source = FedSource(session(), METRIC, 0.0)
+    source = FedSource(session(), METRIC, 0.0, nodes.gather)
     now_s = time.time() + 1e-3
     nodes.feed(now_s + 3600, 1.0, host="node1", rank="0")
     assert read(source) == {("node1", "0"): (1.0,)}
@@ -78,7 +76,7 @@ def test_a_sample_from_the_future_hides_no_other(nodes: Nodes) -> None:
 
 
 def test_the_device_is_the_node_and_the_values_of_all_other_tags(nodes: Nodes) -> None:
-    source = FedSource(session(), METRIC, 0.0)
+    source = FedSource(session(), METRIC, 0.0, nodes.gather)
     now_s = time.time() + 1e-3
     for tags in ({}, {"gpu": "3"}, {"process": "99", "layer": "7"}, {"stride": "often"}):
         nodes.feed(now_s, 1.0, host="node1", **tags)
@@ -86,20 +84,17 @@ def test_the_device_is_the_node_and_the_values_of_all_other_tags(nodes: Nodes) -
 
 
 def test_nodes_are_asked_once_per_interval(nodes: Nodes) -> None:
-    source = FedSource(session(), METRIC, 3600.0)
+    source = FedSource(session(), METRIC, 3600.0, nodes.gather)
     read(source)
     read(source)
     assert nodes.asked == 1
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_what_a_collector_writes_is_not_read_again_from_the_telemetry(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, level: int
-) -> None:
+def test_what_a_collector_writes_is_not_read_again_from_the_telemetry(nodes: Nodes, level: int) -> None:
     written: list[tuple[tuple[str, str], Sample]] = []
     stream = SimpleNamespace(read=lambda: [written.pop(0)] if written else [])
-    monkeypatch.setattr(sources, "StreamSource", lambda *_: stream)
-    source = AnySource(session(level), METRIC, 0.0)
+    source = AnySource(stream, FedSource(session(), METRIC, 0.0, nodes.gather) if level else None)
     nodes.feed(time.time() + 1e-3, 1.0, host="node1", gpu="0")
     assert read(source) == ({("node1", "0"): (1.0,)} if level else {})
     written.append((("node1", "0"), Sample(METRIC, 0.0, (2.0,), {"host": "node1", "gpu": "0"})))
@@ -108,21 +103,16 @@ def test_what_a_collector_writes_is_not_read_again_from_the_telemetry(
     assert read(source) == {}
 
 
-def test_a_stream_is_read_from_its_beginning_or_from_now_on_and_by_the_tags_that_are_wanted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_stream_is_read_from_its_beginning_or_from_now_on_and_by_the_tags_that_are_wanted() -> None:
     written = [Sample(METRIC, 0.0, (float(at),), {"host": "node1", "launch": str(at % 2)}) for at in range(4)]
 
-    def following(*_: object) -> SimpleNamespace:
-        def read_after(_: str, after: str, *, limit: int) -> list[tuple[str, Sample]]:
-            return [(str(at), each) for at, each in enumerate(written) if after == "-" or at > int(after)][:limit]
+    def read_after(_: str, after: str, *, limit: int) -> list[tuple[str, Sample]]:
+        return [(str(at), each) for at, each in enumerate(written) if after == "-" or at > int(after)][:limit]
 
-        return SimpleNamespace(read=read_after, last_id=lambda _: "1")
-
-    monkeypatch.setattr(sources, "Series", following)
+    series: Any = SimpleNamespace(read=read_after, last_id=lambda _: "1")
 
     def values(**settings: Any) -> list[float]:
-        return [sample.values[0] for _, sample in StreamSource(session(), METRIC, **settings).read()]
+        return [sample.values[0] for _, sample in StreamSource(session(), METRIC, series=series, **settings).read()]
 
     assert values() == [2.0, 3.0]
     assert values(after="-") == [0.0, 1.0, 2.0, 3.0]
