@@ -108,9 +108,9 @@ def _is_of_board(name: str, number: int, uuid: str) -> bool:
     return False
 
 
-def main(environ: Mapping[str, str], root: Path = Path("/")) -> int:
+def main(environ: Mapping[str, str], root: Path = Path("/"), driver: Any = nvml) -> int:
     """Print the list and each board of it."""
-    count, answers = _count()
+    count, answers = _count(driver)
     names = listed_devices(environ)
     # The bus shows a container all GPUs of its machine; and whoever asks for none misses none.
     is_all = answers and names != [] and len(gpus_on_bus(root)) <= count
@@ -120,11 +120,11 @@ def main(environ: Mapping[str, str], root: Path = Path("/")) -> int:
     return 0
 
 
-def _count() -> tuple[int, bool]:
+def _count(driver: Any) -> tuple[int, bool]:
     """Return how many boards the driver lists, and whether it could be asked."""
     try:
-        nvml.nvmlInit()
-        return int(nvml.nvmlDeviceGetCount()), True
+        driver.nvmlInit()
+        return int(driver.nvmlDeviceGetCount()), True
     except nvml.NVMLError as error:
         return 0, error.value == nvml.NVML_ERROR_DRIVER_NOT_LOADED
 

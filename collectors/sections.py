@@ -80,6 +80,10 @@ class _Device:
     __slots__ = ("is_out_of_question", "ordinal", "timer")
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing."""
         self.timer: DeviceTimer | None = None  # times work on it; None: there is none, or it is not known yet
         self.ordinal: int | None = None  # its index among those that the process sees
         self.is_out_of_question = True  # whether there is neither a timer nor a reason to look for one
@@ -232,4 +236,5 @@ def _forget_in_children() -> None:
 def _forget() -> None:
     global _starts
     _sections.clear()
+    _device.forget()
     _starts = itertools.count()

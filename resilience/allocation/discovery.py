@@ -161,7 +161,11 @@ def last_line_of(stderr: IO[bytes]) -> str:
 
 
 def await_handshakes(
-    pending: Mapping[str, Pending], may_miss: int = 0, on_late: Late = lambda _: None, late_s: float = LATE_S
+    pending: Mapping[str, Pending],
+    may_miss: int = 0,
+    on_late: Late = lambda _: None,
+    late_s: float = LATE_S,
+    refusal_s: float = REFUSAL_S,
 ) -> dict[str, Handshake]:
     """Return the handshakes of the agents that answer in time; the others are given up."""
     if not pending:
@@ -172,9 +176,9 @@ def await_handshakes(
             _, late = wait(futures.values(), late_s)
             if late:
                 on_late([host for host, future in futures.items() if future in late])
-            done, late = wait(futures.values(), REFUSAL_S - late_s)
+            done, late = wait(futures.values(), refusal_s - late_s)
             if late and sum(future.result() is None for future in done) <= may_miss:
-                wait(late, ANSWER_S - REFUSAL_S)
+                wait(late, ANSWER_S - refusal_s)
         finally:
             for host, future in futures.items():
                 if not future.done():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -71,14 +71,14 @@ def free_port(address: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def port_for_later() -> int:
+def port_for_later(given_out: Path = _GIVEN_OUT, draw: Callable[[range], int] = secrets.choice) -> int:
     """Return a port that is free at every address of this machine, and stays so for a program that is slow to listen.
 
     The kernel gives it to nobody who only connects, and it is drawn by lot, so that other jobs draw other ones.
     """
-    ports = ports_for_later(_GIVEN_OUT.read_text())
+    ports = ports_for_later(given_out.read_text())
     for _ in range(_TRIES if ports else 0):
-        port = secrets.choice(ports)
+        port = draw(ports)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port

@@ -40,8 +40,8 @@ from laggard.resilience.allocation.base import (
     silent,
     start_here,
 )
-from laggard.resilience.allocation.discovery import Pending, PendingAgent, await_handshakes
-from laggard.resilience.allocation.step import PendingInStep, Step
+from laggard.resilience.allocation.discovery import REFUSAL_S, Pending, PendingAgent, await_handshakes
+from laggard.resilience.allocation.step import LAUNCH_S, PendingInStep, Step
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
@@ -90,6 +90,9 @@ class Transport(Protocol):
 class RemoteAllocation:
     """Nodes on separate machines."""
 
+    launch_s = LAUNCH_S  # how long a command may take to start the agents of many nodes
+    refusal_s = REFUSAL_S  # how long an agent may take to answer if too many others do not
+
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
         self._transport = transport  # how the others are reached
         self._virtual = virtual_gpus > 0
@@ -112,7 +115,7 @@ class RemoteAllocation:
         if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
             tell(lack)
         self._pending |= {host: self._start(host) for host in self._others if host not in self._pending}
-        handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell))
+        handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell), refusal_s=self.refusal_s)
         silent_hosts = [host for host in self._others if host not in handshakes]
         complaints = {host: self._pending[host].complaint() for host in silent_hosts}
         if len(silent_hosts) > may_miss:
@@ -246,7 +249,7 @@ class RemoteAllocation:
         pending: dict[str, Pending] = {}
         argv = [*self._handshake_command(self._mark), TOGETHER]
         for hosts, command in self._transport.commands_together(self._others, argv).items():
-            step = Step(command, hosts)
+            step = Step(command, hosts, self.launch_s)
             listener = self._listen()
             channels = {host: listener.channel(partial(step.may_dial, host)) for host in hosts}
             step.invite(listener.invite_together(channels), channels)

@@ -83,6 +83,9 @@ class Srun:
 
     name = "srun"
 
+    def __init__(self, max_nodes_of_step: int = MAX_NODES_OF_STEP) -> None:
+        self._max_nodes = max_nodes_of_step
+
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the command that runs ``argv`` on a node, with all GPUs that the job has there."""
         return _step((host,), *_place_of(host), argv)
@@ -96,8 +99,8 @@ class Srun:
         return {
             step: _step(step, *place, ["--input=all", *argv])
             for place, of_place in alike.items()
-            for at in range(0, len(of_place), MAX_NODES_OF_STEP)
-            if len(step := tuple(of_place[at : at + MAX_NODES_OF_STEP])) > 1
+            for at in range(0, len(of_place), self._max_nodes)
+            if len(step := tuple(of_place[at : at + self._max_nodes])) > 1
         }
 
     def environment(self) -> Mapping[str, str]:

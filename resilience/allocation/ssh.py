@@ -29,7 +29,8 @@ class Ssh(Unmanaged):
 
     name = "ssh"
 
-    def __init__(self, hosts: Iterable[Host] = ()) -> None:
+    def __init__(self, hosts: Iterable[Host] = (), configuration_deadline_s: float = CONFIGURATION_DEADLINE_S) -> None:
+        self._deadline_s = configuration_deadline_s  # within which ssh says what a host's name is
         self._hosts = {host.name: host for host in hosts}  # users and ports, where the host list names them
 
     def command(self, host: str, argv: Sequence[str]) -> list[str]:
@@ -44,7 +45,7 @@ class Ssh(Unmanaged):
         """Return the name to look up for each host: ssh's configuration may define hosts under other names."""
         hosts = list(hosts)
         with ThreadPoolExecutor(AT_ONCE, "ssh-configuration") as threads:
-            names = threads.map(_host_name, hosts)
+            names = threads.map(lambda host: _host_name(host, self._deadline_s), hosts)
             return {host.name: name for host, name in zip(hosts, names, strict=True)}
 
     def environment(self) -> Mapping[str, str]:
@@ -80,14 +81,14 @@ def _login(host: Host) -> list[str]:
     return user if host.port is None else [*user, "-p", str(host.port)]
 
 
-def _host_name(host: Host) -> str:
+def _host_name(host: Host, deadline_s: float) -> str:
     command = ["ssh", "-G", *_login(host), host.name]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=CONFIGURATION_DEADLINE_S)
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s)
     except FileNotFoundError as error:
         raise AllocationError("ssh is not on PATH, and the other hosts are reached by it: install it") from error
     except subprocess.TimeoutExpired as error:
-        hangs = f"{shlex.join(command)} does not end within {CONFIGURATION_DEADLINE_S:g} s"
+        hangs = f"{shlex.join(command)} does not end within {deadline_s:g} s"
         raise AllocationError(f"{hangs}: look for Match exec in the configuration of ssh") from error
     names = [line.split(maxsplit=1)[1] for line in asked.stdout.splitlines() if line.startswith("hostname ")]
     return names[0] if names else host.name

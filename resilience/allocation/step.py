@@ -45,7 +45,7 @@ _ENDED = re.compile(r"^srun: error: (?P<hosts>[^\s:]+): tasks? [\d,-]+: ")
 class Step:
     """One ``srun``, and the agents that it has started."""
 
-    def __init__(self, command: Sequence[str], hosts: Iterable[str]) -> None:
+    def __init__(self, command: Sequence[str], hosts: Iterable[str], launch_s: float = LAUNCH_S) -> None:
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -60,7 +60,7 @@ class Step:
         self._complaint = "nothing answers yet"
         self._is_launched = False
         # Another process of srun's then has Slurm end what there is of the step.
-        self._launching = threading.Timer(LAUNCH_S, self.process.kill)
+        self._launching = threading.Timer(launch_s, self.process.kill)
         self._launching.daemon = True
         self._members = set(self._answers)
         self._has_lost = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from laggard.resilience.agent.processes import end_descendants
@@ -20,7 +21,11 @@ WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 class StopSignals:
     """The first signal raises :class:`StopRequested` in the main thread, the second one ends the process at once."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, end: Callable[..., object] = end_descendants
+    ) -> None:
+        self._clock = clock
+        self._end = end  # ends the processes that this one has started
         self._is_asked = False
         self._signalled_s: float | None = None
 
@@ -34,12 +39,12 @@ class StopSignals:
         self._is_asked = True
 
     def _handle(self, signum: int, _: FrameType | None) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._signalled_s is None:
             self._signalled_s = now_s
             if not self._is_asked:
                 raise StopRequested(signum)
         elif now_s >= self._signalled_s + SIGNAL_DEBOUNCE_S:
             with contextlib.suppress(ProcessesStillRunningError):  # they are killed, but held in the kernel
-                end_descendants(deadline_s=END_DEADLINE_S)
+                self._end(deadline_s=END_DEADLINE_S)
             raise SystemExit(128 + signum)

@@ -23,10 +23,10 @@ class Silence:
     unchanged_s: float | None
 
 
-def is_lost(silence: Silence, timeout_s: float, longest_s: float) -> bool:
+def is_lost(silence: Silence, timeout_s: float, longest_s: float, confirmed_s: float = CONFIRMED_S) -> bool:
     """Return whether a node is lost."""
     if silence.silent_s <= timeout_s:
         return False
     if silence.silent_s > max(timeout_s, longest_s):
         return True
-    return silence.unchanged_s is not None and silence.unchanged_s >= CONFIRMED_S
+    return silence.unchanged_s is not None and silence.unchanged_s >= confirmed_s

@@ -24,7 +24,7 @@ from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.pace import Pace
 from laggard.resilience.decision.reasons import NodeWord, WhyLost
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.silence import Silence, is_lost
+from laggard.resilience.decision.silence import CONFIRMED_S, Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.node import Node
@@ -62,6 +62,7 @@ class Cluster:
     """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication."""
 
     heartbeat_timeout_s: float = Pace().timeout_s  # how long an agent may be silent before its node counts as lost
+    confirmed_s: float = CONFIRMED_S  # and for how long its count must have stood still
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
         self._allocation = allocation  # the nodes, and how to start a process on each
@@ -280,7 +281,7 @@ class Cluster:
         timeout_s = self.heartbeat_timeout_s if node.agent.has_started else self._pace.first_heartbeat_s
         if (node.tasks.stuck or node.told_to_end) and node.record != self._primary:
             return True
-        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._pace.longest_s)
+        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._pace.longest_s, self.confirmed_s)
 
     def _silence(self, node: Node) -> Silence:
         silent_s = self._awake_clock.now_s() - node.agent.last_heard_s

@@ -65,7 +65,9 @@ class Copies:
         per_device: bool = False,
         writes_stacks: bool = False,
         may_be_warm: bool = False,
+        settle_s: float = SETTLE_S,
     ) -> None:
+        self._settle_s = settle_s
         self._changed = changed  # notified by the nodes when a copy has ended
         self._copies: list[_Copy] = []
         records = [node.record for node in nodes]
@@ -125,7 +127,7 @@ class Copies:
     def failed(self) -> list[ProcessEnd]:
         """Return the copies that have ended badly, once it is known which of them was first, or after a while."""
         # The nodes were pinged since the first of them failed, so all copies that ended before it are known.
-        wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
+        wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), self._settle_s)
         wait_for(
             self._changed,
             lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())),

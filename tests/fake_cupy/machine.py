@@ -7,7 +7,7 @@ import importlib
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,6 +99,8 @@ class Board:
         How much of its memory other processes hold.
     peak_bytes
         The most of its memory that this process has held; CuPy's pool gives none of it back.
+    events_that_sleep, events_that_spin
+        How many events were made for which the host waits asleep, or in a loop.
     wrong_by
         What one number of each matrix product is wrong by.
     lost, stuck
@@ -128,6 +130,8 @@ class Board:
     peers: frozenset[int] = frozenset()
     rate_to: dict[int, float] = field(default_factory=dict)
     peak_bytes: int = 0
+    events_that_sleep: int = 0
+    events_that_spin: int = 0
     log: list[Work] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -266,6 +270,7 @@ class Machine:
 
 
 _machine = Machine(())
+_CUBLAS = "laggard.collectors.probes.cublas_library.loaded_cublas"
 
 
 def the_machine() -> Machine:
@@ -294,19 +299,29 @@ def _parts_of_laggard() -> dict[str, Any]:
     library = importlib.import_module("tests.fake_cupy.cublas_library")
     return {
         "laggard.collectors.device.perf_counter": lambda: _machine.board().now_s,
-        "laggard.collectors.probes.cublas_library.loaded_cublas": library.FakeCublasLibrary,
+        _CUBLAS: library.FakeCublasLibrary,
     }
 
 
 @contextlib.contextmanager
-def cupy_on(*boards: Board) -> Iterator[Any]:
-    """Do so within a block."""
+def no_cupy() -> Iterator[None]:
+    """Have ``import cupy`` fail within a block."""
+    with mock.patch.dict(sys.modules, {"cupy": None}):
+        yield
+
+
+@contextlib.contextmanager
+def cupy_on(*boards: Board, cublas: Callable[[], Any] | None = None) -> Iterator[Any]:
+    """Do so within a block; ``cublas`` loads its library."""
     global _machine
     before = _machine
     try:
         with mock.patch.dict(sys.modules), contextlib.ExitStack() as stack:
             cupy = _installed(*boards)
-            for target, value in _parts_of_laggard().items():
+            parts = _parts_of_laggard()
+            if cublas is not None:
+                parts[_CUBLAS] = cublas
+            for target, value in parts.items():
                 stack.enter_context(mock.patch(target, value))
             yield cupy
     finally:

@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from laggard.resilience.agent.processes import AGENT_MARK, environment_of
-from laggard.resilience.allocation import discovery, step
 from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.remote import RemoteAllocation
@@ -45,9 +44,15 @@ class FakeSlurm(Unmanaged):
 class Job:
     """The agents of some nodes, the first of which is the primary."""
 
-    def __init__(self, folder: Path, *hosts: str, may_miss: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *hosts: str,
+        may_miss: int = 0,
+        kind: type[RemoteAllocation] = RemoteAllocation,
+    ) -> None:
         self.hosts = hosts
-        self.allocation = RemoteAllocation(dict.fromkeys(hosts, "127.0.0.1"), FakeSlurm(), 1)
+        self.allocation = kind(dict.fromkeys(hosts, "127.0.0.1"), FakeSlurm(), 1)
         self.missing = self.allocation.discover(may_miss)
         self.cluster = Cluster(self.allocation, folder / "nodes", NodeFiles({}, {}), threading.Condition())
         self.cluster.start(Roster(hosts), self.missing)
@@ -141,15 +146,17 @@ def test_a_command_that_cannot_reach_a_node_costs_only_that_node(folder: Path) -
     job.stop()
 
 
-def test_a_command_that_hangs_is_given_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "LAUNCH_S", 0.5)
-    job = Job(folder, "a", "b", "hanging")
+class Impatient(RemoteAllocation):
+    launch_s = 0.5
+    refusal_s = 1.0
+
+
+def test_a_command_that_hangs_is_given_up(folder: Path) -> None:
+    job = Job(folder, "a", "b", "hanging", kind=Impatient)
     job.expect_answers("b", "hanging")
     job.stop()
 
 
-def test_if_too_few_answer_nothing_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    del folder
-    monkeypatch.setattr(discovery, "REFUSAL_S", 1.0)
+def test_if_too_few_answer_nothing_is_left() -> None:
     with pytest.raises(UnreachableNodesError, match="no answer by srun from unreachable"):
-        RemoteAllocation(dict.fromkeys(("a", "b", "unreachable"), "127.0.0.1"), FakeSlurm(), 1).discover()
+        Impatient(dict.fromkeys(("a", "b", "unreachable"), "127.0.0.1"), FakeSlurm(), 1).discover()

@@ -114,15 +114,15 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
     caplog.set_level(logging.WARNING, "laggard.detectors")
     for module in (streams, control):
         monkeypatch.setattr(module, "RETRY_FOR_S", 0.1)  # so that each attempt fails soon
-    read, attempts = Series.read, list[str]()
+    attempts: list[float] = []
 
-    def read_and_count(self: Series, metric: str, *given: Any, **named: Any) -> list[tuple[str, Sample]]:
-        attempts.append(metric)
-        return read(self, metric, *given, **named)
+    class Counted(StreamSource):
+        def read(self) -> Iterator[tuple[DeviceId, Sample]]:
+            attempts.append(time.monotonic())
+            return super().read()
 
-    monkeypatch.setattr(Series, "read", read_and_count)
     listener = Listener()
-    watcher = Watcher("probe", INTERVAL_S, listener)
+    watcher = Watcher("probe", INTERVAL_S, listener, source=Counted(current_session(), "probe"))
     tags = {"host": "node1", "gpu": "0", "uuid": "GPU-1"}
     endpoint = launch.endpoint
     try:

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.nodes import copies as module
 from laggard.resilience.nodes.copies import LONGEST_LINE_BYTES, Copies, Lines, Printer, combined_exit_code
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import device_variables, host_file, host_list, node_variables
@@ -161,15 +160,14 @@ for line in sys.stdin.buffer:
 
 
 @pytest.fixture
-def two_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Node, Copies]]:
+def two_ranks(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Copies]]:
     """Two ranks on one node, of which the second one has ended; whoever waits for the other waits for ever."""
-    monkeypatch.setattr(module, "SETTLE_S", 3600.0)
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT, str(request.param)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     changed, printer = threading.Condition(), Printer()
     node = Node(NodeRecord("node1", "127.0.0.1", ("0", "1")), agent, changed)
-    copies = Copies(["train"], 0, [node], 29500, changed, printer, per_device=True)
+    copies = Copies(["train"], 0, [node], 29500, changed, printer, per_device=True, settle_s=3600.0)
     wait_until(lambda: copies.exit_code is not None)
     yield node, copies
     node.agent.kill()

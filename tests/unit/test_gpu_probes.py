@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -23,9 +22,8 @@ from laggard.collectors.probes.workspace import MIB
 from laggard.collectors.probing import Probing
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUAnalysis
-from tests.fake_cupy.cuda import stream as cuda_stream
 from tests.fake_cupy.kernels import host_compiler, on_host
-from tests.fake_cupy.machine import Board, CUDARuntimeError, Speed, cupy_on
+from tests.fake_cupy.machine import Board, CUDARuntimeError, Speed, cupy_on, no_cupy
 
 pytestmark = pytest.mark.skipif(host_compiler() is None, reason="there is no C++ compiler")
 
@@ -202,10 +200,9 @@ def test_the_launch_of_kernels_is_timed_one_by_one(bench: Bench) -> None:
 
 
 def test_where_products_cannot_be_captured_they_are_submitted_one_by_one_and_it_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with cupy_on(Board()):
-        monkeypatch.setattr("laggard.collectors.probes.cublas_library.loaded_cublas", not_loaded)
+    with cupy_on(Board(), cublas=not_loaded):
         probes: list[Any] = probes_of(GpuDevice("0", 0), ["gemm_fp32", "gemm_fp16", "triad"])
     assert [probe._launch is not None for probe in probes] == [False, False, True]
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
@@ -217,20 +214,12 @@ def not_loaded() -> Any:
     raise OSError("cuBLAS is not loaded")
 
 
-def test_the_host_sleeps_while_it_waits_for_the_device(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_sleeps_while_it_waits_for_the_device(bench: Bench) -> None:
     """By default it would spin, on a processor that the program needs."""
-    flags = []
-    make = cuda_stream.Event.__init__
-
-    def noted(event: cuda_stream.Event, **kwargs: bool) -> None:
-        flags.append(kwargs["block"])
-        make(event, **kwargs)
-
-    monkeypatch.setattr(cuda_stream.Event, "__init__", noted)
     bench.device.run(lambda: None)
     bench.probes["triad"].seconds()
-    assert flags
-    assert all(flags)
+    assert bench.board.events_that_sleep > 0
+    assert bench.board.events_that_spin == 0
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["within the events", "before them"])
@@ -490,25 +479,23 @@ def open_but_the_third(number: int) -> int:
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
     ],
 )
-def test_without_cupy_the_driver_counts_the_gpus(
-    monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], names: list[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)  # its import fails
+def test_without_cupy_the_driver_counts_the_gpus(visible: dict[str, str], names: list[str]) -> None:
     driver = SimpleNamespace(
         nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 3, nvmlDeviceGetHandleByIndex=open_but_the_third
     )
-    assert gpu_names(visible, driver) == names
-    if names:
-        with pytest.raises(CupyMissingError, match=r"laggard\[cuda12\]"):
-            device_makers(visible, driver)[names[0]]()
+    with no_cupy():
+        assert gpu_names(visible, driver) == names
+        if names:
+            with pytest.raises(CupyMissingError, match=r"laggard\[cuda12\]"):
+                device_makers(visible, driver)[names[0]]()
 
 
-def test_without_cupy_and_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cupy_and_without_a_driver_there_is_no_gpu() -> None:
     def refuse() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert gpu_names({}, SimpleNamespace(nvmlInit=refuse)) == []
+    with no_cupy():
+        assert gpu_names({}, SimpleNamespace(nvmlInit=refuse)) == []
 
 
 def test_cupy_without_a_gpu_finds_no_gpu() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import pynvml
 import pytest
 
 from laggard.collectors import boards as reading
@@ -107,13 +107,12 @@ def test_a_healthy_board_and_one_that_reports_nothing_have_no_fault() -> None:
 
 
 def test_the_boards_are_all_unless_some_are_hidden_or_none_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 0)
+    driver = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 0)
 
     def is_all(environ: Mapping[str, str]) -> Any:
-        reading.main(environ, tmp_path)
+        reading.main(environ, tmp_path, driver)
         return json.loads(capsys.readouterr().out)[1]
 
     assert is_all({})

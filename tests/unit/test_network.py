@@ -13,16 +13,7 @@ from laggard.resilience.allocation.network import claim_port, free_port, own_add
 HERE = "127.0.0.1"
 
 
-@pytest.fixture(autouse=True)
-def claims(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[socket.socket, socket.socket]]:
-    made: dict[int, tuple[socket.socket, socket.socket]] = {}
-    monkeypatch.setattr(network, "_claims", made)
-    return made
-
-
-def test_a_claimed_port_can_be_listened_on_and_is_not_given_to_anyone_else(
-    claims: dict[int, tuple[socket.socket, socket.socket]],
-) -> None:
+def test_a_claimed_port_can_be_listened_on_and_is_not_given_to_anyone_else() -> None:
     port = free_port(HERE)
     assert claim_port(port, HERE)
     assert claim_port(port, HERE)  # it is this job's already
@@ -32,8 +23,7 @@ def test_a_claimed_port_can_be_listened_on_and_is_not_given_to_anyone_else(
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((HERE, port))
         server.listen()
-    mine = claims.pop(port)
-    for each in mine:
+    for each in network._claims.pop(port):
         each.close()
 
 
@@ -57,22 +47,20 @@ def test_ports_for_later_are_not_among_those_of_connections(given_out: str, port
     assert list(ports_for_later(given_out)) == list(ports)
 
 
-def test_a_port_for_later_is_free_at_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_for_later_is_free_at_every_address() -> None:
     with socket.socket() as other:
         other.bind((HERE, free_port(HERE)))
         taken = other.getsockname()[1]
         drawn = iter([taken, free_port("")])
-        monkeypatch.setattr("secrets.choice", lambda _: next(drawn))
-        assert port_for_later() != taken
+        assert port_for_later(draw=lambda _: next(drawn)) != taken
 
 
 def test_where_every_port_may_be_given_to_connections_one_that_is_free_now_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     everything = tmp_path / "ip_local_port_range"
     everything.write_text("1024\t65535\n")
-    monkeypatch.setattr(network, "_GIVEN_OUT", everything)
-    assert port_for_later() > 0
+    assert port_for_later(everything) > 0
 
 
 def test_a_machine_calls_a_loopback_address_from_its_first_one() -> None:

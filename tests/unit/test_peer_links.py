@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from unittest import mock
@@ -13,7 +12,7 @@ from laggard.collectors.device import GpuDevice, local_devices
 from laggard.collectors.links import nvlinks
 from laggard.collectors.links.nvlinks import foreign_share
 from laggard.collectors.links.peer_copies import BUFFER_BYTES, REPEATS, PeerCopies, gpus_here
-from tests.fake_cupy.machine import Board, cupy_on
+from tests.fake_cupy.machine import Board, cupy_on, no_cupy
 from tests.real_gpus import real_gpus
 
 NVLINK_RATE = 400e9
@@ -89,7 +88,7 @@ def test_only_one_buffer_of_each_gpu_is_taken() -> None:
 
 
 def test_without_cupy_there_are_no_gpus_to_copy_between() -> None:
-    with mock.patch.dict(sys.modules, {"cupy": None}), mock.patch.dict("os.environ", clear=True):
+    with no_cupy():
         assert gpus_here() == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import subprocess
@@ -34,16 +33,15 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """In a job, with no thread that sends."""
     clock = Clock()
+    sections._forget()
     monkeypatch.setenv(ENDPOINT_FILE, "/nowhere")
     monkeypatch.setattr(sections, "perf_counter", clock)
-    monkeypatch.setattr(sections, "_sections", {})
-    monkeypatch.setattr(sections, "_starts", itertools.count())
-    monkeypatch.setattr(sections, "_device", sections._Device())
     monkeypatch.setattr(section_sender, "send_sections", lambda *_: None)
-    return clock
+    yield clock
+    sections._forget()
 
 
 def seconds_of(name: str) -> list[float]:

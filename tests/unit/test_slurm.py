@@ -65,16 +65,15 @@ def test_a_step_asks_for_all_gpus_of_its_node_and_for_no_share_of_them(
     assert len(said.asked) == 1
 
 
-def test_one_step_starts_something_on_all_nodes_that_are_alike(said: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_step_starts_something_on_all_nodes_that_are_alike(said: Answers) -> None:
     said.said = {"scontrol": GPUS.replace("shard:2", "gpu:4"), "squeue": "3|3+0|RUNNING|9:00|n[1-2]\n"}
     ((hosts, command),) = Srun().commands_together(["n1", "n2"], ["true"]).items()
     assert hosts == ("n1", "n2")
     assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--gpus=8", "--input=all", "--wait=0"} <= set(command)
     assert {"--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0"} <= set(command)
     assert not Srun().commands_together(["n1", "n3"], ["true"]), "each of them has a step of its own"
-    monkeypatch.setattr(slurm, "MAX_NODES_OF_STEP", 3)
     many = [f"m{number}" for number in range(7)]
-    assert list(Srun().commands_together(many, ["true"])) == [tuple(many[:3]), tuple(many[3:6])]
+    assert list(Srun(max_nodes_of_step=3).commands_together(many, ["true"])) == [tuple(many[:3]), tuple(many[3:6])]
 
 
 def test_a_step_of_a_heterogeneous_job_names_the_group_of_its_node(

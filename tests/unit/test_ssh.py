@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.allocation import ssh
 from laggard.resilience.allocation.host_files import Host
 from laggard.resilience.allocation.ssh import Blaunch, Ssh
 from laggard.resilience.errors import AllocationError
@@ -31,11 +30,10 @@ def test_a_host_is_looked_up_by_the_name_that_the_configuration_of_ssh_has_for_i
     assert Ssh(HOSTS).names_of(HOSTS) == {"spare": "node7", "node2": "node2"}
 
 
-def test_a_configuration_that_hangs_is_named(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_hangs_is_named(programs: Path) -> None:
     write_ssh(programs, "kill -STOP $$")
-    monkeypatch.setattr(ssh, "CONFIGURATION_DEADLINE_S", 0.1)
     with pytest.raises(AllocationError, match=r"^ssh -G spare does not end within 0\.1 s: look for Match exec"):
-        Ssh(HOSTS).names_of(HOSTS)
+        Ssh(HOSTS, configuration_deadline_s=0.1).names_of(HOSTS)
 
 
 @pytest.mark.usefixtures("programs")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from laggard.resilience.controller import stop_signals
 from laggard.resilience.controller.stop_signals import SIGNAL_DEBOUNCE_S, WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
 
@@ -22,17 +21,14 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(stop_signals, "time", clock)
-    monkeypatch.setattr(stop_signals, "end_descendants", lambda **_: None)  # of the tests' own process
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
-def signals() -> Iterator[StopSignals]:
+def signals(clock: Clock) -> Iterator[StopSignals]:
     before = {each: signal.getsignal(each) for each in ALL}
-    signals = StopSignals()
+    signals = StopSignals(clock.monotonic, end=lambda **_: None)  # the test's own processes go on
     signals.listen()
     yield signals
     for each, handler in before.items():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.client.connection import Endpoint, Session
-from laggard.kvstore.client.environment import JobEnvironment
+from laggard.kvstore.client.connection import Endpoint, current_session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.errors import NotInJobError, StateUnavailableError
 from laggard.telemetry import AnalysisClient
 from laggard.telemetry.errors import NotConnectedError
@@ -35,14 +35,18 @@ def test_outside_a_job_there_is_nothing_to_connect_to(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
+def silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     """The endpoint of a job whose state server does not run."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = Endpoint("127.0.0.1", probe.getsockname()[1], "job", "secret")
-    session = Session(JobEnvironment(tmp_path / "endpoint.json", 0, "node1"), endpoint, endpoint.connect())
-    monkeypatch.setattr("laggard.telemetry.client.current_session", lambda: session)
-    return endpoint
+    tmp_path.chmod(0o700)
+    endpoint.save(tmp_path / "endpoint.json")
+    for name, value in {ENDPOINT_FILE: str(tmp_path / "endpoint.json"), LAUNCH: "0", NODE: "node1"}.items():
+        monkeypatch.setenv(name, value)
+    current_session.cache_clear()
+    yield endpoint
+    current_session.cache_clear()
 
 
 def test_a_server_that_is_down_is_named_with_its_address(silent_server: Endpoint) -> None:

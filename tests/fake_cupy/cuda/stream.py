@@ -78,7 +78,10 @@ class Event:
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         assert not interprocess
         self.block, self.has_time = block, not disable_timing
-        self.device_id = the_machine().board().used().number
+        board = the_machine().board().used()
+        board.events_that_sleep += block
+        board.events_that_spin += not block
+        self.device_id = board.number
         self.at_s: float | None = None
 
     def record(self, stream: Stream | None = None) -> None:
