@@ -1,10 +1,16 @@
-"""State without a job, within one test process."""
+"""What a process of a job, or one without a job, has around it, within one test process."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from laggard.kvstore.client.connection import Endpoint, current_session
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
 from laggard.kvstore.state.local_state import CHUNK_BYTES, LOCAL_STATE, FileLayout
 from laggard.kvstore.state.mapping import State
 
@@ -16,3 +22,16 @@ def fresh_local_state(run: str = "a run", chunk_bytes: int = CHUNK_BYTES) -> Sta
     state = State.__new__(State)
     state._launch, state._layout = launch, FileLayout(path, launch, chunk_bytes)
     return state
+
+
+@contextmanager
+def in_job(folder: Path, endpoint: Endpoint) -> Iterator[None]:
+    """Be a process of a job's first launch on node1."""
+    folder.chmod(0o700)
+    endpoint.save(folder / "endpoint.json")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name, value in {ENDPOINT_FILE: str(folder / "endpoint.json"), LAUNCH: "0", NODE: "node1"}.items():
+            monkeypatch.setenv(name, value)
+        current_session.cache_clear()
+        yield
+        current_session.cache_clear()

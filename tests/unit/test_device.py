@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import contextlib
+import subprocess
+import sys
 import threading
 import time
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -33,30 +33,44 @@ def burn(cpu_s: float) -> None:
         pass
 
 
-def note_kernels(directory: Path, barrier: Barrier, log: Path) -> None:
-    device = VirtualDevice("0", directory)
+NOTE_KERNELS = """
+import os, sys, time
+from pathlib import Path
+from laggard.collectors.device import VirtualDevice
 
-    def kernel() -> None:
-        with log.open("a") as file:
-            file.write(f"begin {os.getpid()}\n")
-            file.flush()
-            burn(0.002)
-            file.write(f"end {os.getpid()}\n")
+folder = Path(sys.argv[1])
+device = VirtualDevice("0", folder)
 
-    barrier.wait(DEADLINE_S)
-    for _ in range(20):
-        device.run(kernel)
+def kernel():
+    with (folder / "log").open("a") as file:
+        file.write(f"begin {os.getpid()}\\n")
+        file.flush()
+        until_s = time.thread_time() + 0.002
+        while time.thread_time() < until_s:
+            pass
+        file.write(f"end {os.getpid()}\\n")
+
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(20):
+    device.run(kernel)
+"""
 
 
 def test_kernels_of_different_processes_never_overlap(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    barrier, log = context.Barrier(3), tmp_path / "log"
-    processes = [context.Process(target=note_kernels, args=(tmp_path, barrier, log)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(DEADLINE_S)
-    lines = log.read_text().splitlines()
+    command = [sys.executable, "-c", NOTE_KERNELS, str(tmp_path)]
+    with contextlib.ExitStack() as started:
+        processes = [
+            started.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(3)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+    lines = (tmp_path / "log").read_text().splitlines()
     assert len(lines) == 3 * 20 * 2
     for begin, end in zip(lines[::2], lines[1::2], strict=True):
         assert begin.split()[0] == "begin"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from laggard.collectors.device_check import check_device
 from laggard.collectors.group import CollectorGroup, DeviceCollector
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probing import Probing
+from laggard.kvstore.client.connection import Endpoint
 from tests.fake_cupy.kernels import host_compiler
 from tests.fake_cupy.machine import Board, cupy_on
+from tests.local import in_job
 from tests.real_gpus import real_gpus
 
 # A GPU that is alone has no peer, and a consumer board next to no double precision.
@@ -134,10 +136,7 @@ def devices(request: pytest.FixtureRequest) -> Iterator[list[GpuDevice]]:
         yield [GpuDevice(str(ordinal), ordinal) for ordinal in (0, 1)]
 
 
-def test_a_users_own_test_runs_on_the_device_that_it_tests(
-    devices: list[GpuDevice], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = SimpleNamespace(environment=SimpleNamespace(node="node1", launch=1))
-    monkeypatch.setattr("laggard.collectors.group.current_session", lambda: node)
-    collectors = [DeviceCollector(CurrentDevice(), device, time.monotonic) for device in devices]
+def test_a_users_own_test_runs_on_the_device_that_it_tests(devices: list[GpuDevice], tmp_path: Path) -> None:
+    with in_job(tmp_path, Endpoint("127.0.0.1", 1, "job", "secret")):
+        collectors = [DeviceCollector(CurrentDevice(), device, time.monotonic) for device in devices]
     assert [collector.collect()[0].values for collector in collectors] == [(float(d.ordinal),) for d in devices]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.client.connection import Endpoint, current_session
-from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import NotInJobError, StateUnavailableError
 from laggard.telemetry import AnalysisClient
 from laggard.telemetry.errors import NotConnectedError
+from tests.local import in_job
 
 CALLS: dict[str, Callable[[AnalysisClient], object]] = {
     "get_metrics": lambda client: client.get_metrics(),
@@ -35,18 +35,13 @@ def test_outside_a_job_there_is_nothing_to_connect_to(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def silent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+def silent_server(tmp_path: Path) -> Iterator[Endpoint]:
     """The endpoint of a job whose state server does not run."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = Endpoint("127.0.0.1", probe.getsockname()[1], "job", "secret")
-    tmp_path.chmod(0o700)
-    endpoint.save(tmp_path / "endpoint.json")
-    for name, value in {ENDPOINT_FILE: str(tmp_path / "endpoint.json"), LAUNCH: "0", NODE: "node1"}.items():
-        monkeypatch.setenv(name, value)
-    current_session.cache_clear()
-    yield endpoint
-    current_session.cache_clear()
+    with in_job(tmp_path, endpoint):
+        yield endpoint
 
 
 def test_a_server_that_is_down_is_named_with_its_address(silent_server: Endpoint) -> None:
