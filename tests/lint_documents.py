@@ -20,6 +20,9 @@ PRODUCT = (*PACKAGES, "src/laggard")
 FOLDERS = (*PACKAGES, "benchmarks", "examples", "tests")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MAX_WORDS = 60_000
+# What a test replaces in a module, it knows about its inside; of a hundred tests so many may do so.
+MAX_PATCHES = 3
+PATCHES = {"setattr", "setitem", "delattr", "patch", "object", "dict"}  # of monkeypatch and mock
 
 # Ray's public interface, in so far as it is imported by module; whatever else is imported from ray is private.
 PUBLIC_RAY = re.compile(r"ray(\.(__version__|(exceptions|train|util)(\..*)?))?")
@@ -54,6 +57,7 @@ def findings() -> Iterator[str]:
         yield from taken_wordings(path)
     yield from requirements()
     yield from unread_metrics()
+    yield from patches()
 
 
 # What documents say
@@ -218,6 +222,26 @@ def unread_metrics() -> Iterator[str]:
         yield "telemetry/catalogue.py: no metric is found in it"
     for name in sorted(name for name in names - in_one_line if f'"{name}"' not in source):
         yield f"telemetry/catalogue.py: nothing reads {name}"
+
+
+def patches() -> Iterator[str]:
+    """Count what tests replace in modules, and look for names of ours in texts, which no other linter would see."""
+    nodes = [(path, node) for path in python_files("tests") for node in ast.walk(tree_of(path))]
+    tests = [node for _, node in nodes if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    found = [(path, node) for path, node in nodes if isinstance(node, ast.Call) and is_patch(node.func)]
+    if 100 * len(found) > MAX_PATCHES * len(tests):
+        yield f"{len(tests)} tests have {len(found)} patches: at most {MAX_PATCHES} in 100; pass it as an argument"
+    for path, node in found:
+        match node.args:
+            case [ast.Constant(str(target)), *_] if target.startswith("laggard."):
+                yield f"{name_of(path)}:{node.lineno}: patches {target}, which should be an argument"
+
+
+def is_patch(function: ast.expr) -> bool:
+    """Return whether a call replaces something in a module or an object; the environment is no such thing."""
+    return isinstance(function, ast.Attribute) and (
+        function.attr in PATCHES and ast.unparse(function.value) in {"monkeypatch", "mock", "mock.patch", "patch"}
+    )
 
 
 # Files

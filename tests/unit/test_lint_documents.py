@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.lint_documents import main, open_interpreters, private_ray_in
+from tests.lint_documents import is_patch, main, open_interpreters, private_ray_in
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,24 @@ def test_what_is_private_to_ray_is_seen(source: str, expected: list[str]) -> Non
 )
 def test_an_interpreter_that_may_import_from_the_users_folder_is_found(command: str, is_open: bool) -> None:
     assert bool(list(open_interpreters("a.py", ast.parse(command)))) == is_open
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("monkeypatch.setattr(module, 'name', 1)", True),
+        ("mock.patch('a.b', 1)", True),
+        ("patch.object(module, 'name', 1)", True),
+        ("mock.patch.dict(sys.modules)", True),
+        ("monkeypatch.setenv('NAME', '1')", False),
+        ("setattr(module, 'name', 1)", False),
+    ],
+)
+def test_what_replaces_something_in_a_module_is_a_patch(call: str, expected: bool) -> None:
+    (statement,) = ast.parse(call).body
+    assert isinstance(statement, ast.Expr)
+    assert isinstance(statement.value, ast.Call)
+    assert is_patch(statement.value.func) == expected
 
 
 def test_each_finding_has_a_line_and_fails_the_linter(capsys: pytest.CaptureFixture[str]) -> None:
