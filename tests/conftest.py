@@ -29,6 +29,7 @@ GROUPS = {
     "clusters": ("tests/clusters/",),
     # They find out which virtual device is slow. Never two at once, since each loads the processors of this machine.
     "detection": (
+        "tests/integration/test_slow_gpu.py",
         "tests/long/test_slow_gpu.py",
         "tests/integration/test_detect.py",
         "tests/long/test_detect.py",

@@ -63,18 +63,6 @@ def thrashed(job: RunningJob, node: str, probes: str = "laggard.resilience.agent
         thrasher.kill()
 
 
-def test_a_command_that_knows_nothing_of_it_goes_on_without_the_slow_node_once_it_pays(start_job: Start) -> None:
-    job = start_job(*DETECT, "--per-node", "--restart-cost=4", *ENDS_WHEN_RELAUNCHED)
-    job.wait_for("launch +0 on node1, node2")
-    with thrashed(job, "node2"):
-        says = r" lost in .*; a restart costs 4 s \(as given\): (now|not yet, at )"
-        job.wait_for(f"verdict +node2 gpu 0: .* times as slow as its (own past and )?3 peers .*{says}")
-        assert job.finish() == 0, job.everything()
-    assert "without node2; node3 comes in from the reserve" in job.account
-    assert "launch    1 on node1, node3" in job.account
-    assert job.processes() == []
-
-
 def test_probes_that_are_killed_are_reported_and_started_again(start_job: Start) -> None:
     job = start_job(*DETECT, "--per-node", "sleep", "600")
     job.wait_for("launch +0 on node1, node2")

@@ -98,10 +98,6 @@ def test_devices_that_are_expected_and_missing_are_a_fault(tmp_path: Path) -> No
     assert done.returncode == 1
     assert "0 of 2 expected devices are there" in done.stdout  # and no virtual ones instead
 
-    done = run_doctor("--expect=2", *past, **virtual_devices(1, tmp_path))
-    assert done.returncode == 1
-    assert "1 of 2 expected devices are there" in done.stdout
-    assert "no answer" not in done.stdout
     assert run_doctor("--expect=1", *past, **virtual_devices(1, tmp_path)).returncode == 0
 
 
@@ -147,7 +143,6 @@ def test_readings_are_kept_and_an_unreadable_file_of_them_is_refused(tmp_path: P
     assert done.returncode == 3  # it says nothing about the device
     assert f"cannot read past readings from {past} (KeyError: " in done.stderr
     assert "--forget discards them" in done.stderr
-    assert run_doctor("--forget", "--past", str(past), **where).returncode == 0
 
 
 class FakeSsh(Ssh):

@@ -7,23 +7,17 @@ process behind.
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
 from tests.integration.counting_job import (
-    COUNT_FOR_EVER,
-    RESILIENT,
     Start,
     assert_nothing_is_left,
 )
-from tests.integration.jobs import THREE_NODES
-from tests.waiting import Gate
 
 # Without Ray, which takes seconds to start.
 ALONE = ("--local-nodes=1", "--virtual-gpus=1", "--resilient", "--per-node")
@@ -61,38 +55,6 @@ def test_a_program_needs_no_ray_and_keeps_its_output_to_itself(start_job: Start)
     assert_nothing_is_left(job)
 
 
-def test_a_program_that_misses_a_lost_node_before_we_do_is_relaunched_without_it(
-    start_job: Start, tmp_path: Path
-) -> None:
-    cut = Gate(tmp_path / "cut")
-    job = start_job(
-        *THREE_NODES,
-        "--per-node",
-        "--resilient",
-        program="""
-        import os, signal
-        from laggard.resilience import Job
-
-        if Job.current().restarted:
-            raise SystemExit(0)
-        print("here", flush=True)
-        if os.environ["NODE_RANK"] != "0":
-            signal.pause()
-        open("cut").readline()
-        raise SystemExit(1)
-        """,
-        directory=tmp_path,
-    )
-    job.wait_for("(?s)here.*here")
-    agent = job.process_of("node2", "program.py").parent()
-    assert agent is not None
-    agent.suspend()
-    cut.open()
-    assert job.finish() == 0, job.everything()
-    assert "without node2; node3 comes in from the reserve" in job.account
-    assert_nothing_is_left(job)
-
-
 def test_a_program_killed_by_a_signal_is_relaunched_and_ended_when_it_makes_no_progress(start_job: Start) -> None:
     """Launch 0 commits something, the launches 1 to 3 nothing."""
     program = """
@@ -107,71 +69,6 @@ def test_a_program_killed_by_a_signal_is_relaunched_and_ended_when_it_makes_no_p
     job = start_job(*ALONE, "--backoff=0", program=program)
     assert job.finish() == 93, job.everything()
     assert "4 launches, 0 nodes excluded" in job.account
-    assert_nothing_is_left(job)
-
-
-def test_no_secret_can_be_seen_in_a_command_line_or_by_another_user(start_job: Start) -> None:
-    job = start_job(*RESILIENT, program=COUNT_FOR_EVER)
-    job.wait_for("counting")
-    process = job.process_of("node2", "raylet/raylet")
-    environment = process.environ()
-    token_file, endpoint_file = Path(environment["RAY_AUTH_TOKEN_PATH"]), Path(environment["LAGGARD_ENDPOINT_FILE"])
-    directory = endpoint_file.parent
-    secrets = [token_file.read_text(), Endpoint.load(endpoint_file).password]
-    assert all(len(secret) >= 32 for secret in secrets)
-    for seen in job.processes():
-        with_arguments = " ".join(seen.cmdline())
-        assert not any(secret in with_arguments for secret in secrets)
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (directory, token_file, endpoint_file))
-    job.process.send_signal(signal.SIGTERM)
-    job.finish()
-    assert not any(secret in job.everything() for secret in secrets)
-    assert_nothing_is_left(job)
-
-
-def test_a_killed_state_server_is_restarted_and_only_the_user_is_notified(start_job: Start, tmp_path: Path) -> None:
-    """The workers go on counting, the detector's verdict arrives, and no committed increment is lost."""
-    program = """
-        import select, time
-        from laggard.detectors import Detector
-        from laggard.kvstore import State
-        from laggard.kvstore.series.streams import Sample, Series
-        from laggard.kvstore.client.connection import current_session
-        from laggard.resilience import Job
-
-        job, state = Job.current(), State.current()
-        if job.restarted:
-            print("launch 1 on", *(node.hostname for node in job.nodes), "counted", state["n"] >= state["seen"])
-            raise SystemExit(0)
-
-        class Accuser(Detector):
-            metric_name = "speed"
-
-            def analyze_data(self, data, analysis_args):
-                return state["killed"], ["node2"]
-
-        session = current_session()
-        series = Series(session.client, session.endpoint, 0)
-        state["n"], state["killed"] = 0, False
-        killed = open("killed")
-        with Accuser(collection_rate=0.2):
-            while True:
-                state["n"] = state["n"] + 1
-                state["seen"] = state["n"]
-                for node in job.nodes:
-                    for gpu in node.devices:
-                        series.add([Sample("speed", time.time(), (1.0,), {"host": node.hostname, "gpu": gpu})])
-                print("counting", flush=True)
-                state["killed"] = bool(select.select([killed], [], [], 0.1)[0])
-    """
-    killed = Gate(tmp_path / "killed")
-    job = start_job(*RESILIENT, program=program, directory=tmp_path)
-    job.wait_for("counting")
-    job.state_server().kill()
-    job.wait_for("was restarted with all of its log")
-    killed.open()
-    assert job.finish() == 0, job.everything()
-    assert "launch 1 on node1 node3 counted True" in job.output
     assert_nothing_is_left(job)
 
 

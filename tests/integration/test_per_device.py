@@ -65,19 +65,6 @@ def test_a_module_of_a_package_is_run_on_every_device(start_job: Start, tmp_path
     assert job.output.count("mine __main__ ['-m', '--steps=3']\n") == 8, job.everything()
 
 
-def test_a_rank_that_is_killed_costs_its_node_a_strike(start_job: Start) -> None:
-    job = start_job(*PER_DEVICE, program=COUNT.replace("HOW", "'waits'"))
-    for rank in range(4):
-        found = job.wait_for(rf"launch 0 rank {rank} pid (\d+) from 0")
-        if rank == 3:
-            pid = int(found.group(1))
-    next(process for process in job.processes() if process.pid == pid).kill()
-    assert job.finish() == 0, job.everything()
-    assert re.search("rank 3 on node2 was killed by SIGKILL after .*; strike 1 for node2", job.account)
-    assert len(re.findall(r"launch 1 rank \d pid \d+ from", job.output)) == 4
-    assert command_lines(job.processes()) == []
-
-
 def test_without_devices_it_is_refused_with_the_way_out(start_job: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     job = start_job("--local-nodes=2", "--per-device", program="")

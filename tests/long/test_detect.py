@@ -52,3 +52,15 @@ def test_a_program_with_inline_probes_goes_on_without_the_slow_node(start_job: S
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert job.processes() == []
+
+
+def test_a_command_that_knows_nothing_of_it_goes_on_without_the_slow_node_once_it_pays(start_job: Start) -> None:
+    job = start_job(*DETECT, "--per-node", "--restart-cost=4", *ENDS_WHEN_RELAUNCHED)
+    job.wait_for("launch +0 on node1, node2")
+    with thrashed(job, "node2"):
+        says = r" lost in .*; a restart costs 4 s \(as given\): (now|not yet, at )"
+        job.wait_for(f"verdict +node2 gpu 0: .* times as slow as its (own past and )?3 peers .*{says}")
+        assert job.finish() == 0, job.everything()
+    assert "without node2; node3 comes in from the reserve" in job.account
+    assert "launch    1 on node1, node3" in job.account
+    assert job.processes() == []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import psutil
 import pytest
 
-from tests.integration.jobs import MAIN_JOB_DEADLINE_S, RunningJob
+from tests.integration.jobs import MAIN_JOB_DEADLINE_S, THREE_NODES, RunningJob
 from tests.integration.test_head_only import ACCUSES
 from tests.waiting import wait_until
 
@@ -81,4 +81,19 @@ def test_a_job_of_two_nodes_goes_on_without_its_primary_and_down_to_it_alone(sta
     change = "without node2; the devices of node1 (the primary) are used again; the primary goes on alone"
     assert change in job.account
     assert "[node1] launch 2 rank 0 on node1 of ['node1']\n" in job.output
+    assert job.processes() == []
+
+
+def test_a_reserve_node_takes_the_place_of_a_slow_primary_which_comes_back_when_it_is_well(start_job: Start) -> None:
+    job = start_job(*THREE_NODES, "--resilient", "--per-device", "--virtual-gpus=1", "--quarantine=1", program=ACCUSES)
+    job.wait_for(r"without the devices of node1 \(the primary\); node3 comes in from the reserve")
+    job.wait_for(r"launch +1 on node2, node3 \(primary: node1, without its devices\)")
+    job.wait_for(r"\[node2 rank 0\] launch 1 rank 0 on node2 of \['node2', 'node3'\]")
+    job.wait_for(r"\[node3 rank 1\] primary node1 with 0 devices")
+    job.wait_for("node1 is back: it is in the reserve")
+    (job.directory / "go").touch()
+    assert job.finish() == 0, job.everything()
+    assert "without node3; node1 comes in from the reserve" in job.account
+    assert "[node1 rank 0] launch 2 rank 0 on node1 of ['node1', 'node2']\n" in job.output
+    assert "[node2 rank 1] primary node1 with 1 devices\n" in job.output
     assert job.processes() == []

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tests.integration.test_detect_links import PROGRAM, Start
+from pathlib import Path
+
+import pytest
+
+from laggard.resilience.report.inputs import read_inputs
+from tests.integration.test_detect_links import PROGRAM, WATCHED, Start
 
 # What each node has told the others.
 ADDRESSES = """
@@ -40,3 +45,81 @@ def test_a_node_without_the_interface_says_what_it_has(start_job: Start) -> None
     )
     notice = r"links: no good reading from node1, node2 for three rounds: no network interface fits "
     job.wait_for(notice + r"--link-interface==nosuch: there are .*127\.0\.0\.1")
+
+
+# Ends once telemetry has every link's time, the bytes of a burst and the leaves.
+UNTIL_TELEMETRY = """
+import os, time
+from laggard import AnalysisClient
+
+if os.environ["LAGGARD_NODE"] == "node1":
+    client = AnalysisClient()
+    client.connect()
+    while len(client.get_data("link.send_s")) < 6 or len(client.get_data("link.leaf_send_s")) < 5:
+        time.sleep(0.1)
+    print({each["metric"] for each in client.get_data(["link.burst_bytes", "link.latency_s"])})
+    print(sorted((each["tags"]["host"], each["tags"]["leaf"]) for each in client.get_data("link.leaf")))
+    print(sorted((each["tags"]["leaf"], each["tags"]["peer_leaf"]) for each in client.get_data("link.leaf_send_s")))
+"""
+
+
+def test_people_find_the_links_in_telemetry_and_in_the_report(
+    start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGGARD_REPORT", "1")
+    (groups := tmp_path / "groups.yaml").write_text("node1: leaf1\nnode2: leaf1\nnode3: leaf2\n")
+    job = start_job(
+        "--local-nodes=3",
+        *WATCHED,
+        "--telemetry-level=1",
+        f"--groups={groups}",
+        "--report-dir=reports",
+        program=UNTIL_TELEMETRY,
+        directory=tmp_path,
+    )
+    assert job.finish() == 0, job.everything()
+    assert "'link.latency_s'" in job.output
+    assert "'link.burst_bytes'" in job.output
+    assert "[('node1', 'leaf1'), ('node2', 'leaf1'), ('node3', 'leaf2')]" in job.output
+    within, apart = ("leaf1", "leaf1"), ("leaf1", "leaf2")
+    assert str([within, within, apart, apart, apart[::-1]]) in job.output
+    (record,) = (tmp_path / "reports").iterdir()
+    links = read_inputs(record).links[0]
+    assert links.names == ("node1", "node2", "node3")
+    assert links.leaf_of == {"node1": "leaf1", "node2": "leaf1", "node3": "leaf2"}
+    assert '"kind":"link"' in (record / "report.html").read_text()
+
+
+# Prints what the launch's nodes go by, and what they report themselves; the first launch asks for another.
+LEAVES = """
+import os, signal, time
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.control import Control
+from laggard.kvstore.series.streams import Series
+
+session = current_session()
+control = Control(session.client, session.endpoint, session.environment.launch)
+launch = control.read_launch()
+if os.environ["LAGGARD_NODE"] == "node1":
+    print(f"launch {launch.launch} with {dict(sorted(launch.leaves.items()))}", flush=True)
+    series, reported = Series(session.client, session.endpoint, launch.launch), {}
+    while len(reported) < 2:
+        tags = [sample.tags for _, sample in series.read("links")]
+        reported = {each["host"]: each["leaf"] for each in tags if each["launch"] == str(launch.launch)}
+        time.sleep(0.1)
+    print(f"reported {dict(sorted(reported.items()))}", flush=True)
+    if launch.launch == 0:
+        control.ask("reboot", [])
+if launch.launch == 0:
+    signal.pause()
+"""
+
+
+def test_each_launch_goes_by_the_leaves_of_a_file_of_groups(start_job: Start, tmp_path: Path) -> None:
+    groups = tmp_path / "groups.yaml"
+    groups.write_text("node1: a\nnode2: b\n")
+    job = start_job("--local-nodes=2", "--resilient", *WATCHED, f"--groups={groups}", program=LEAVES)
+    assert job.finish() == 0, job.everything()
+    for launch in (0, 1):
+        assert f"launch {launch} with {{'node1': 'a', 'node2': 'b'}}" in job.output
+    assert job.output.count("reported {'node1': 'a', 'node2': 'b'}") == 2
