@@ -8,12 +8,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
@@ -24,18 +21,6 @@ from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.remote_check import check_hosts
 
 DEADLINE_S = 120.0
-
-THRASH = """
-import sys
-from pathlib import Path
-from laggard.collectors.device import VirtualDevice
-from laggard.collectors.probes.virtual import Gemm
-device = VirtualDevice("1", Path(sys.argv[1]))
-probe = Gemm(device)
-print("busy", flush=True)
-while True:
-    probe.seconds()
-"""
 
 
 def run_doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -52,27 +37,6 @@ def run_doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess
 def virtual_devices(count: int, directory: Path) -> dict[str, str]:
     one_core_each = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     return {VIRTUAL_DEVICES: str(count), VIRTUAL_DEVICE_DIR: str(directory), **one_core_each}
-
-
-@pytest.fixture
-def busy_device(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Four devices, on the second of which two other processes compute."""
-    environ = virtual_devices(4, tmp_path)
-    thrashers = [
-        subprocess.Popen([sys.executable, "-c", THRASH, tmp_path], env=os.environ | environ, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    for thrasher in thrashers:
-        assert thrasher.stdout is not None
-        assert thrasher.stdout.readline() == b"busy\n"
-    yield environ
-    for thrasher in thrashers:
-        thrasher.kill()
-        thrasher.communicate()
-
-
-def found_in(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    return {device["gpu"]: device for device in json.loads(done.stdout)["devices"]}
 
 
 def test_without_a_gpu_nothing_is_checked_and_nothing_stands_in(tmp_path: Path) -> None:
@@ -99,15 +63,6 @@ def test_devices_that_are_expected_and_missing_are_a_fault(tmp_path: Path) -> No
     assert "0 of 2 expected devices are there" in done.stdout  # and no virtual ones instead
 
     assert run_doctor("--expect=1", *past, **virtual_devices(1, tmp_path)).returncode == 0
-
-
-def test_a_busy_device_is_slow_and_the_exit_code_says_so(busy_device: dict[str, str], tmp_path: Path) -> None:
-    done = run_doctor("--json", "--past", str(tmp_path / "past.json"), **busy_device)
-
-    found = found_in(done)
-    assert found["1"]["condition"] == "slow"
-    assert done.returncode == 1
-    assert found["1"]["seconds"].keys() == {"clock", "gemm_fp32", "gemm_fp64", "triad", "chase_memory", "launch"}
 
 
 def test_a_stuck_device_is_reported_and_the_others_are_checked(tmp_path: Path) -> None:

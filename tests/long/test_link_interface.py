@@ -1,4 +1,4 @@
-"""``--link-interface``: the nodes listen and call on the network that is asked for."""
+"""Links between nodes in whole jobs, and ``--link-interface``: the network that is asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from laggard.resilience.report.inputs import read_inputs
-from tests.integration.test_detect_links import PROGRAM, WATCHED, Start
+from tests.integration.test_detect_links import WATCHED, Start
 
 # What each node has told the others.
 ADDRESSES = """
@@ -123,3 +123,35 @@ def test_each_launch_goes_by_the_leaves_of_a_file_of_groups(start_job: Start, tm
     for launch in (0, 1):
         assert f"launch {launch} with {{'node1': 'a', 'node2': 'b'}}" in job.output
     assert job.output.count("reported {'node1': 'a', 'node2': 'b'}") == 2
+
+
+# Ends once each node has reported two rounds of readings.
+PROGRAM = """
+import json, os, time
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.series.streams import Series
+
+if os.environ["LAGGARD_NODE"] == "node1":
+    session = current_session()
+    series = Series(session.client, session.endpoint, session.environment.launch)
+    links = set()
+    while len(links) < 12:
+        for _, sample in series.read("links"):
+            readings, _, _ = json.loads(sample.tags["report"])
+            links |= {(each["round"], each["sender"], each["receiver"]) for each in readings}
+        time.sleep(0.1)
+    print(sorted({(sender, receiver) for _, sender, receiver in links}))
+"""
+
+
+def test_the_nodes_of_a_program_without_ray_probe_their_links(start_job: Start) -> None:
+    job = start_job(
+        "--local-nodes=3",
+        *WATCHED,
+        program=PROGRAM,
+    )
+    assert job.finish() == 0, job.everything()
+    nodes = ("node1", "node2", "node3")
+    every_link = sorted((one, other) for one in nodes for other in nodes if one != other)
+    assert str(every_link) in job.output
+    assert "verdict" not in job.account

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,63 @@ def test_a_warning_gives_the_program_its_whole_grace_and_an_order_to_end_a_part(
     assert f"stopped by {signum.name}: ending everything" in job.account
     assert f"s into its {grace_s} s grace period" in job.account
     assert_nothing_is_left(job)
+
+
+def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
+    start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All copies fail within moments of each other, and the others say what they noticed."""
+    program = """
+        import os, signal, sys
+
+        node, rank = os.environ["LAGGARD_NODE"], os.environ["NODE_RANK"]
+        noticed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.3]:43439"
+        if node == "node2":
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        if os.environ["LAGGARD_LAUNCH"] in "01":
+            sys.exit(noticed)
+    """
+    monkeypatch.setenv("LAGGARD_REPORT", "1")
+    job = start_job(*PER_NODE, "--report-dir=reports", program=program, directory=tmp_path)
+    assert job.finish() == 0, job.everything()
+    failure = (
+        r"the copy on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
+        r"encountered \(hardware: uncorrectable memory error of a GPU\)"
+    )
+    assert re.search(f"{failure}; strike 1 for node2; on the same nodes", job.account), job.everything()
+    assert re.search(f"{failure}; strike 2 for node2; without node2; node3 comes in", job.account), job.everything()
+    assert "3 launches, 1 node excluded (node2)" in job.account
+    (record,) = (tmp_path / "reports").iterdir()
+    assert re.search(failure, (record / "report.html").read_text())
+    entries = [json.loads(line) for line in (record / "job.jsonl").read_text().splitlines()]
+    failures = [entry for entry in entries if entry["is"] == "FailureFound"]
+    assert [(entry["failure"]["host"], entry["failure"]["kind"]) for entry in failures] == [("node2", "hardware")] * 2
+
+
+@pytest.mark.root("to mount a small file system")
+def test_a_node_that_is_found_bad_after_a_failure_is_left_out_at_once(start_job: Start, tmp_path: Path) -> None:
+    program = """
+        import os
+        from pathlib import Path
+
+        if os.environ["LAGGARD_LAUNCH"] == "0":
+            print("folder", Path(os.environ["LAGGARD_ENDPOINT_FILE"]).parent, flush=True)
+            open(os.environ["NODE_RANK"]).readline()
+            raise KeyError("labels")
+    """
+    for rank in "01":
+        os.mkfifo(tmp_path / rank)
+    job = start_job(*PER_NODE, "--verbose", program=program, directory=tmp_path)
+    folder = job.wait_for(r"\[node2\] folder (\S+)").group(1)
+    job.wait_for(r"\[node1\] folder")
+    job.wait_for("from node2: .*NodeChecked")  # with what it is compared later
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "laggard-test", folder], check=True)
+    try:
+        for rank in "01":
+            (tmp_path / rank).write_text("go on\n")
+        job.wait_for("without node2; node3 comes in from the reserve")
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+    assert job.finish() == 0, job.everything()
+    assert re.search(rf"KeyError: 'labels'.*; node2: the disk of {folder} is full; without node2", job.account)
+    assert "2 launches, 1 node excluded (node2)" in job.account

@@ -56,3 +56,41 @@ def test_a_rank_that_is_slow_wherever_it_runs_costs_one_node_and_not_all(start_j
     assert job.account.count("relaunch  without") == 1
     job.process.terminate()
     job.finish()
+
+
+# Every rank feeds a metric; a rule in one of them judges it.
+FED = """
+    import os, sys, time
+    from laggard import Detector, Telemetry
+
+    if os.environ["LAGGARD_LAUNCH"] == "1":
+        sys.exit(0)
+
+    class TwiceAsSlow(Detector):
+        metric_name = "batch-seconds"
+
+        def analyze_data(self, data, analysis_args):
+            if len(data) < 2:
+                return False, []
+            best = min(min(seconds) for seconds in data.values())
+            slow = sorted({host for (host, rank), seconds in data.items() if min(seconds) > 2 * best})
+            print("devices", *sorted(data), flush=True)
+            return bool(slow), slow
+
+    rank = os.environ["NODE_RANK"]
+    detector = TwiceAsSlow(collection_rate=0.1)
+    if rank == "0":
+        detector.start()
+    telemetry = Telemetry()
+    while True:
+        telemetry.add_data("batch-seconds", 0.5 if rank == "1" else 0.1, tagk="rank", tagv=rank)
+        time.sleep(0.05)
+"""
+
+
+def test_a_detector_judges_what_programs_feed_with_add_data(start_job: Start) -> None:
+    job = start_job(*THREE_NODES, "--telemetry-level=1", program=FED)
+    assert job.finish() == 0, job.everything()
+    assert "verdict   TwiceAsSlow accuses node2 (slow)" in job.account
+    assert "without node2; node3 comes in from the reserve" in job.account
+    assert "devices ('node1', '0') ('node2', '1')" in job.output
