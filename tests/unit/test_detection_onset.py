@@ -32,8 +32,8 @@ def restarted(devices: int, per_node: int, slow: int, slowdown: float, onset: in
     [(4, 1.3), (128, 1.2), (1024, 10)],
 )
 def test_a_slow_device_is_found_whenever_it_becomes_slow(devices: int, slowdown: float) -> None:
-    found = {onset: restarted(devices, 1, 1, slowdown, onset) for onset in ONSETS}
-    assert found == {onset: {(f"n{devices - 1}", "0")} for onset in ONSETS}
+    found = {onset: restarted(devices, 1, 1, slowdown, onset) for onset in ONSETS[:: 1 if devices < 100 else 4]}
+    assert set(map(frozenset, found.values())) == {frozenset({(f"n{devices - 1}", "0")})}
 
 
 @pytest.mark.parametrize(("devices", "slowdown"), [(2, 1.3), (16, 1.1)])

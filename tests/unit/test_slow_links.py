@@ -141,7 +141,7 @@ def test_a_slow_uplink_is_named_as_the_leaf_within_6_rounds_and_none_of_its_node
         assert rounds <= 6
 
 
-@pytest.mark.parametrize(("count", "rounds"), [(2, 100), (3, 100), (8, 100), (64, 50)])
+@pytest.mark.parametrize(("count", "rounds"), [(2, 100), (3, 100), (8, 100), (64, 20)])
 def test_bursts_of_others_and_the_jobs_own_traffic_accuse_nobody(count: int, rounds: int) -> None:
     random, nodes = np.random.default_rng(1), names(count)
     leaves = leaves_of(nodes)
