@@ -253,6 +253,7 @@ def test_the_shared_directory_outlives_all_nodes(nodes_of: MakeNodes, tmp_path: 
         DamagedCheckpointError, match=rf"the block at byte {BLOCK_BYTES} .*restore the one before, of step 1"
     ):
         later.checkpointer("n1").restore(2)
+    assert later.checkpointer("n1").latest_intact() == 1
 
 
 def test_without_room_in_the_shared_directory_checkpoints_count_in_memory_and_that_is_said_once(
@@ -401,14 +402,14 @@ def _length(line: str) -> int:
 
 # A shard server whose memory file system is filled by somebody else whenever it prepares memory.
 FULL = """
-import errno, os, sys
+import errno, functools, os, sys
 from pathlib import Path
-from laggard.kvstore.checkpoints import memory, server
+from laggard.kvstore.checkpoints import server
 
 def allocate(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-memory.allocate = allocate
+server.ShardMemory = functools.partial(server.ShardMemory, allocate_slice=allocate)
 server.main(Path(sys.argv[1]))
 """
 
