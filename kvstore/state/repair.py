@@ -1,4 +1,4 @@
-"""Repairs the log of a state server: back to its last good commit, or to the last snapshot.
+"""Repairs the log of a state server: back to its last good commit, or to the last backup.
 
 Nothing is destroyed.  A directory with the good part of the log is made beside the damaged one; a server that starts on
 it and all values that are read from it prove that it is good; then the two are exchanged.
@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from laggard.kvstore.errors import CorruptValueError, DamagedLogError, ServerError, StateDirectoryError
 from laggard.kvstore.server.directory import DATA, IDENTITY, locked, unusable
-from laggard.kvstore.server.process import SNAPSHOT, StateServer
+from laggard.kvstore.server.process import BACKUP, StateServer
 from laggard.kvstore.state.commits import ACKNOWLEDGEMENT_EXPIRY_S
 from laggard.kvstore.state.log_scan import Commit, Scan, scan
 from laggard.kvstore.state.mapping import State
@@ -44,7 +44,7 @@ class Repair:
     damage: str | None  # what was wrong, and where; None if the log was whole
     lost_bytes: int  # length of what was left out of the log
     kept: Path | None  # folder that now holds the damaged log; None if nothing was changed
-    newer_snapshot_s: float | None  # Unix time of a snapshot that is newer than the last commit; None if there is none
+    newer_backup_s: float | None  # Unix time of a backup that is newer than the last commit; None if there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Found:
 def repair(
     directory: Path,
     *,
-    snapshot: bool = False,
+    backup: bool = False,
     tell: Callable[[str], None] = lambda _: None,
     lock_deadline_s: float = _LOCK_DEADLINE_S,
 ) -> Repair:
@@ -73,23 +73,23 @@ def repair(
         try:
             draft = Path(tempfile.mkdtemp(prefix="repair-", dir=directory))
             try:
-                return _repair(directory, draft, snapshot, tell)
+                return _repair(directory, draft, backup, tell)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
         except OSError as error:
             raise unusable(directory, error) from error
 
 
-def _repair(directory: Path, draft: Path, snapshot: bool, tell: Callable[[str], None]) -> Repair:
+def _repair(directory: Path, draft: Path, backup: bool, tell: Callable[[str], None]) -> Repair:
     shutil.copy(directory / IDENTITY, draft)
     job = json.loads((directory / IDENTITY).read_text(encoding="utf-8"))["job"]
-    snapshot_s = _snapshot_time_s(directory)
+    backup_s = _backup_time_s(directory)
     (draft / DATA).mkdir(mode=0o700)
-    if snapshot:
-        if snapshot_s is None:
-            raise StateDirectoryError(str(directory), "there is no snapshot in it; leave out --snapshot")
-        found = _Found((), None, f"it was replaced by the snapshot of {_clock(snapshot_s)}", _size(directory / DATA))
-        _copy(directory / SNAPSHOT, draft / DATA / f"{_NAME}.1.base.rdb")
+    if backup:
+        if backup_s is None:
+            raise StateDirectoryError(str(directory), "there is no backup in it; leave out --backup")
+        found = _Found((), None, f"it was replaced by the backup of {_clock(backup_s)}", _size(directory / DATA))
+        _copy(directory / BACKUP, draft / DATA / f"{_NAME}.1.base.rdb")
         files: Sequence[str] = [f"{_NAME}.1.base.rdb"]
     else:
         found = _good_part(directory / DATA, _arities(), tell)
@@ -100,7 +100,7 @@ def _repair(directory: Path, draft: Path, snapshot: bool, tell: Callable[[str], 
     try:
         server = StateServer.start(draft, job=job, deadline_s=_STUCK_S, on_loading=tell)
     except ServerError as error:
-        raise DamagedLogError(str(directory), _advice(directory, snapshot_s, snapshot), str(error)) from error
+        raise DamagedLogError(str(directory), _advice(directory, backup_s, backup), str(error)) from error
     with server, server.endpoint.connect() as client:
         state = State(client, server.endpoint, launch=0)
         keys = list(state)
@@ -110,7 +110,7 @@ def _repair(directory: Path, draft: Path, snapshot: bool, tell: Callable[[str], 
         kept = Path(tempfile.mkdtemp(prefix=time.strftime("damaged-%Y%m%d-%H%M%S-"), dir=directory))
         _exchange(directory, draft, kept)
     at_s = _time_of(found.last_commit)
-    newer_s = snapshot_s if snapshot_s and not snapshot and kept and (at_s is None or snapshot_s > at_s) else None
+    newer_s = backup_s if backup_s and not backup and kept and (at_s is None or backup_s > at_s) else None
     return Repair(len(keys), commits, at_s, damaged_values, found.damage, found.lost_bytes, kept, newer_s)
 
 
@@ -198,7 +198,7 @@ def _damaged(state: State, keys: Sequence[str], tell: Callable[[str], None]) -> 
 def _exchange(directory: Path, draft: Path, kept: Path) -> None:
     (directory / DATA).rename(kept / DATA)
     with suppress(FileNotFoundError):  # the next one of the job replaces it
-        os.link(directory / SNAPSHOT, kept / SNAPSHOT)
+        os.link(directory / BACKUP, kept / BACKUP)
     (draft / DATA).rename(directory / DATA)
 
 
@@ -213,16 +213,16 @@ def _copy(source: Path, target: Path, nbytes: int | None = None) -> None:
         os.fsync(new.fileno())
 
 
-def _snapshot_time_s(directory: Path) -> float | None:
+def _backup_time_s(directory: Path) -> float | None:
     with suppress(OSError):
-        return (directory / SNAPSHOT).stat().st_mtime
+        return (directory / BACKUP).stat().st_mtime
     return None
 
 
-def _advice(directory: Path, snapshot_s: float | None, tried: bool) -> str:
-    if snapshot_s is None or tried:
+def _advice(directory: Path, backup_s: float | None, tried: bool) -> str:
+    if backup_s is None or tried:
         return "no repair is possible: name another directory, or restore this one from a copy"
-    return f"go back to the snapshot of {_clock(snapshot_s)} with `laggard repair-state --snapshot {directory}`"
+    return f"go back to the backup of {_clock(backup_s)} with `laggard repair-state --backup {directory}`"
 
 
 def _time_of(commit: Commit | None) -> float | None:
