@@ -103,7 +103,7 @@ class Checkpointer:
         self._store = _store_of(state)
 
     def prepare(self, size_bytes: int) -> None:
-        """Have memory ready for this rank's first two shards, in the background.
+        """Have memory ready for this rank's first shard, in the background.
 
         A save that finds memory ready blocks the program for a plain copy, the first one otherwise for several times
         as long.  For later saves, and after `restore`, it is prepared without this.
@@ -315,8 +315,8 @@ class Checkpointer:
         store.forget([] if replaced is None else [ShardRecord.of_value(replaced).id])
 
     def _have_ready(self, store: ShardStore, size_bytes: int) -> None:
-        """Have memory ready for this rank's next shards; those kept, the one being saved and the next take turns."""
-        store.prepare(self._key(0).owner, size_bytes, self._keep + 2)
+        """Have memory ready for this rank's next shard."""
+        store.prepare(self._key(0).owner, size_bytes)
 
     def _write(self, key: ShardKey, store: ShardStore, planned: Plan) -> ShardRecord:
         """Write a shard; if there is no room, wait for that of earlier ones whose copies are under way."""
