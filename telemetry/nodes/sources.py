@@ -89,7 +89,7 @@ class NodesSource:
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
         """Answer one sub-query; nodes that do not answer in time are listed as missing."""
-        hosts = sorted({*self._asker.recent_hosts(), *self._expected()})
+        hosts = sorted({*self._asker.hosts(), *self._expected()})
         if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
             return Found(evaluate(query, span, self._rollups.downsampled(query, span).series, downsampled=True))
         replies = self._ask(query, span, hosts, meanwhile)
@@ -159,7 +159,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             return history.samples.room()
         case "ping":
             dropped = history.samples.size().dropped
-            return {"asked_s": question["asked_s"], "clock_s": time.time(), "dropped": dropped}
+            return {"clock_s": time.time(), "dropped": dropped}
         case unknown:
             raise ValueError(f"unknown question {unknown!r}")
 
