@@ -162,7 +162,7 @@ class JobOptions:
     detect: Watched | None = option(
         None,
         "slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
-        "(laggard.section); sections: only these; slow-link: time bursts between nodes, to find slow NICs and cables. "
+        "(laggard.section); sections: only these; slow-link: time transfers between nodes, for slow NICs and cables. "
         "With --resilient, relaunch without their nodes.",
     )
     detect_interval_s: float = option(

@@ -71,7 +71,7 @@ _FINDINGS: Mapping[FindingKind, str] = {
     "memory in use": "its memory is in use by others: {number:.1f} of {total:.1f} GB are free",
     "kernel line": "its kernel says {of!r}",
     "no reading": "its devices give no reading",
-    "slow": "{fault}",
+    "slow": "{slow}",
 }
 
 
@@ -187,7 +187,7 @@ def _whereabouts(doing: Doing, place: str) -> str:
 def findings(found: Sequence[Finding]) -> str:
     """Return what speaks against a node."""
     return "; ".join(
-        _FINDINGS[each.kind].format(of=each.of, number=each.number, total=each.total, fault=each.fault)
+        _FINDINGS[each.kind].format(of=each.of, number=each.number, total=each.total, fault=each.fault, slow=each.slow)
         for each in found
     )
 

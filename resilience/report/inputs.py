@@ -114,7 +114,7 @@ def _own_names(store: History, drawn: Collection[str]) -> list[str]:
 def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
     """Return a metric's sort key: the main probe, then probes with a verdict, then other probes, then the rest."""
     _, _, part = metric.partition(PROBE_SEPARATOR)
-    has_verdict = any(verdict.probe == part for verdict in timeline.verdicts)
+    has_verdict = any(verdict.of.evidence.probe == part for verdict in timeline.verdicts)
     return "probe" not in metric, part != "", not has_verdict, metric
 
 

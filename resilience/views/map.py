@@ -189,7 +189,7 @@ def description(device: DeviceState, by: Colouring) -> str:
     if device.peer_ratio is not None:
         parts.append(against_peers(device.peer_ratio))
     if device.verdict is not None:
-        parts.append(f"found slow ({device.verdict.severity})")
+        parts.append(f"found slow ({device.verdict.of.severity})")
     if device.role not in _USED:
         parts.append(device.role)
     return f"{device.name}: {', '.join(parts)}"

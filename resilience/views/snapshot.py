@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,7 +117,7 @@ class Readings:
     # Newest values of the program's own metrics, by name
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: Sequence[str] = ()  # nodes that did not answer
-    # Newest times of the bursts of the current launch, in seconds, by sender and receiver
+    # Newest times of the transfers of the current launch, in seconds, by sender and receiver
     links: Mapping[Link, float] = field(default_factory=dict)
     leaves: Mapping[str, str] = field(default_factory=dict)  # the leaf switch of each node, as far as it is known
 
@@ -164,10 +164,10 @@ class Snapshot:
             "telemetry": {"level": self.level, "port": self.port if self.level else None},
             "launches": [_launch_fields(launch) for launch in timeline.launches],
             "effective_time": self._times_fields(),
-            "verdicts": [_fields(verdict) for verdict in timeline.verdicts],
+            "verdicts": list(map(_verdict_fields, timeline.verdicts)),
             "failures": [_failure_fields(failure) for failure in timeline.failures],
             "nodes": [_fields(node, verdicts="findings") for node in self.nodes],
-            "devices": [_fields(device, peer_ratio="against_peers", verdict="finding") for device in self.devices],
+            "devices": list(map(_device_fields, self.devices)),
             "metrics": [_fields(metric) for metric in self.metrics],
             "missing_nodes": list(self.missing),
         }
@@ -208,7 +208,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
             roles[host],
             len(timeline.devices.get(host, ())),
             _named(NODE_READINGS, readings.nodes.get(host, {})),
-            sum(verdict.host == host and not verdict.is_over for verdict in timeline.verdicts),
+            sum(verdict.of.host == host and not verdict.is_over for verdict in timeline.verdicts),
         )
         for host in hosts
     )
@@ -241,7 +241,7 @@ def _roles(timeline: Timeline) -> dict[str, Role]:
 def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:
     newest: dict[DeviceId, RecordedVerdict] = {}
     for verdict in timeline.verdicts:
-        newest[verdict.host, verdict.gpu or ""] = verdict
+        newest[verdict.of.host, verdict.of.gpu or ""] = verdict
         if verdict.is_over:
             newest = {device: each for device, each in newest.items() if not verdict.is_about(*device)}
     return newest
@@ -280,6 +280,20 @@ def _launch_fields(launch: Launch) -> dict[str, Any]:
     fields = _fields(launch, excluded="left_out")
     del fields["progress"]  # what follows from it is in the effective time
     return fields | {"why": decision_wording.reason(launch.why)}
+
+
+def _verdict_fields(verdict: RecordedVerdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    of = verdict.of
+    words = {"evidence": str(of.evidence), "cause": str(of.cause) if of.cause.is_known else ""}
+    against = {"time_s": verdict.time_s, "host": of.host, "gpu": of.gpu, "slowdown": plain(of.slowdown)}
+    return {**against, "severity": of.severity, **words, "action": of.action, "probe": of.evidence.probe}
+
+
+def _device_fields(device: DeviceState) -> dict[str, Any]:
+    fields = _fields(replace(device, verdict=None), peer_ratio="against_peers", verdict="finding")
+    return fields | {"finding": _verdict_fields(device.verdict)}
 
 
 def _failure_fields(failure: RecordedFailure) -> dict[str, Any]:

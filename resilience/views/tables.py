@@ -189,8 +189,8 @@ def device_details(device: DeviceState, snapshot: Snapshot, width: int, height: 
         recent = device.probe_history_s[-sparks:]
         low, high = spark_scale(recent)
         table.add_row("recent probe times", f"{_spark(recent, low, high)}  {1000 * low:.2f} to {1000 * high:.2f} ms")
-    against_node = [verdict for verdict in snapshot.timeline.verdicts if verdict.host == device.host][-height:]
-    verdicts = [verdict for verdict in against_node if verdict.gpu in {None, device.gpu}]
+    against_node = [verdict for verdict in snapshot.timeline.verdicts if verdict.of.host == device.host][-height:]
+    verdicts = [verdict for verdict in against_node if verdict.is_about(device.host, device.gpu)]
     for verdict in verdicts:
         table.add_row("verdict", Text(_sentence(verdict, snapshot), "red"))
     if not verdicts:
@@ -227,22 +227,22 @@ def _line_style(line: LogLine) -> str:
 
 def _sentence(verdict: RecordedVerdict, snapshot: Snapshot) -> str:
     at = clock(verdict.time_s - snapshot.timeline.began_s)
-    return f"{at} {verdict.severity}: {verdict.evidence}{wording.likely_cause(verdict.cause)}"
+    return f"{at} {verdict.of.severity}: {verdict.of.evidence}{wording.likely_cause(verdict.of.cause)}"
 
 
 def _verdict(device: DeviceState) -> Text:
     if device.role == "excluded":
-        return Text("excluded" + (f", {device.verdict.severity}" if device.verdict else ""), "red")
+        return Text("excluded" + (f", {device.verdict.of.severity}" if device.verdict else ""), "red")
     if device.verdict is None:
         return Text("in reserve" if device.role == "reserve" else "", "dim")
-    return Text(device.verdict.severity, "bold magenta" if device.verdict.severity == "suspect" else "bold red")
+    return Text(device.verdict.of.severity, "bold magenta" if device.verdict.of.severity == "suspect" else "bold red")
 
 
 def _badness(device: DeviceState) -> float:
     """Return the rank in the order of the worst: devices in use by severity, then excluded ones, then the reserve."""
     if device.role in {"excluded", "reserve"}:
         return -1.0 if device.role == "excluded" else -2.0
-    return float(_SEVERITY.get(device.verdict.severity, 1)) if device.verdict else 0.0
+    return float(_SEVERITY.get(device.verdict.of.severity, 1)) if device.verdict else 0.0
 
 
 def _least_first(value: float | None) -> tuple[object, ...]:

@@ -27,7 +27,8 @@ def linked(n_nodes: int, *, leaves: int = 0, n_partners: int = 8, accused: bool 
         for step in range(1, min(n_partners, n_nodes - 1) + 1)
     }
     snapshot = snapshot_of()
-    verdict = replace(snapshot.timeline.verdicts[-1], host=SLOW, gpu=None)
+    last = snapshot.timeline.verdicts[-1]
+    verdict = replace(last, of=replace(last.of, host=SLOW, gpu=None))
     timeline = replace(snapshot.timeline, verdicts=(verdict,) if accused else ())
     below = {name: f"leaf{at % leaves}" for at, name in enumerate(names)} if leaves else {}
     return replace(snapshot, timeline=timeline, links=links, leaves=below)

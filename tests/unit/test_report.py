@@ -165,7 +165,7 @@ def test_a_dump_alone_has_launches_and_verdicts(tmp_path: Path) -> None:
     assert [launch.nodes for launch in inputs.timeline.launches] == [("node1", "node2"), ("node1", "node3")]
     assert inputs.timeline.launches[0].excluded == ("node2",)
     (verdict,) = inputs.timeline.verdicts
-    assert (verdict.target, verdict.severity, verdict.evidence) == ("node2 gpu 0", "slow", evidence)
+    assert (verdict.target, verdict.of.severity, str(verdict.of.evidence)) == ("node2 gpu 0", "slow", evidence)
     assert math.isnan(costs_of(inputs.timeline, inputs.probes[0]).saved_s)
     assert "35 % slower" in write_report(inputs, tmp_path).read_text()
 

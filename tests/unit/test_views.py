@@ -76,7 +76,9 @@ def test_a_device_that_is_well_again_is_not_shown_as_slow() -> None:
     before = snapshot_of()
     accused = {(device.host, device.gpu) for device in before.devices if device.verdict is not None}
     last = before.timeline.verdicts[-1]
-    well = [replace(last, host=host, gpu=gpu, severity="well again") for host, gpu in sorted(accused)]
+    well = [
+        replace(last, of=replace(last.of, host=host, gpu=gpu, severity="well again")) for host, gpu in sorted(accused)
+    ]
     timeline = replace(before.timeline, verdicts=(*before.timeline.verdicts, *well))
     after = compose(timeline, Readings(), T0 + 400, level=3, port=4242)
     assert accused
