@@ -11,10 +11,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.record import wording
+from laggard.resilience.record.account import fill_with_launches
 from laggard.resilience.record.timeline import LogLine, RecordedVerdict
-from laggard.resilience.text import abbreviated, clock, duration
+from laggard.resilience.text import clock
 from laggard.resilience.views.snapshot import DEVICE_READINGS, DeviceState, NodeState, Role, Snapshot, UserMetric
 from laggard.telemetry.link_matrix import natural
 
@@ -140,21 +140,7 @@ def metric_table(metrics: Sequence[UserMetric], level: int) -> RenderableType:
 
 def launch_table(snapshot: Snapshot) -> Table:
     """Return a table of the launches so far."""
-    timeline = snapshot.timeline
-    table = _table()
-    for name in ("launch", "nodes", "began", "ran", "gap before", "ended because"):
-        table.add_column(name, justify="left" if name in {"nodes", "ended because"} else "right")
-    for launch in timeline.launches:
-        end_s = snapshot.taken_s if math.isnan(launch.ended_s) else launch.ended_s
-        table.add_row(
-            str(launch.number),
-            abbreviated(launch.nodes),
-            clock(launch.began_s - timeline.began_s),
-            duration(end_s - launch.began_s),
-            duration(sum(launch.gap_s.values())) if launch.gap_s else "",
-            Text(decision_wording.reason(launch.why) if launch.why else "still running"),
-        )
-    return table
+    return fill_with_launches(_table(), snapshot.timeline.launches, snapshot.timeline.began_s, snapshot.taken_s)
 
 
 def device_details(device: DeviceState, snapshot: Snapshot) -> RenderableType:
