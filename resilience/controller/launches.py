@@ -151,10 +151,10 @@ class Launches:
         """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
         if self._first_progress_s is None and self.program is not None and self.made_progress():
             self._first_progress_s = self._clock.now_s()
-        gap = self._account.launches[-1].gap if self._account.launches else None
-        if gap is None or self._first_progress_s is None:
+        gap_s = self._account.launches[-1].gap_s if self._account.launches else None
+        if not gap_s or self._first_progress_s is None:
             return None
-        return gap.total_s + self._first_progress_s - self._began_s
+        return sum(gap_s.values()) + self._first_progress_s - self._began_s
 
     def made_progress(self) -> bool:
         """Return whether the current launch has committed to State or reported a step beyond those before it."""

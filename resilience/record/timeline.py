@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from typing import Literal, TypeVar, cast
 
 from laggard.collectors.causes import UNKNOWN, Cause
@@ -152,12 +150,6 @@ class Timeline:
             if matches and self.launch_at(verdict.time_s) == launch:
                 return verdict
         return None
-
-
-@lru_cache(maxsize=1 << 16)
-def natural(name: str) -> tuple[object, ...]:
-    """Return a sort key that puts ``node2`` before ``node10``."""
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name))
 
 
 def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:

@@ -14,9 +14,9 @@ from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.record import wording
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
-from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline, natural
+from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline
 from laggard.resilience.text import printable
-from laggard.telemetry.link_matrix import Link
+from laggard.telemetry.link_matrix import Link, natural
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,14 +24,26 @@ if TYPE_CHECKING:
 
 Role = Literal["primary", "head-only", "in use", "reserve", "excluded", "waiting"]
 
-DEVICE_READINGS: Mapping[str, str] = {
-    "DeviceUtilization": "utilization_percent",
-    "DevicePowerUsage": "power_w",
-    "DeviceTemperature": "temperature_c",
-    "DeviceSmClock": "clock_mhz",
-    "DeviceMemoryUtilization": "memory_percent",
-}
-"""Metrics of telemetry level 3, and their names in a snapshot."""
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """A metric of telemetry level 3, and what it is called."""
+
+    metric: str
+    name: str  # in a snapshot
+    label: str  # in words
+    unit: str
+    heading: str  # of its column
+    least_width: int = 0  # how many columns a terminal needs for this one
+
+
+DEVICE_READINGS = (
+    DeviceReading("DeviceUtilization", "utilization_percent", "utilisation", "%", "util %"),
+    DeviceReading("DevicePowerUsage", "power_w", "power", "W", "power W", 76),
+    DeviceReading("DeviceTemperature", "temperature_c", "temperature", "°C", "°C"),
+    DeviceReading("DeviceSmClock", "clock_mhz", "clock", "MHz", "MHz", 76),
+    DeviceReading("DeviceMemoryUtilization", "memory_percent", "memory", "%", "memory %", 110),
+)
 NODE_READINGS: Mapping[str, str] = {
     "load_average": "load_average",
     "cpu_percent": "cpu_percent",
@@ -52,15 +64,15 @@ class DeviceState:
     role
         Role of its node.
     readings
-        Newest values by the names of ``DEVICE_READINGS``.
+        Newest values by the names of `DEVICE_READINGS`.
     probe_s
         Newest probe time, in seconds.
     peer_ratio
         The newest probe time over the median of the devices of its model in use: 1.2 is 20 % slower.
     verdict
         The newest verdict against it, or against its whole node.
-    probe_history_s, utilization_history
-        Recent readings, oldest first.
+    probe_history_s
+        Recent probe times, oldest first.
     """
 
     host: str
@@ -72,7 +84,6 @@ class DeviceState:
     peer_ratio: float | None = None
     verdict: RecordedVerdict | None = None
     probe_history_s: tuple[float, ...] = ()
-    utilization_history: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -112,8 +123,6 @@ class Readings:
     # Recent probe times of each device, in seconds, oldest first
     probes: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
     models: Mapping[DeviceId, str] = field(default_factory=dict)  # model of each device
-    # Recent utilization of each device, in percent, oldest first
-    utilization: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
     # Newest values of the program's own metrics, by name
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: Sequence[str] = ()  # nodes that did not answer
@@ -192,12 +201,11 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
             gpu,
             printable(readings.models.get((host, gpu), "")),
             roles[host],
-            _named(DEVICE_READINGS, readings.devices.get((host, gpu), {})),
+            _named({each.metric: each.name for each in DEVICE_READINGS}, readings.devices.get((host, gpu), {})),
             _last(readings.probes.get((host, gpu), ())),
             ratios.get((host, gpu)),
             verdicts.get((host, gpu)) or verdicts.get((host, "")),
             tuple(readings.probes.get((host, gpu), ())),
-            tuple(readings.utilization.get((host, gpu), ())),
         )
         for host in hosts
         for gpu in sorted(timeline.devices.get(host, ()), key=natural)
