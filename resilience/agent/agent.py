@@ -167,7 +167,7 @@ class Agent:
                     self._send(report())
 
     def _on_sigterm(self, *_: object) -> None:
-        """End, but with copies of the program not at once: Slurm ends everything at one moment, and they may save."""
+        """End, but with ranks of the program not at once: Slurm ends everything at one moment, and they may save."""
         if not self._tasks.has_any_of_a_launch:
             sys.exit(EXIT_TERMINATED)
         self._due.append(ToldToEnd)  # the signal has also ended the selector's wait

@@ -115,7 +115,7 @@ def change(of: Change) -> str:
 
 def failure(of: Failure) -> str:
     """Return a failure in one sentence."""
-    subject = f"{of.name if of.rank is None else f'rank {of.rank}'} on {of.host}"
+    subject = f"{'a Ray worker' if of.is_worker else rank_name(of.rank)} on {of.host}"
     kind = "" if of.kind == "unknown" else f" ({of.kind}: {of.cause})"
     if of.quote:
         return f"{subject} {_how_it_ended(of)}: {of.quote}{kind}"

@@ -166,7 +166,7 @@ class Judge:
         self._newest_launch = max(launch, self._newest_launch)
 
     def program_starts(self, process: Process) -> None:
-        """Check a copy that has been started just now."""
+        """Check a rank that has been started just now."""
         launch, node = process.environment[LAUNCH], process.environment[NODE]
         for other in self._job.of_the_program():
             if other is not process and other.environment[LAUNCH] == launch and other.environment.get(NODE) == node:
