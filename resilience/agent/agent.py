@@ -43,7 +43,7 @@ from laggard.resilience.agent.processes import (
 from laggard.resilience.agent.ray import RayProcess
 from laggard.resilience.agent.tasks import Tasks
 from laggard.resilience.agent.warm import WarmProcess
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Inbox, Report, encode
 from laggard.resilience.wire.node import Crashed, Ping, Pong, SetUp, ToldToEnd
@@ -103,7 +103,7 @@ class Agent:
         answers: Answers,
         lease_s: float = LEASE_S,
         others_s: float = 0.0,
-        n_nodes: int = Pace().n_nodes,
+        n_nodes: int = HeartbeatTiming().n_nodes,
         checks: CheckSettings | None = None,
     ) -> None:
         self._sending = threading.Lock()
@@ -236,16 +236,16 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def _run_dialling() -> None:
-    from laggard.resilience.agent.dialling import Dialled, read_invitation  # most agents of one machine need no TLS
+    from laggard.resilience.agent.dialling import Dialled, read_join_token  # most agents of one machine need no TLS
 
-    invitation = read_invitation(sys.stdin.fileno())
-    if not invitation.agent:
-        invitation = invitation.of_node(own_name())
-    controller = Dialled(invitation, sys.stdin.fileno())
+    token = read_join_token(sys.stdin.fileno())
+    if not token.agent:
+        token = token.of_node(own_name())
+    controller = Dialled(token, sys.stdin.fileno())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
-            n_nodes = invitation.n_nodes
-            Agent(commands, controller.answers, Pace(n_nodes).lease_s, OTHERS_S, n_nodes).run()
+            n_nodes = token.n_nodes
+            Agent(commands, controller.answers, HeartbeatTiming(n_nodes).lease_s, OTHERS_S, n_nodes).run()
     finally:
         controller.finish()
 

@@ -21,14 +21,14 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.reasons import NodeWord, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.nodes.second_path import Counts
+from laggard.resilience.nodes.out_of_band import Counts
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.node import SetUp
 
@@ -61,7 +61,8 @@ class NodeFiles:
 class Cluster:
     """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication."""
 
-    heartbeat_timeout_s: float = Pace().timeout_s  # how long an agent may be silent before its node counts as lost
+    # How long an agent may be silent before its node counts as lost
+    heartbeat_timeout_s: float = HeartbeatTiming().timeout_s
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
         self._allocation = allocation  # the nodes, and how to start a process on each
@@ -71,8 +72,8 @@ class Cluster:
         self._primary = allocation.nodes[0]
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup  # files and variables for every node
-        self._pace = Pace(len(allocation.nodes))
-        self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._pace.timeout_s)
+        self._timing = HeartbeatTiming(len(allocation.nodes))
+        self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._timing.timeout_s)
         self._awake_clock = AwakeClock()
         self._counts: Counts | None = None
         self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
@@ -80,7 +81,7 @@ class Cluster:
 
     def confirm_by(self, endpoint: Endpoint) -> None:
         """Have silence confirmed by the counts of the agents in a state server before a node is lost."""
-        self._counts = Counts(endpoint, self._awake_clock.now_s, self._pace.look_after_s)
+        self._counts = Counts(endpoint, self._awake_clock.now_s, self._timing.look_after_s)
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
         """Return the variables by which a process on a node finds its cluster, its job and its devices."""
@@ -214,7 +215,7 @@ class Cluster:
         node = Node(record, agent, self._changed, self._awake_clock.now_s)
         node.checks.first = self._first_checks.get(record.hostname)
         directory, environment = str(self._node_directory(record)), self.environment(record)
-        node.set_up(SetUp(directory, self._files(record), environment, self._pace.n_nodes))
+        node.set_up(SetUp(directory, self._files(record), environment, self._timing.n_nodes))
         node.checks.ping()
         return node
 
@@ -277,10 +278,10 @@ class Cluster:
         return sum(node.tasks.leftovers_ended or 0 for node in nodes)
 
     def _is_lost(self, node: Node) -> bool:
-        timeout_s = self.heartbeat_timeout_s if node.agent.has_started else self._pace.first_heartbeat_s
+        timeout_s = self.heartbeat_timeout_s if node.agent.has_started else self._timing.first_heartbeat_s
         if (node.tasks.stuck or node.told_to_end) and node.record != self._primary:
             return True
-        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._pace.longest_s)
+        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._timing.longest_s)
 
     def _silence(self, node: Node) -> Silence:
         silent_s = self._awake_clock.now_s() - node.agent.last_heard_s

@@ -46,7 +46,7 @@ class Node:
         self.agent.start_reading()
 
     def set_up(self, command: SetUp) -> None:
-        """Have the agent write the node's private files, and use an environment and the pace of so many nodes."""
+        """Have the agent write the node's private files, and use an environment and the timing of so many nodes."""
         self._directory = command.directory
         self.agent.send(command)
 

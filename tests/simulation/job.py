@@ -34,7 +34,7 @@ from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
-from laggard.resilience.decision.pace import LEASE_S
+from laggard.resilience.decision.heartbeat_timing import LEASE_S
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.nodes import program as program_module
 from laggard.resilience.nodes import ranks as ranks_module
