@@ -44,6 +44,7 @@ from laggard.resilience.agent.ray import RayProcess
 from laggard.resilience.agent.tasks import Tasks
 from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
+from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Inbox, Report, encode
 from laggard.resilience.wire.node import Crashed, Ping, Pong, SetUp, ToldToEnd
@@ -210,10 +211,10 @@ class Agent:
             return launch.isdigit() and int(launch) < command.below
 
         try:
-            n_ended, stuck = end_descendants(is_leftover, deadline_s=FORCED_STOP_S), ""
+            ended = LeftoversEnded(end_descendants(is_leftover, deadline_s=FORCED_STOP_S))
         except ProcessesStillRunningError as error:
-            n_ended, stuck = 0, str(error)
-        self._send(LeftoversEnded(n_ended, stuck))
+            ended = LeftoversEnded(0, StuckProcesses(error.deadline_s, tuple(error.pids), tuple(error.states)))
+        self._send(ended)
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -40,7 +40,8 @@ from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
-from laggard.resilience.nodes.cluster import HELD, Cluster, NodeFiles
+from laggard.resilience.nodes import wording as node_wording
+from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
 from laggard.resilience.nodes.ranks import Printer, Ranks
 from laggard.resilience.record.account import Account
@@ -348,7 +349,7 @@ class Launches:
         return end_descendants(is_leftover, deadline_s=END_DEADLINE_S)
 
     def _report_held(self, error: ProcessesStillRunningError) -> None:
-        self._account.tell("notice", f"{error}; {HELD}", "bold yellow")
+        self._account.tell("notice", node_wording.held(str(error)), "bold yellow")
 
     def _report_leftovers(self, n_ended: int) -> None:
         if n_ended:
