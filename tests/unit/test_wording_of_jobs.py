@@ -120,7 +120,7 @@ def course_of(schedule: Schedule) -> tuple[object, list[str]]:
     return (outcome.failure, outcome.exit_code, outcome.events, course), outcome.trace
 
 
-FAILURE = Failure("node3", 5, 7, 1, 1, T0 + 500, 190.0, "KeyError: 'x'", "an error", "program", "once", "1", "the copy")
+FAILURE = Failure("node3", 5, 7, 1, 1, T0 + 500, 190.0, "KeyError: 'x'", "an error", "program", "once", "1")
 HANG = ProgramHung(
     61.0, Silent("node3", 5), Standstill((Standing("stuck", "load (data.py:4)", 1, "node3", 5),)), "node3"
 )
