@@ -216,7 +216,7 @@ def small(raw: redis.Redis, state: State, count: int, times: Times) -> None:
         clock(times, "State transaction", state_transaction)
         clock(times, "State, reading transaction", state_reading)
         clock(times, "read", lambda: state["n"])
-        clock(times, "encode", lambda: zlib.crc32(encode("log", data).snapshot().joined()))
+        clock(times, "encode", lambda: zlib.crc32(encode("log", data).detached().joined()))
     for command, spent in cast("Any", raw.info("commandstats")).items():
         if command in {"cmdstat_evalsha", "cmdstat_exec"}:
             times[command].append(spent["usec_per_call"] / 1e6)

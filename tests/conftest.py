@@ -147,3 +147,14 @@ def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = folder / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
     return folder
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    """A file system in memory of 4 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", folder], capture_output=True).returncode:
+        pytest.skip("this needs the right to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)

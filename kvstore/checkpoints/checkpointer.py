@@ -8,6 +8,7 @@ of different launches never form one checkpoint, since two launches may reach a 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -41,6 +42,8 @@ from laggard.kvstore.values.decoding import Value
 
 ShardStore: TypeAlias = NodeStore | FolderStore
 """Where shards go that are no values of State."""
+
+_log = logging.getLogger(__name__)
 
 # Smaller shards are values of State, which survives more and needs nothing else.
 SMALL_BYTES = 1 << 20
@@ -100,7 +103,7 @@ class Checkpointer:
         self._store = _store_of(state)
 
     def prepare(self, size_bytes: int) -> None:
-        """Have memory ready for this rank's first two shards, in the background.
+        """Have memory ready for this rank's first shard, in the background.
 
         A save that finds memory ready blocks the program for a plain copy, the first one otherwise for several times
         as long.  For later saves, and after `restore`, it is prepared without this.
@@ -156,6 +159,21 @@ class Checkpointer:
         if before is not None and any(found.step == before for found in self._newest_first()):
             complete = itertools.islice(itertools.dropwhile(lambda found: found.step != before, complete), 1, None)
         return next((found.step for found in complete), None)
+
+    def latest_intact(self) -> int | None:
+        """Return the newest step whose shards can all be read; log a warning for each checkpoint that is damaged.
+
+        It reads whole checkpoints, so call it on one rank and pass the result to the others.
+        """
+        for found in self._newest_first():
+            try:
+                for rank in range(found.ranks):
+                    self._read(found, rank)
+            except DamagedCheckpointError as error:
+                _log.warning("%s", error)
+            else:
+                return found.step
+        return None
 
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.
@@ -297,8 +315,8 @@ class Checkpointer:
         store.forget([] if replaced is None else [ShardRecord.of_value(replaced).id])
 
     def _have_ready(self, store: ShardStore, size_bytes: int) -> None:
-        """Have memory ready for this rank's next shards; those kept, the one being saved and the next take turns."""
-        store.prepare(self._key(0).owner, size_bytes, self._keep + 2)
+        """Have memory ready for this rank's next shard."""
+        store.prepare(self._key(0).owner, size_bytes)
 
     def _write(self, key: ShardKey, store: ShardStore, planned: Plan) -> ShardRecord:
         """Write a shard; if there is no room, wait for that of earlier ones whose copies are under way."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laggard.kvstore.checkpoints.wire import receive_with_file, send
@@ -43,20 +42,9 @@ def connect(path: Path, ask_for_server: Callable[[], None] | None = None) -> soc
         time.sleep(_POLL_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Memory that a program will need, as `ShardMemory.prepare` takes it."""
-
-    owner: str
-    size_bytes: int
-    ahead: int
-    n_files: int
-
-
-def ask_ahead(path: Path, wanted: Wanted) -> tuple[int, int] | None:
-    """Have a file prepared, by way of a connection of its own, so that a save does not wait for it."""
+def ask_ahead(path: Path, owner: str, size_bytes: int) -> tuple[int, int] | None:
+    """Return number and descriptor of a file for a shard to come; by way of a connection that no save waits for."""
     with connect(path) as connection:
-        connection.settimeout(deadline_s(wanted.size_bytes))
-        send(connection, {"do": "prepare", **asdict(wanted)})
+        send(connection, {"do": "prepare", "owner": owner, "size": size_bytes})
         answer, descriptor = receive_with_file(connection)
         return None if descriptor is None else (int(answer["file"]), descriptor)

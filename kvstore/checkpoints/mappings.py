@@ -1,111 +1,139 @@
 """Memory of the node that a program has mapped to write its shards to: what it has written before, and the next one.
 
 To copy into memory that is mapped takes a third of the time of a write to the same file, and a tenth of that to fresh
-memory.  So a thread has the next shard's memory mapped before the program saves it.
+memory.  So a thread has the next shard's memory cleared and mapped before the program saves it.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.checkpoints.connecting import Wanted
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, Plan
 from laggard.kvstore.checkpoints.populate import SLICE_BYTES, populate
 from laggard.kvstore.errors import KVStoreError
 
 # A save takes this share of the processors, and several ranks of a node save at once.
 _PROCESSORS_PER_THREAD = 4
-# For how many shards of an owner to have memory: that of the second is made before copies of the first take processors.
-N_AHEAD = 2
-_MAX_THREADS = 4
+_MAX_THREADS = 4  # more are no faster: docs/benchmarks/checkpoints.md
 _PIECE_BYTES = 32 << 20
+# Of the thread that clears memory, as `nice` counts: ranks and copies come first.
+_LOW_PRIORITY = 10
 _log = logging.getLogger("laggard.kvstore")
+
+
+@dataclass(slots=True)
+class _Mapped:
+    """A file that is mapped."""
+
+    mapping: mmap.mmap
+    ready_bytes: int = 0  # how much of it has memory; to touch the rest ends a process if there is none left
 
 
 class Mappings:
     """What a process has mapped to write to it, by the files' numbers. From any thread."""
 
-    def __init__(self, prepare: Callable[[Wanted], tuple[int, int] | None]) -> None:
-        # Called in a thread: has a file ready, and returns its number and a descriptor, to be closed; None if there is
-        # no memory for it, or none is needed
+    def __init__(
+        self, prepare: Callable[[str, int], tuple[int, int] | None], tell: Callable[[int, OSError], None]
+    ) -> None:
+        # Called in a thread with an owner and a size: returns the number of its next file and a descriptor, to be
+        # closed; None if there is no room for it
         self._prepare = prepare
-        self._mapped: dict[int, mmap.mmap] = {}
-        self._given_up: list[mmap.mmap] = []
+        self._tell = tell  # called once in that thread, when there is no memory for a size
+        self._has_told = False
+        self._mapped: dict[int, _Mapped] = {}
+        self._given_up: list[_Mapped] = []
         self._lock = threading.RLock()  # a signal handler may save too
-        self._wanted: dict[tuple[int, str], Wanted] = {}
+        self._wanted: dict[str, int] = {}  # sizes by owner
         self._thread: threading.Thread | None = None
 
-    def find(self, number: int) -> mmap.mmap | None:
-        """Return what is mapped of a file."""
+    def ready_bytes(self) -> dict[int, int]:
+        """Return how much is ready of each file, by number."""
         with self._lock:
-            return self._mapped.get(number)
+            return {number: each.ready_bytes for number, each in self._mapped.items()}
+
+    def write(self, plan: Plan, number: int, descriptor: int, reserved_bytes: int) -> None:
+        """Copy a shard into a file, and have it mapped from then on."""
+        with self._lock:
+            mapped = self._mapped.get(number)
+        write_parts(plan, descriptor, *((None, 0) if mapped is None else (mapped.mapping, mapped.ready_bytes)))
+        mapped = self._map(number, descriptor, reserved_bytes)
+        mapped.ready_bytes = max(mapped.ready_bytes, plan.size_bytes)
 
     def keep_only(self, numbers: Iterable[int]) -> None:
         """Give all others up. The thread unmaps them: their memory may be free only then, which takes its time."""
         kept = set(numbers)
         with self._lock:
-            self._given_up += [mapping for number, mapping in self._mapped.items() if number not in kept]
-            self._mapped = {number: mapping for number, mapping in self._mapped.items() if number in kept}
+            self._given_up += [mapped for number, mapped in self._mapped.items() if number not in kept]
+            self._mapped = {number: mapped for number, mapped in self._mapped.items() if number in kept}
 
-    def add(self, number: int, descriptor: int, size_bytes: int) -> mmap.mmap:
-        """Map a file, in place of what was mapped of it."""
-        mapping = mmap.mmap(descriptor, size_bytes)
+    def want(self, owner: str, size_bytes: int) -> None:
+        """Have memory for an owner's next shard, which will be about as large, cleared and mapped in the background."""
         with self._lock:
-            self._mapped[number] = mapping
-        return mapping
-
-    def want(self, owner: str, size_bytes: int, n_files: int) -> None:
-        """Have memory for the next two shards of an owner mapped, in the background; the next ones of all come first.
-
-        Parameters
-        ----------
-        owner, size_bytes
-            Whose, and about how large they will be.
-        n_files
-            How many files the owner uses in turn; as long as it has fewer, the second one is new.
-        """
-        with self._lock:
-            for ahead in range(N_AHEAD):
-                self._wanted[ahead, owner] = Wanted(owner, size_bytes, ahead, n_files)
+            self._wanted[owner] = size_bytes
             if self._thread is not None and self._thread.is_alive():  # it is not, in a forked process
                 return
             self._thread = threading.Thread(target=self._map_ahead, name="laggard memory", daemon=True)
             self._thread.start()
 
     def _map_ahead(self) -> None:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _LOW_PRIORITY))
         while True:
             with self._lock:
                 if not self._wanted:
                     self._thread = None
                     return
-                wanted = self._wanted.pop(min(self._wanted))
+                owner = next(iter(self._wanted))
+                size_bytes = self._wanted.pop(owner)
                 given_up, self._given_up = self._given_up, []
             del given_up
             try:
-                found = self._prepare(wanted)
-                if found is not None:
-                    self._map(*found)
+                while (found := self._prepare(owner, size_bytes)) and not self._is_populated(*found):
+                    pass  # another shard has got its memory, or one that has come back is spare in its place
             except (KVStoreError, OSError, ValueError) as error:  # a save goes into fresh memory
-                _log.debug("no memory is ready for the next checkpoint of %s: %s", wanted.owner, error)
+                _log.debug("no memory is ready for the next checkpoint of %s: %s", owner, error)
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM) and not self._has_told:
+                    self._has_told = True
+                    self._tell(size_bytes, error)
 
-    def _map(self, number: int, descriptor: int) -> None:
+    def _is_populated(self, number: int, descriptor: int) -> bool:
+        """Have the memory of a file; return False if the file has been closed meanwhile."""
         try:
             size_bytes = os.fstat(descriptor).st_size
-            mapping = self.find(number)
-            if mapping is None or len(mapping) < size_bytes:
-                mapping = self.add(number, descriptor, size_bytes)
+            if size_bytes == 0:
+                return False
+            mapped = self._map(number, descriptor, size_bytes)
+            for at in range(mapped.ready_bytes // SLICE_BYTES * SLICE_BYTES, size_bytes, SLICE_BYTES):
+                end = min(at + SLICE_BYTES, size_bytes)
+                try:
+                    populate(descriptor, mapped.mapping, at, end)
+                except OSError:
+                    if os.fstat(descriptor).st_size < size_bytes:
+                        return False
+                    raise
+                mapped.ready_bytes = max(mapped.ready_bytes, end)
         finally:
             os.close(descriptor)
-        for at in range(0, size_bytes, SLICE_BYTES):
-            populate(mapping, at, min(at + SLICE_BYTES, size_bytes))
+        return True
+
+    def _map(self, number: int, descriptor: int, size_bytes: int) -> _Mapped:
+        """Return a file, mapped to this size at least."""
+        with self._lock:
+            mapped = self._mapped.get(number)
+            if mapped is None or len(mapped.mapping) < size_bytes:
+                ready_bytes = 0 if mapped is None else mapped.ready_bytes
+                mapped = self._mapped[number] = _Mapped(mmap.mmap(descriptor, size_bytes), ready_bytes)
+            return mapped
 
 
 def write_parts(plan: Plan, descriptor: int, mapping: mmap.mmap | None, ready_bytes: int) -> None:

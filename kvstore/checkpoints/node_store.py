@@ -17,7 +17,7 @@ from pathlib import Path
 from laggard.kvstore.checkpoints.connecting import ANSWER_DEADLINE_S, ask_ahead, connect, deadline_s
 from laggard.kvstore.checkpoints.layout import Plan
 from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord
-from laggard.kvstore.checkpoints.mappings import Mappings, write_parts
+from laggard.kvstore.checkpoints.mappings import Mappings
 from laggard.kvstore.checkpoints.settings import SOCKET, NodeShards, Registry
 from laggard.kvstore.checkpoints.shard import PartialSource, Shard, WholeSource, verify_whole
 from laggard.kvstore.checkpoints.stores import Unreadable, read_from_folder
@@ -27,6 +27,7 @@ from laggard.kvstore.control import Control
 from laggard.kvstore.errors import (
     DamagedCheckpointError,
     FencedError,
+    KVStoreError,
     NestedSaveError,
     ShardMemoryError,
     ShardServerError,
@@ -61,7 +62,9 @@ class NodeStore:
         self._directory = None if settings.directory is None else Path(settings.directory)
         self.has_directory = self._directory is not None
         self._connection: socket.socket | None = None
-        self._mappings = Mappings(functools.partial(ask_ahead, self._socket_path))
+        self._mappings = Mappings(
+            functools.partial(ask_ahead, self._socket_path), functools.partial(_tell, control, settings.host)
+        )
         self._taken: dict[str, int] = {}
         self._lock = threading.Lock()
         self._holder: int | None = None
@@ -86,10 +89,7 @@ class NodeStore:
                 raise self._silent(error) from error
             number = int(answer["file"])
             try:
-                mapping = self._mappings.find(number)
-                write_parts(plan, descriptor, mapping, int(answer["ready"]))
-                if mapping is None or len(mapping) < plan.size_bytes:
-                    self._mappings.add(number, descriptor, int(answer["reserved"]))
+                self._mappings.write(plan, number, descriptor, int(answer["reserved"]))
             except OSError as error:  # the file system in memory has filled up
                 self._close()
                 raise ShardMemoryError(self._settings.host, plan.size_bytes, 0, 0, "file system") from error
@@ -111,9 +111,9 @@ class NodeStore:
             except OSError as error:
                 raise self._silent(error) from error
 
-    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
-        """Have the memory of the owner's next shards ready, in the background."""
-        self._mappings.want(owner, size_bytes, n_files)
+    def prepare(self, owner: str, size_bytes: int) -> None:
+        """Have the memory of the owner's next shard ready, in the background."""
+        self._mappings.want(owner, size_bytes)
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:
         """Map a shard that this node has; fetch one that another node has, whole or by blocks; or read its file."""
@@ -256,6 +256,13 @@ class _Blocks:
             return self.store.fetch(self.key, self.record, self.holders, start, stop)
         except (Unreadable, OSError) as error:
             raise DamagedCheckpointError(self.key.checkpoint.step, str(error), None) from error
+
+
+def _tell(control: Control, host: str, size_bytes: int, error: OSError) -> None:
+    size = f"{size_bytes >> 20} MiB"
+    notice = f"{host} has no memory ready for a checkpoint of {size}: {error.strerror}; saves take longer"
+    with suppress(KVStoreError):
+        control.ask("notices", [notice])
 
 
 def _question(key: ShardKey, record: ShardRecord, holders: list[str]) -> Message:

@@ -15,36 +15,21 @@ import numpy as np
 
 # How much at a time: a few milliseconds.
 SLICE_BYTES = 8 << 20
-_MADV_POPULATE_WRITE = 23  # Linux 5.14
-_FALLOC_FL_KEEP_SIZE = 1
+MADV_POPULATE_WRITE = 23  # of Linux 5.14, madvise(2); the mmap module does not know it
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
 
 
-def populate(mapping: mmap.mmap, start: int, stop: int) -> None:
-    """Have the memory of a range, and have it mapped. Other threads run meanwhile."""
+def populate(descriptor: int, mapping: mmap.mmap, start: int, stop: int, advice: int = MADV_POPULATE_WRITE) -> None:
+    """Have the memory of a range of a file, and have it mapped. Other threads run meanwhile."""
     # It is in huge pages where the file system allows that.
     with suppress(OSError):  # a kernel without them
         mapping.madvise(mmap.MADV_HUGEPAGE, start, stop - start)
     address = np.frombuffer(mapping, np.uint8).ctypes.data  # without the GIL, which mmap.madvise keeps
-    _call(_libc.madvise(address + start, stop - start, _MADV_POPULATE_WRITE))
-
-
-def allocate(descriptor: int, mapping: mmap.mmap, start: int, stop: int) -> None:
-    """Have the memory of a range of a file, on old kernels without clearing it."""
-    try:
-        populate(mapping, start, stop)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        # The file keeps its size, if somebody has shortened it meanwhile.
-        _call(_libc.fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, start, stop - start))
-
-
-def _call(result: int) -> None:
-    if result:
+    if _libc.madvise(address + start, stop - start, advice):
         number = ctypes.get_errno()
-        if number == errno.EFAULT:
-            number = errno.ENOSPC
-        raise OSError(number, os.strerror(number))
+        if number == errno.EINVAL:  # an older kernel
+            os.posix_fallocate(descriptor, start, stop - start)
+        else:  # EFAULT stands for a write that would end the process
+            number = errno.ENOSPC if number == errno.EFAULT else number
+            raise OSError(number, os.strerror(number))

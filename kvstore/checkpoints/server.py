@@ -41,8 +41,6 @@ ROOM_DEADLINE_S = 1.0
 _POLL_S = 0.1
 _BACKLOG = 128
 _LONGEST_SUMS_BYTES = 64 << 20
-# Of a thread that prepares memory: ranks and copies come first.
-_LOW_PRIORITY = 10
 
 
 class ShardServer:
@@ -64,7 +62,6 @@ class ShardServer:
         self._context = tls_context(folder, ssl.Purpose.CLIENT_AUTH)
         self._peers_listener = socket.create_server((settings.address, 0), backlog=_BACKLOG)
         self._unproven = Unproven[socket.socket](shut_down)
-        self._has_told = False
 
     def start(self) -> None:
         """Listen, and have the others know."""
@@ -127,38 +124,24 @@ class ShardServer:
             send(connection, {"no_room": why})
             return
         taken[file.number] = file
-        answer = {"file": file.number, "reserved": file.reserved_bytes, "ready": file.ready_bytes}
+        answer = {"file": file.number, "reserved": file.reserved_bytes}
         send(connection, answer | {"files": self._memory.numbers()}, file=file.descriptor)
 
     def _prepare(self, connection: socket.socket, message: Message) -> None:
-        """Have memory ready for one of a program's next shards; it asks on a connection for nothing else."""
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), _LOW_PRIORITY))
-        size_bytes = int(message["size_bytes"])
-        ahead, n_files = int(message["ahead"]), int(message["n_files"])
+        """Give a program a file whose memory it wants to have ready for its next shard."""
         try:
-            found = self._memory.prepare(size_bytes, str(message["owner"]), ahead, n_files)
+            found = self._memory.prepare(int(message["size"]), str(message["owner"]))
         except (OSError, NoRoom) as error:
-            why = "no file can be opened" if isinstance(error, NoRoom) else error.strerror
-            self._tell_once(
-                f"{self._settings.host} has no memory ready for a checkpoint of {size_bytes >> 20} MiB: {why}; "
-                "saves take longer"
-            )
+            _log.warning("no file can be opened: %s", error)
             found = None
         if found is None:
             send(connection, {})
             return
-        file, descriptor = found
+        number, descriptor = found
         try:
-            send(connection, {"file": file.number}, file=descriptor)
+            send(connection, {"file": number}, file=descriptor)
         finally:
             os.close(descriptor)
-
-    def _tell_once(self, notice: str) -> None:
-        _log.warning("%s", notice)
-        if not self._has_told:
-            self._has_told = True
-            self._job.tell(notice)
 
     def _wait_for_room(self, size_bytes: int, owner: str) -> ShardFile:
         until_s = time.monotonic() + ROOM_DEADLINE_S
@@ -173,7 +156,6 @@ class ShardServer:
                 self._holdings.changed.wait(_POLL_S)
 
     def _commit(self, message: Message, file: ShardFile) -> None:
-        file.note_written()
         self._holdings.add(Held(ShardKey.of_record(message["key"]), str(message["id"]), file, is_own=True))
 
     def _get(self, connection: socket.socket, message: Message) -> None:
@@ -265,7 +247,6 @@ class ShardServer:
         except BaseException:
             self._memory.give_back(file)
             raise
-        file.note_written()
         held = Held(key, str(message["id"]), file, sums)
         try:
             recorded = self._holdings.add_copy(held)

@@ -20,14 +20,12 @@ def whole_grains(size_bytes: int) -> int:
 class ShardFile:
     """A file without a name."""
 
-    number: int  # tells it from all others, those of another server included
+    # Tells it from all others, those of another server included. What has memory under one number keeps it
+    number: int
     descriptor: int  # open for reading and writing
     owner: str  # who wrote it last, or is going to; whoever wrote a file may still have it mapped
-    size_bytes: int = 0  # size of the shard in it
+    size_bytes: int = 0  # size of the shard in it; 0: nobody has written to it yet
     reserved_bytes: int = 0  # size of the file
-    # How much of it, from its beginning, has memory; to touch the rest ends a process if there is none left
-    ready_bytes: int = 0
-    is_ahead: bool = False  # whether it is spare, and its owner has it mapped already for one of its next shards
     is_lent: bool = False  # whether a program may have it mapped to read it; then it is never written again
     readers: int = 0  # how many threads of this process are reading it
     is_over: bool = False  # whether it goes back as soon as they are done
@@ -43,16 +41,11 @@ class ShardFile:
             count = os.pwrite(self.descriptor, view, offset)
             offset, view = offset + count, view[count:]
 
-    def note_written(self) -> None:
-        """Note that the whole shard has been written."""
-        self.ready_bytes = max(self.ready_bytes, self.size_bytes)
-
     def resize(self, reserved_bytes: int) -> None:
         """Make it shorter or longer."""
         if reserved_bytes != self.reserved_bytes:
             os.ftruncate(self.descriptor, reserved_bytes)
         self.reserved_bytes = reserved_bytes
-        self.ready_bytes = min(self.ready_bytes, reserved_bytes)
 
     def close(self) -> None:
         """Free its memory, also if a program has it mapped to write to it, unless one may read it."""

@@ -40,7 +40,7 @@ class FolderStore:
     def commit(self, key: ShardKey, record: ShardRecord) -> None:
         """Do nothing: it is all there."""
 
-    def prepare(self, owner: str, size_bytes: int, n_files: int) -> None:
+    def prepare(self, owner: str, size_bytes: int) -> None:
         """Do nothing: a disk needs no preparation."""
 
     def read(self, key: ShardKey, record: ShardRecord, *, whole: bool) -> Shard:

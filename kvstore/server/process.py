@@ -40,7 +40,7 @@ from laggard.system.memory import memory_limit_bytes
 Fsync = Literal["always", "everysec", "no"]
 
 _LOG = "server.log"
-SNAPSHOT = "snapshot.rdb"
+BACKUP = "backup.rdb"
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _PORT_ATTEMPTS = 5
 # A killed process may still be blocked in a write to a network disk.
@@ -57,7 +57,7 @@ _CRASH_REPORT = "BUG REPORT START"
 _NO_MEMORY = "Out Of Memory allocating"
 
 # Of the size of State: the log goes on growing, too.
-_SNAPSHOT_ROOM = 3
+_BACKUP_ROOM = 3
 # Beyond this share of the memory a write is refused, before the kernel ends the server or something else on the node.
 _MEMORY_SHARE = 0.75
 # Below 256 MB the file is not rewritten: compacting one that holds a single checkpoint would write that twice.
@@ -69,7 +69,7 @@ requirepass {password}
 daemonize no
 dir .
 save ""
-dbfilename {snapshot}
+dbfilename {backup}
 stop-writes-on-bgsave-error no
 appendonly yes
 appendfsync {fsync}
@@ -241,16 +241,13 @@ class StateServer:
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
 
-    def snapshot(self) -> bool:
-        """Have the server write a snapshot in the background, if anything has changed since the last one."""
+    def backup(self) -> bool:
+        """Have the server write a backup in the background, if anything has changed since the last one."""
         # It replaces the last one when it is complete. Nothing happens if the disk has no room for it.
         with self.endpoint.connect(timeout_s=_LOADING_ANSWER_S) as client:
             used_bytes = int(client.info("memory")["used_memory"])
             free_bytes = shutil.disk_usage(self.directory).free
-            if (
-                free_bytes < _SNAPSHOT_ROOM * used_bytes
-                or not client.info("persistence")["rdb_changes_since_last_save"]
-            ):
+            if free_bytes < _BACKUP_ROOM * used_bytes or not client.info("persistence")["rdb_changes_since_last_save"]:
                 return False
             client.bgsave(schedule=True)
             return True
@@ -286,7 +283,7 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
         listen=listen,
         password=endpoint.password,
         fsync=plan.fsync,
-        snapshot=SNAPSHOT,
+        backup=BACKUP,
         memory_bytes=int(_MEMORY_SHARE * memory_limit_bytes()),
     )
     try:

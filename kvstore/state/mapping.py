@@ -339,7 +339,7 @@ class Transaction(MutableMapping[str, Value]):
 
     def __setitem__(self, key: str, value: Value) -> None:
         write = _replacement(checked_key(key), value)
-        self._write(key, Write(write.name, [(tag, encoded.snapshot()) for tag, encoded in write.pieces]))
+        self._write(key, Write(write.name, [(tag, encoded.detached()) for tag, encoded in write.pieces]))
 
     def __delitem__(self, key: str) -> None:
         if key not in self:
@@ -371,7 +371,7 @@ class Transaction(MutableMapping[str, Value]):
         NotAListError
             If the key holds something else: immediately if this transaction wrote it, else at the commit.
         """
-        piece = (b"i", encode(checked_key(key), item).snapshot())
+        piece = (b"i", encode(checked_key(key), item).detached())
         write = self._writes.get(key)
         if write is not None and write.name in {"value", "increment"}:
             raise NotAListError(key)

@@ -1,4 +1,4 @@
-"""Repairs the log of a state server: back to its last good commit, or to the last snapshot.
+"""Repairs the log of a state server: back to its last good commit, or to the last backup.
 
 Nothing is destroyed.  A directory with the good part of the log is made beside the damaged one; a server that starts on
 it and all values that are read from it prove that it is good; then the two are exchanged.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +19,17 @@ from typing import Any, cast
 
 from laggard.kvstore.errors import CorruptValueError, DamagedLogError, ServerError, StateDirectoryError
 from laggard.kvstore.server.directory import DATA, IDENTITY, locked, unusable
-from laggard.kvstore.server.process import SNAPSHOT, StateServer
+from laggard.kvstore.server.process import BACKUP, StateServer
 from laggard.kvstore.state.commits import ACKNOWLEDGEMENT_EXPIRY_S
-from laggard.kvstore.state.log_scan import Commit, Scan, scan
+from laggard.kvstore.state.log_scan import scan
 from laggard.kvstore.state.mapping import State
 
-_NAME = "appendonly.aof"
-_MANIFEST = f"{_NAME}.manifest"
-_FILE = re.compile(r"appendonly\.aof\.(\d+)\.(base|incr)\.(rdb|aof)")
+# The server's list of its log's files, one a line: `file NAME seq NUMBER type b|h|i` (base, history, increment).
+_MANIFEST = "appendonly.aof.manifest"
+_BASE = "appendonly.aof.1.base.rdb"
 _LOCK_DEADLINE_S = 5.0
-_STUCK_S = 60.0
+_STUCK_S = 60.0  # for a server on a slow disk that gets no further with its log
+_TELL_INTERVAL_S = 15.0
 _LONG_BYTES = 1 << 28  # takes seconds to read
 
 
@@ -44,23 +44,22 @@ class Repair:
     damage: str | None  # what was wrong, and where; None if the log was whole
     lost_bytes: int  # length of what was left out of the log
     kept: Path | None  # folder that now holds the damaged log; None if nothing was changed
-    newer_snapshot_s: float | None  # Unix time of a snapshot that is newer than the last commit; None if there is none
+    newer_backup_s: float | None  # Unix time of a backup that is newer than the last commit; None if there is none
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The good part of a log: files to take whole, and how much of the one that is cut."""
+class _Good:
+    """What of a log has been taken over."""
 
-    files: tuple[tuple[str, int], ...]
-    last_commit: Commit | None
     damage: str | None
     lost_bytes: int
+    committed_at_s: float | None = None
 
 
 def repair(
     directory: Path,
     *,
-    snapshot: bool = False,
+    backup: bool = False,
     tell: Callable[[str], None] = lambda _: None,
     lock_deadline_s: float = _LOCK_DEADLINE_S,
 ) -> Repair:
@@ -71,103 +70,78 @@ def repair(
         raise StateDirectoryError(str(directory), f"there is no log of State in it (no {IDENTITY} or no {DATA}/)")
     with locked(directory, time.monotonic() + lock_deadline_s):
         try:
-            draft = Path(tempfile.mkdtemp(prefix="repair-", dir=directory))
-            try:
-                return _repair(directory, draft, snapshot, tell)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix="repair-", dir=directory) as draft:
+                return _repair(directory, Path(draft), backup, tell)
         except OSError as error:
             raise unusable(directory, error) from error
 
 
-def _repair(directory: Path, draft: Path, snapshot: bool, tell: Callable[[str], None]) -> Repair:
+def _repair(directory: Path, draft: Path, backup: bool, tell: Callable[[str], None]) -> Repair:
     shutil.copy(directory / IDENTITY, draft)
     job = json.loads((directory / IDENTITY).read_text(encoding="utf-8"))["job"]
-    snapshot_s = _snapshot_time_s(directory)
+    backup_s = (directory / BACKUP).stat().st_mtime if (directory / BACKUP).exists() else None
     (draft / DATA).mkdir(mode=0o700)
-    if snapshot:
-        if snapshot_s is None:
-            raise StateDirectoryError(str(directory), "there is no snapshot in it; leave out --snapshot")
-        found = _Found((), None, f"it was replaced by the snapshot of {_clock(snapshot_s)}", _size(directory / DATA))
-        _copy(directory / SNAPSHOT, draft / DATA / f"{_NAME}.1.base.rdb")
-        files: Sequence[str] = [f"{_NAME}.1.base.rdb"]
-    else:
-        found = _good_part(directory / DATA, _arities(), tell)
-        for name, nbytes in found.files:
-            _copy(directory / DATA / name, draft / DATA / name, nbytes)
-        files = [name for name, _ in found.files]
-    _write_manifest(draft / DATA, files)
     try:
+        good = (
+            _take_backup(directory, draft, backup_s)
+            if backup
+            else _take_good_part(directory / DATA, draft / DATA, tell)
+        )
         server = StateServer.start(draft, job=job, deadline_s=_STUCK_S, on_loading=tell)
-    except ServerError as error:
-        raise DamagedLogError(str(directory), _advice(directory, snapshot_s, snapshot), str(error)) from error
+    except (ServerError, ValueError) as error:
+        if isinstance(error, StateDirectoryError):
+            raise
+        raise DamagedLogError(str(directory), _advice(directory, backup_s, backup), str(error)) from error
     with server, server.endpoint.connect() as client:
         state = State(client, server.endpoint, launch=0)
         keys = list(state)
         commits, damaged_values = state.commits(), _damaged(state, keys, tell)
-    kept = None
-    if found.damage is not None:
+    kept = newer_s = None
+    if good.damage is not None:
         kept = Path(tempfile.mkdtemp(prefix=time.strftime("damaged-%Y%m%d-%H%M%S-"), dir=directory))
         _exchange(directory, draft, kept)
-    at_s = _time_of(found.last_commit)
-    newer_s = snapshot_s if snapshot_s and not snapshot and kept and (at_s is None or snapshot_s > at_s) else None
-    return Repair(len(keys), commits, at_s, damaged_values, found.damage, found.lost_bytes, kept, newer_s)
+        if backup_s and not backup and (good.committed_at_s is None or backup_s > good.committed_at_s):
+            newer_s = backup_s
+    return Repair(len(keys), commits, good.committed_at_s, damaged_values, good.damage, good.lost_bytes, kept, newer_s)
 
 
-def _good_part(data: Path, arities: Mapping[str, int], tell: Callable[[str], None]) -> _Found:
-    """Find what is good in a log: its files in order, up to the first damage."""
-    names, damage = _files(data)
-    good: list[tuple[str, int]] = []
-    last: Commit | None = None
-    lost_bytes = 0
-    for at, name in enumerate(names):
-        path = data / name
-        size = path.stat().st_size if path.exists() else 0
-        if name.endswith(".rdb"):  # it has a checksum, which the server looks at
-            good.append((name, size))
-            continue
-        if size >= _LONG_BYTES:
-            tell(f"reading {name}: {size / 1e9:.1f} GB")
-        with path.open("rb") as file:
-            result: Scan = scan(file, size, arities)
-        last = result.last_commit or last
-        good.append((name, result.good_bytes))
-        if result.damage is not None:
-            later = sum((data / other).stat().st_size for other in names[at + 1 :])
-            damage = f"{name} after byte {result.good_bytes}: {result.damage}"
-            lost_bytes = size - result.good_bytes + later
-            break
-    return _Found(tuple(good), last, damage, lost_bytes)
+def _take_backup(directory: Path, draft: Path, backup_s: float | None) -> _Good:
+    if backup_s is None:
+        raise StateDirectoryError(str(directory), "there is no backup in it; leave out --backup")
+    _copy(directory / BACKUP, draft / DATA / _BASE)
+    (draft / DATA / _MANIFEST).write_text(f"file {_BASE} seq 1 type b\n", encoding="ascii")
+    return _Good(f"it was replaced by the backup of {_clock(backup_s)}", _size(directory / DATA))
 
 
-def _files(data: Path) -> tuple[list[str], str | None]:
-    """Return the names of a log's files in order, and what is wrong with the list of them."""
-    there = {path.name for path in data.iterdir()}
-    with suppress(OSError, ValueError):
-        lines = (data / _MANIFEST).read_text(encoding="ascii").splitlines()
-        listed = [fields for line in lines if len(fields := line.split()) == 6 and fields[5] in {"b", "i"}]
-        if listed and all(fields[0] == "file" and _FILE.fullmatch(fields[1]) for fields in listed):
-            listed.sort(key=lambda fields: (fields[5] != "b", int(fields[3])))
-            names = [fields[1] for fields in listed]
-            present = [name for name in names if name in there]
-            missing = [name for name in names if name not in there]
-            if not missing:
-                return names, None
-            # What comes after a gap does not count.
-            return present[: names.index(missing[0])], f"{missing[0]} is missing"
-    numbered = sorted(
-        (match[2] != "base", int(match[1]), match[0]) for name in there if (match := _FILE.fullmatch(name))
-    )
-    bases = [entry for entry in numbered if not entry[0]]
-    return [name for _, _, name in [*bases[-1:], *numbered[len(bases) :]]], f"{_MANIFEST} cannot be read"
-
-
-def _write_manifest(data: Path, names: Sequence[str]) -> None:
-    lines = []
-    for name in names:
-        match = cast("re.Match[str]", _FILE.fullmatch(name))
-        lines.append(f"file {name} seq {match[1]} type {match[2][0]}\n")
-    (data / _MANIFEST).write_text("".join(lines), encoding="ascii")
+def _take_good_part(old: Path, new: Path, tell: Callable[[str], None]) -> _Good:
+    """Copy the files of a log in order, up to the first damage, and the list of them."""
+    arities, damage, forgotten_ms, good_bytes = _arities(), None, None, 0
+    listed = [line.split() for line in (old / _MANIFEST).read_text(encoding="ascii").splitlines()]
+    try:
+        files = sorted((kind != "b", int(number), name) for _, name, _, number, _, kind in listed if kind != "h")
+    except ValueError as error:
+        raise ValueError(f"{_MANIFEST} cannot be read") from error
+    with (new / _MANIFEST).open("w", encoding="ascii") as manifest:
+        for is_increment, number, name in files:
+            if not (old / name).exists():
+                damage = f"{name} is missing"
+                break
+            size_bytes = (old / name).stat().st_size
+            if is_increment:
+                if size_bytes >= _LONG_BYTES:
+                    tell(f"reading {name}: {size_bytes / 1e9:.1f} GB")
+                with (old / name).open("rb") as file:
+                    found = scan(file, arities)
+                size_bytes, forgotten_ms = found.good_bytes, found.forgotten_ms or forgotten_ms
+                damage = found.damage and f"{name} after byte {found.good_bytes}: {found.damage}"
+            _copy(old / name, new / name, size_bytes)
+            good_bytes += size_bytes
+            manifest.write(f"file {name} seq {number} type {'i' if is_increment else 'b'}\n")
+            if damage is not None:
+                break
+    committed_at_s = None if forgotten_ms is None else forgotten_ms / 1000 - ACKNOWLEDGEMENT_EXPIRY_S
+    lost_bytes = sum((old / name).stat().st_size for *_, name in files if (old / name).exists()) - good_bytes
+    return _Good(damage, lost_bytes, committed_at_s)
 
 
 def _arities() -> dict[str, int]:
@@ -183,14 +157,14 @@ def _arities() -> dict[str, int]:
 
 def _damaged(state: State, keys: Sequence[str], tell: Callable[[str], None]) -> tuple[str, ...]:
     damaged = []
-    next_s = time.monotonic() + 5
+    next_s = time.monotonic() + _TELL_INTERVAL_S
     for n, key in enumerate(keys):
         try:
             state[key]
         except (CorruptValueError, KeyError):  # or the key itself is damaged
             damaged.append(key)
         if time.monotonic() > next_s:
-            next_s += 15
+            next_s += _TELL_INTERVAL_S
             tell(f"checking values: {n / len(keys):.0%} of {len(keys)}")
     return tuple(damaged)
 
@@ -198,7 +172,7 @@ def _damaged(state: State, keys: Sequence[str], tell: Callable[[str], None]) -> 
 def _exchange(directory: Path, draft: Path, kept: Path) -> None:
     (directory / DATA).rename(kept / DATA)
     with suppress(FileNotFoundError):  # the next one of the job replaces it
-        os.link(directory / SNAPSHOT, kept / SNAPSHOT)
+        os.link(directory / BACKUP, kept / BACKUP)
     (draft / DATA).rename(directory / DATA)
 
 
@@ -213,22 +187,10 @@ def _copy(source: Path, target: Path, nbytes: int | None = None) -> None:
         os.fsync(new.fileno())
 
 
-def _snapshot_time_s(directory: Path) -> float | None:
-    with suppress(OSError):
-        return (directory / SNAPSHOT).stat().st_mtime
-    return None
-
-
-def _advice(directory: Path, snapshot_s: float | None, tried: bool) -> str:
-    if snapshot_s is None or tried:
+def _advice(directory: Path, backup_s: float | None, tried: bool) -> str:
+    if backup_s is None or tried:
         return "no repair is possible: name another directory, or restore this one from a copy"
-    return f"go back to the snapshot of {_clock(snapshot_s)} with `laggard repair-state --snapshot {directory}`"
-
-
-def _time_of(commit: Commit | None) -> float | None:
-    if commit is None or commit.forgotten_ms is None:
-        return None
-    return commit.forgotten_ms / 1000 - ACKNOWLEDGEMENT_EXPIRY_S
+    return f"go back to the backup of {_clock(backup_s)} with `laggard repair-state --backup {directory}`"
 
 
 def _clock(unix_s: float) -> str:

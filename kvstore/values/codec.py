@@ -58,7 +58,7 @@ class Encoded:
         """Return all parts as one copy."""
         return b"".join(self.parts)
 
-    def snapshot(self) -> Encoded:
+    def detached(self) -> Encoded:
         """Return a copy that later changes to the user's arrays do not affect."""
         return Encoded(tuple(bytes(part) for part in self.parts), self.nbytes)
 

@@ -13,13 +13,13 @@ from laggard.resilience.text import counted
 
 @click.command("repair-state", short_help="Repair the damaged log of a state directory.")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
-@click.option("--snapshot", is_flag=True, help="Go back to the last snapshot instead of the log's last good commit.")
-def repair_state(directory: Path, snapshot: bool) -> int:
+@click.option("--backup", is_flag=True, help="Go back to the last backup instead of the log's last good commit.")
+def repair_state(directory: Path, backup: bool) -> int:
     """Repair the log in DIRECTORY, the --state-dir of a job that has ended, to its last good commit."""
     # What comes after the first damage is left out, since later commits may build on what is lost. Nothing is
     # destroyed: the damaged log is moved to a folder beside the repaired one. Without damage, nothing is changed.
-    # A running job takes a snapshot of State once an hour. It is the way back if the log is damaged at its beginning.
-    done = repair(directory, snapshot=snapshot, tell=lambda text: click.echo(text, err=True))
+    # A running job takes a backup of State once an hour. It is the way back if the log is damaged at its beginning.
+    done = repair(directory, backup=backup, tell=lambda text: click.echo(text, err=True))
     for line in _lines(done, directory):
         click.echo(line)
     return 0
@@ -36,9 +36,9 @@ def _lines(done: Repair, directory: Path) -> list[str]:
         lines.append(f"damaged values, to be assigned again or deleted: {names}{more}")
     if done.kept is not None:
         lines.append(f"the damaged log is in {done.kept}; delete that folder when you no longer need it")
-    if done.newer_snapshot_s is not None:
+    if done.newer_backup_s is not None:
         lines.append(
-            f"a snapshot of {_clock(done.newer_snapshot_s)} is newer: `laggard repair-state --snapshot {directory}` "
+            f"a backup of {_clock(done.newer_backup_s)} is newer: `laggard repair-state --backup {directory}` "
             "goes there"
         )
     return lines

@@ -40,8 +40,8 @@ POLL_S = 0.05
 HANG_TIMEOUT_S = 6.0
 PING_INTERVAL_S = 1.0
 # Of State, beside the log. A job that ends sooner has less to lose.
-FIRST_SNAPSHOT_S = 600.0
-SNAPSHOT_INTERVAL_S = 3600.0
+FIRST_BACKUP_S = 600.0
+BACKUP_INTERVAL_S = 3600.0
 # Two deaths for want of memory within this time are not an accident either: the third would come as well.
 OOM_WINDOW_S = 3600.0
 # The kernel counts such a death some moments before we see it.
@@ -69,7 +69,7 @@ class StateSupervisor:
         on_loading: Callable[[str], None] = lambda _: None,
         hang_timeout_s: float = HANG_TIMEOUT_S,
         ping_interval_s: float = PING_INTERVAL_S,
-        first_snapshot_s: float = FIRST_SNAPSHOT_S,
+        first_backup_s: float = FIRST_BACKUP_S,
         kills: Callable[[], int] = oom_kills,
     ) -> None:
         self._hang_timeout_s = hang_timeout_s
@@ -92,7 +92,7 @@ class StateSupervisor:
         self._restarting = False
         self._oom_kills = deque([kills()], maxlen=OOM_LOOKS)
         self._oom_death_s = -math.inf
-        self._snapshot_at_s = time.monotonic() + first_snapshot_s
+        self._backup_at_s = time.monotonic() + first_backup_s
         self._awake_clock = AwakeClock()
         self._awake_clock.start()
         self._answered_s = 0.0  # by that clock
@@ -149,21 +149,21 @@ class StateSupervisor:
             server = self._server
             if server.answers(self._ping_interval_s):
                 self._answered_s = self._awake_clock.now_s()
-                self._take_snapshot(server)
+                self._take_backup(server)
             silent_s = self._awake_clock.now_s() - self._answered_s
             if silent_s > self._hang_timeout_s and server is self._server and server.alive():
                 self._say(f"the server did not answer for {silent_s:.0f} s: it is killed")
                 server.kill()
                 self._answered_s = self._awake_clock.now_s()
 
-    def _take_snapshot(self, server: StateServer) -> None:
-        if time.monotonic() < self._snapshot_at_s:
+    def _take_backup(self, server: StateServer) -> None:
+        if time.monotonic() < self._backup_at_s:
             return
-        self._snapshot_at_s = time.monotonic() + SNAPSHOT_INTERVAL_S
+        self._backup_at_s = time.monotonic() + BACKUP_INTERVAL_S
         try:
-            server.snapshot()
+            server.backup()
         except (redis.RedisError, OSError) as error:  # the next one may do
-            _log.warning("no snapshot of State: %s", error)
+            _log.warning("no backup of State: %s", error)
 
     def _is_stopping_after(self, wait_s: float) -> bool:
         with self.changed:

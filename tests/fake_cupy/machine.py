@@ -7,7 +7,7 @@ import importlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,6 @@ MODULES = (
     ".cuda",
     ".cuda.device",
     ".cuda.driver",
-    ".cuda.graph",
     ".cuda.memory",
     ".cuda.pinned_memory",
     ".cuda.runtime",
@@ -270,7 +269,6 @@ class Machine:
 
 
 _machine = Machine(())
-_CUBLAS = "laggard.collectors.probes.cublas_library.loaded_cublas"
 
 
 def the_machine() -> Machine:
@@ -295,12 +293,8 @@ def _installed(*boards: Board) -> Any:
 
 
 def _parts_of_laggard() -> dict[str, Any]:
-    """Return what stands in for the host's clock, since time is virtual, and for cuBLAS's library, by their names."""
-    library = importlib.import_module("tests.fake_cupy.cublas_library")
-    return {
-        "laggard.collectors.device.perf_counter": lambda: _machine.board().now_s,
-        _CUBLAS: library.FakeCublasLibrary,
-    }
+    """Return what stands in for the host's clock, since time is virtual, by its name."""
+    return {"laggard.collectors.device.perf_counter": lambda: _machine.board().now_s}
 
 
 @contextlib.contextmanager
@@ -311,17 +305,14 @@ def no_cupy() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def cupy_on(*boards: Board, cublas: Callable[[], Any] | None = None) -> Iterator[Any]:
-    """Do so within a block; ``cublas`` loads its library."""
+def cupy_on(*boards: Board) -> Iterator[Any]:
+    """Do so within a block."""
     global _machine
     before = _machine
     try:
         with mock.patch.dict(sys.modules), contextlib.ExitStack() as stack:
             cupy = _installed(*boards)
-            parts = _parts_of_laggard()
-            if cublas is not None:
-                parts[_CUBLAS] = cublas
-            for target, value in parts.items():
+            for target, value in _parts_of_laggard().items():
                 stack.enter_context(mock.patch(target, value))
             yield cupy
     finally:

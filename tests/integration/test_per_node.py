@@ -1,4 +1,4 @@
-"""Programs without Ray: a copy on every node, relaunched together. Real processes, no Ray anywhere."""
+"""Programs without Ray: on every node, relaunched together. Real processes, no Ray anywhere."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_a_copy_runs_on_every_active_node_with_its_rank_and_without_ray(start_jo
     assert_nothing_is_left(job)
 
 
-def test_a_lost_node_is_replaced_and_the_copies_are_relaunched_together(start_job: Start) -> None:
+def test_a_lost_node_is_replaced_and_the_ranks_are_relaunched_together(start_job: Start) -> None:
     job = counting(start_job)
-    copy = job.process_of("node2", "program.py")
-    agent = copy.parent()
+    rank = job.process_of("node2", "program.py")
+    agent = rank.parent()
     assert agent is not None
     agent.kill()
     assert job.finish() == 0, job.everything()

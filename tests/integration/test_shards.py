@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from laggard.kvstore.checkpoints import node_store
+from laggard.kvstore.checkpoints import mappings, node_store
 from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES
@@ -34,7 +35,6 @@ from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.controller.shard_servers import CheckpointOptions
 from laggard.system.certificates import Authority
-from tests.integration import shard_nodes
 from tests.integration.shard_nodes import ShardNodes
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -253,6 +253,7 @@ def test_the_shared_directory_outlives_all_nodes(nodes_of: MakeNodes, tmp_path: 
         DamagedCheckpointError, match=rf"the block at byte {BLOCK_BYTES} .*restore the one before, of step 1"
     ):
         later.checkpointer("n1").restore(2)
+    assert later.checkpointer("n1").latest_intact() == 1
 
 
 def test_without_room_in_the_shared_directory_checkpoints_count_in_memory_and_that_is_said_once(
@@ -332,10 +333,10 @@ def test_a_server_that_was_killed_is_replaced_under_the_program(nodes_of: MakeNo
 
 
 def _prepared(checkpoints: Checkpointer) -> list[int]:
-    """Return the sizes of what a program has mapped of the node's memory."""
+    """Return how much memory a program has ready in each file."""
     store = checkpoints._store
     assert isinstance(store, NodeStore)
-    return sorted(len(mapping) for mapping in store._mappings._mapped.values())
+    return sorted(store._mappings.ready_bytes().values())
 
 
 @pytest.mark.parametrize("n_announced", [0, N // 2, N, 2 * N])
@@ -345,7 +346,7 @@ def test_any_size_is_saved_whatever_was_announced(nodes_of: MakeNodes, n_announc
     checkpoints.prepare(8 * n_announced)
     nodes.start("n1")  # which a program that announces does not wait for
     if n_announced:
-        wait_until(lambda: _prepared(checkpoints) == 2 * [whole_grains(8 * n_announced)])
+        wait_until(lambda: _prepared(checkpoints) == [whole_grains(8 * n_announced)])
     for step in range(5):
         checkpoints.save(step, tree(step) | {"loss": 1 / (1 + step)})  # of another length each time
         assert checkpoints.wait(step, DEADLINE_S)
@@ -375,7 +376,7 @@ def test_after_a_relaunch_memory_is_ready_before_the_first_save(nodes_of: MakeNo
     nodes.begin()
     later = nodes.checkpointer("n2")  # which has no memory of its own yet
     assert is_tree(later.restore(1), 1)
-    wait_until(lambda: _prepared(later) == 2 * [whole_grains(8 * N)])
+    wait_until(lambda: _prepared(later) == [whole_grains(8 * N)])
 
 
 def test_a_server_that_is_killed_while_it_prepares_leaves_nothing(nodes_of: MakeNodes) -> None:
@@ -399,24 +400,13 @@ def _length(line: str) -> int:
     return stop - start
 
 
-# A shard server whose memory file system is filled by somebody else whenever it prepares memory.
-FULL = """
-import errno, os, sys
-from pathlib import Path
-from laggard.kvstore.checkpoints import memory, server
-
-def allocate(*_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-memory.allocate = allocate
-server.main(Path(sys.argv[1]))
-"""
-
-
 def test_memory_that_cannot_be_prepared_is_said_once_and_the_save_goes_into_fresh_memory(
     nodes_of: MakeNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_nodes, "COMMAND", (sys.executable, "-c", FULL))
+    def populate(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(mappings, "populate", populate)
     nodes = nodes_of(1)
     nodes.start()
     checkpoints = nodes.checkpointer("n1")
@@ -464,7 +454,7 @@ def test_a_signal_handler_that_saves_during_a_save_gets_an_error_and_no_deadlock
         checkpoints.save(2, tree(2))
 
     with monkeypatch.context() as patch:
-        patch.setattr(node_store, "write_parts", handle)
+        patch.setattr(mappings, "write_parts", handle)
         with pytest.raises(NestedSaveError, match="set a flag in the handler"):
             checkpoints.save(1, tree(1))
     checkpoints.save(3, tree(3))

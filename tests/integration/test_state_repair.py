@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import DamagedLogError, StateDirectoryError
-from laggard.kvstore.server.process import SNAPSHOT, StateServer
+from laggard.kvstore.server.process import BACKUP, StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.state.repair import repair
 from laggard.resilience.command.repair_state import repair_state
@@ -103,25 +103,25 @@ def test_values_that_do_not_match_their_checksums_are_named(directory: Path) -> 
     assert "damaged values, to be assigned again or deleted: 'array'" in outcome.output
 
 
-def test_a_lost_list_of_files_is_made_again(directory: Path) -> None:
+def test_a_log_without_its_list_of_files_needs_a_backup(directory: Path) -> None:
     (directory / "appendonlydir/appendonly.aof.manifest").write_bytes(bytes(88))
     with pytest.raises(DamagedLogError, match="repair-state"):
         StateServer.start(directory, job="a")
-    done = repair(directory)
-    assert (done.commits, done.damage) == (COMMITS, "appendonly.aof.manifest cannot be read")
-    StateServer.start(directory, job="a").stop()
+    with pytest.raises(DamagedLogError, match=r"no repair is possible: .*\nappendonly.aof.manifest cannot be read"):
+        repair(directory)
+    assert not list(directory.glob("damaged-*")) + list(directory.glob("repair-*"))
 
 
-def test_a_log_that_is_damaged_at_its_beginning_goes_back_to_the_snapshot(tmp_path: Path) -> None:
+def test_a_log_that_is_damaged_at_its_beginning_goes_back_to_the_backup(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     with StateServer.start(directory, job="a") as server, server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
         State(client, server.endpoint, 0).update({"a": 1, "b": b"x" * 1000})
     with (
-        StateSupervisor(directory, job="a", host="127.0.0.1", first_snapshot_s=0.0, ping_interval_s=0.05) as keeper,
+        StateSupervisor(directory, job="a", host="127.0.0.1", first_backup_s=0.0, ping_interval_s=0.05) as keeper,
         keeper.endpoint.connect() as client,
     ):
-        wait_until(lambda: (directory / SNAPSHOT).exists())
+        wait_until(lambda: (directory / BACKUP).exists())
         client.bgrewriteaof()
         wait_until(lambda: len(list((directory / "appendonlydir").glob("*.2.base.rdb"))) == 1)
         wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
@@ -130,31 +130,31 @@ def test_a_log_that_is_damaged_at_its_beginning_goes_back_to_the_snapshot(tmp_pa
     change(base, base.stat().st_size // 2, bytes(100))
     with pytest.raises(DamagedLogError, match="repair-state"):
         StateServer.start(directory, job="a")
-    with pytest.raises(DamagedLogError, match=f"`laggard repair-state --snapshot {directory}`"):
+    with pytest.raises(DamagedLogError, match=f"`laggard repair-state --backup {directory}`"):
         repair(directory)
-    outcome = CliRunner().invoke(repair_state, ["--snapshot", str(directory)], standalone_mode=False)
+    outcome = CliRunner().invoke(repair_state, ["--backup", str(directory)], standalone_mode=False)
     assert "State is as of commit 1: 2 keys" in outcome.output
     with StateServer.start(directory, job="a") as server, server.endpoint.connect() as client:
         assert State(client, server.endpoint, 0)["a"] == 1
     assert [path.name for path in directory.glob("damaged-*/appendonlydir/*.base.rdb")] == [base.name]
 
 
-def test_a_snapshot_that_is_newer_than_the_good_part_is_offered(directory: Path) -> None:
+def test_a_backup_that_is_newer_than_the_good_part_is_offered(directory: Path) -> None:
     with StateServer.start(directory, job="a") as server:
-        assert server.snapshot()
-        wait_until((directory / SNAPSHOT).exists)
+        assert server.backup()
+        wait_until((directory / BACKUP).exists)
     a_lost_sector(log_of(directory))
-    (directory / SNAPSHOT).touch()
+    (directory / BACKUP).touch()
     outcome = CliRunner().invoke(repair_state, [str(directory)], standalone_mode=False)
-    assert re.search(rf"a snapshot of .* is newer: `laggard repair-state --snapshot {directory}`", outcome.output)
-    done = repair(directory, snapshot=True)
+    assert re.search(rf"a backup of .* is newer: `laggard repair-state --backup {directory}`", outcome.output)
+    done = repair(directory, backup=True)
     assert done.commits == COMMITS
 
 
 def test_a_directory_in_use_or_without_state_is_refused(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(StateDirectoryError, match="there is no log of State in it"):
         repair(tmp_path)
-    with pytest.raises(StateDirectoryError, match="there is no snapshot in it"):
-        repair(directory, snapshot=True)
+    with pytest.raises(StateDirectoryError, match="there is no backup in it"):
+        repair(directory, backup=True)
     with StateServer.start(directory, job="a"), pytest.raises(StateDirectoryError, match="is using it"):
         repair(directory, lock_deadline_s=0.05)

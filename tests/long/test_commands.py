@@ -21,7 +21,7 @@ import pytest
 
 import laggard
 from laggard.kvstore.client.fence import begin_launch
-from laggard.kvstore.server.process import SNAPSHOT, StateServer
+from laggard.kvstore.server.process import BACKUP, StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
@@ -132,7 +132,7 @@ TRUE, RUN_TRUE = "laggard true", "laggard run --per-node true"
 REPORT_OF_A_FOLDER = f"laggard report {RECORD}"
 SRUN = shlex.join(Srun().command("node1", ["python3", "-m", "laggard.resilience.agent.agent"]))
 WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-token"
-REPAIR, TO_SNAPSHOT = "laggard repair-state damaged", "laggard repair-state --snapshot damaged"
+REPAIR, TO_BACKUP = "laggard repair-state damaged", "laggard repair-state --backup damaged"
 FILLED = {
     "laggard --per-node": ON_EVERY_NODE,
     "laggard --per-device": RESUME_JOBS["loop"],
@@ -145,7 +145,7 @@ FILLED = {
     "laggard grafana DIR --token-file /tmp/laggard-.../1/telemetry-token": WITH_TOKEN,
     "laggard repair-state": REPAIR,
     "laggard repair-state DIR": REPAIR,
-    "laggard repair-state --snapshot DIR": TO_SNAPSHOT,
+    "laggard repair-state --backup DIR": TO_BACKUP,
     "laggard replay": "laggard replay --port=5254 dumps",
     "laggard replay DIRECTORY": "laggard replay --port=5254 dumps",
     "laggard replay FOLDER": f"laggard replay --port=5254 {RECORD}",
@@ -157,7 +157,7 @@ FILLED = {
     "srun --overlap --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none": SRUN,
 }
 
-FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_SNAPSHOT, *REPLAYED}
+FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_BACKUP, *REPLAYED}
 
 # Why a command is not run: none of these is laggard's.
 NOT_HERE = {
@@ -356,12 +356,12 @@ def test_a_damaged_log_is_repaired_by_the_printed_command(folder: Path) -> None:
     with StateServer.start(folder / "damaged", job="job") as server, server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
         State(client, server.endpoint, 0)["kept"] = 1
-        assert server.snapshot()
-        wait_until((folder / "damaged" / SNAPSHOT).exists)
+        assert server.backup()
+        wait_until((folder / "damaged" / BACKUP).exists)
     with next((folder / "damaged").glob("appendonlydir/*.incr.aof")).open("ab") as log:
         log.write(bytes(512))
     assert "512 bytes are left out\nState is as of commit 1 of" in output_of(REPAIR)
-    assert "State is as of commit 1: 1 key" in output_of(TO_SNAPSHOT)
+    assert "State is as of commit 1: 1 key" in output_of(TO_BACKUP)
 
 
 def assert_serves(command: str, n_devices: int) -> None:

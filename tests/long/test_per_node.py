@@ -29,7 +29,7 @@ def test_a_copy_killed_by_a_signal_causes_a_relaunch_of_all_on_the_same_nodes(st
     job = counting(start_job)
     job.process_of("node2", "program.py").kill()
     assert job.finish() == 0, job.everything()
-    assert re.search("the copy on node2 was killed by SIGKILL after .*; strike 1 for node2", job.account)
+    assert re.search("the program on node2 was killed by SIGKILL after .*; strike 1 for node2", job.account)
     assert "[node1] launch 1 rank 0 of 2 on node1\n" in job.output
     assert "[node2] launch 1 rank 1 of 2 on node2\n" in job.output
     assert_nothing_is_left(job)
@@ -57,7 +57,7 @@ def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start,
     job = start_job(*PER_NODE, "--on-failure=end", program=program, directory=tmp_path)
     assert job.finish() == 7, job.everything()
     assert job.output == "[node1] saved\n"
-    assert "the copy on node2 exited with 7 after" in job.account
+    assert "the program on node2 exited with 7 after" in job.account
     assert_nothing_is_left(job)
 
 
@@ -76,7 +76,7 @@ def test_a_warning_gives_the_program_its_whole_grace_and_an_order_to_end_a_part(
 def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All copies fail within moments of each other, and the others say what they noticed."""
+    """All ranks fail within moments of each other, and the others say what they noticed."""
     program = """
         import os, signal, sys
 
@@ -91,7 +91,7 @@ def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     job = start_job(*PER_NODE, "--report-dir=reports", program=program, directory=tmp_path)
     assert job.finish() == 0, job.everything()
     failure = (
-        r"the copy on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
+        r"the program on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
         r"encountered \(hardware: uncorrectable memory error of a GPU\)"
     )
     assert re.search(f"{failure}; strike 1 for node2; on the same nodes", job.account), job.everything()

@@ -29,6 +29,7 @@ class Histories(RuleBasedStateMachine):
         self.to_spare = BOUND
         self.memory = ShardMemory(Path(self.folder.name), BOUND, lambda: self.to_spare)
         self.written: dict[ShardFile, bytes] = {}
+        self.with_memory: dict[int, int] = {}  # what a program knows of the files' memory, by number
         self.lent: list[tuple[int, int, bytes]] = []
 
     @rule(owner=owners, size=sizes, byte=st.binary(min_size=1, max_size=1))
@@ -41,20 +42,19 @@ class Histories(RuleBasedStateMachine):
             return
         assert file not in self.written
         file.write(0, byte * size)
-        file.note_written()
         self.written[file] = byte * size
+        self.with_memory[file.number] = max(size, self.with_memory.get(file.number, 0))
 
-    @rule(owner=owners, size=sizes, ahead=st.integers(0, 1), n_files=st.integers(2, 4))
-    def prepare(self, owner: str, size: int, ahead: int, n_files: int) -> None:
-        numbers = self.memory.numbers()
-        found = self.memory.prepare(size, owner, ahead, n_files)
+    @rule(owner=owners, size=sizes)
+    def prepare(self, owner: str, size: int) -> None:
+        found = self.memory.prepare(size, owner)
         if found is not None:
-            file, descriptor = found
-            in_turn = [each for each in self.memory._files if each.owner == owner and not each.is_lent]
-            assert ahead == 0 or file.number in numbers or len(in_turn) <= n_files
-            assert file.ready_bytes >= size
-            assert os.fstat(descriptor).st_blocks * 512 >= size
+            number, descriptor = found
+            assert number not in {file.number for file in self.written}
+            assert os.fstat(descriptor).st_size >= size
+            os.posix_fallocate(descriptor, 0, size)
             os.close(descriptor)
+            self.with_memory[number] = max(size, self.with_memory.get(number, 0))
 
     @precondition(lambda self: self.written)
     @rule(data=st.data())
@@ -92,7 +92,7 @@ class Histories(RuleBasedStateMachine):
         for file in files:
             held = os.fstat(file.descriptor)
             assert held.st_size == file.reserved_bytes
-            assert held.st_blocks * 512 >= file.ready_bytes
+            assert held.st_blocks * 512 >= self.with_memory.get(file.number, 0)
 
     def teardown(self) -> None:
         with ExitStack() as stack:

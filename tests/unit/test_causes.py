@@ -195,7 +195,7 @@ def test_a_broken_part_is_reported_before_a_hot_one_and_a_neighbour() -> None:
     assert str(cause_of(Symptoms(10, HEALTHY, everything.risen, foreign_pids=(1,)))).startswith("cooling")
 
 
-def test_what_has_risen_is_the_difference_of_counters_that_both_snapshots_have() -> None:
+def test_what_has_risen_is_the_difference_of_counters_that_both_readings_have() -> None:
     before = DeviceStatus(5.0, {"held_by_heat_ns": 100.0, "ecc_corrected": 3.0, "temperature_c": 50.0})
     after = DeviceStatus(
         7.0, {"held_by_heat_ns": 160.0, "pcie_replays": 9.0, "temperature_c": 70.0}, frozenset({9, 4, os.getpid()})

@@ -219,10 +219,10 @@ def test_a_list_that_contains_itself_is_refused() -> None:
 def test_a_contiguous_array_is_not_copied_by_encoding() -> None:
     array = np.zeros(1000)
     encoded = encode("key", array)
-    snapshot = encoded.snapshot()
+    detached = encoded.detached()
     array[:] = 1
     assert decode("key", encoded.parts)[0] == 1
-    assert decode("key", snapshot.parts)[0] == 0
+    assert decode("key", detached.parts)[0] == 0
 
 
 @pytest.mark.parametrize("limit_bytes", [1, 7, 1000, 100_000, 10_000_000])

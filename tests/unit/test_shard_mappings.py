@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 
 from laggard.kvstore.checkpoints import mappings as mappings_module
 from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER
-from laggard.kvstore.checkpoints.connecting import Wanted
 from laggard.kvstore.checkpoints.layout import Plan, plan
 from laggard.kvstore.checkpoints.mappings import Mappings, write_parts
+from laggard.kvstore.checkpoints.populate import populate
 from laggard.kvstore.checkpoints.shard_file import whole_grains
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -73,60 +74,81 @@ def test_what_has_no_memory_is_not_touched_through_the_mapping(descriptor: int) 
     assert os.pread(descriptor, planned.size_bytes, 0) == content_of(planned)
 
 
-def test_the_next_file_is_mapped_in_the_background(descriptor: int) -> None:
-    mappings = Mappings(lambda wanted: (7 + wanted.ahead, os.dup(descriptor)))
-    mappings.want("a", SIZE, 4)
-    wait_until(lambda: mappings.find(8) is not None)
-    assert mappings.find(7) is not None
+def no_notice(size_bytes: int, error: OSError) -> None:
+    raise AssertionError((size_bytes, error))
+
+
+def held_bytes(descriptor: int) -> int:
+    """Return how much memory a file has."""
+    return os.fstat(descriptor).st_blocks * 512
+
+
+def test_the_next_file_gets_its_memory_and_is_mapped_in_the_background(tmp_path: Path) -> None:
+    size = 20 * SIZE
+    descriptor = unnamed(tmp_path, size)
+    mappings = Mappings(lambda *_: (7, os.dup(descriptor)), no_notice)
+    mappings.want("a", size)
+    wait_until(lambda: mappings.ready_bytes() == {7: size})
+    assert held_bytes(descriptor) == size
+    os.ftruncate(descriptor, size + SIZE)
+    planned = plan([("a", os.urandom(size + 100))])
+    mappings.write(planned, 7, descriptor, size + SIZE)
+    assert os.pread(descriptor, planned.size_bytes, 0) == content_of(planned)
+    assert mappings.ready_bytes() == {7: planned.size_bytes}
     mappings.keep_only([8])
-    assert mappings.find(7) is None
-    assert mappings.find(8) is not None
-
-
-def test_the_next_shards_of_all_owners_come_before_the_ones_after_them() -> None:
-    goes_on = threading.Event()
-    asked = []
-
-    def prepare(wanted: Wanted) -> None:
-        asked.append(wanted)
-        assert goes_on.wait(DEADLINE_S)
-
-    mappings = Mappings(prepare)
-    for owner in "abc":
-        mappings.want(owner, SIZE, 4)
-    goes_on.set()
-    expected = [Wanted(owner, SIZE, ahead, 4) for ahead in (0, 1) for owner in "abc"]
-    wait_until(lambda: asked == expected)
+    assert mappings.ready_bytes() == {}
+    os.close(descriptor)
 
 
 def test_who_wants_again_meanwhile_gets_the_last_size_and_errors_end_nothing(descriptor: int) -> None:
     goes_on = threading.Event()
     asked = []
 
-    def prepare(wanted: Wanted) -> tuple[int, int] | None:
-        asked.append(wanted.size_bytes)
+    def prepare(owner: str, size_bytes: int) -> tuple[int, int] | None:
+        asked.append((owner, size_bytes))
         assert goes_on.wait(DEADLINE_S)
-        if wanted.size_bytes == 1:
+        if size_bytes == 1:
             raise ConnectionError("the server has ended")
-        return None if wanted.size_bytes == 3 else (5, os.dup(descriptor))
+        return None if size_bytes == 3 else (5, os.dup(descriptor))
 
-    mappings = Mappings(prepare)
-    mappings.want("a", 1, 4)
-    wait_until(lambda: asked == [1])
+    mappings = Mappings(prepare, no_notice)
+    mappings.want("a", 1)
+    wait_until(lambda: asked == [("a", 1)])
+    mappings.want("b", 3)
     for size_bytes in (2, 3, 4):
-        mappings.want("a", size_bytes, 4)
-    mappings.want("b", 3, 4)
+        mappings.want("a", size_bytes)
     goes_on.set()
-    wait_until(lambda: mappings.find(5) is not None)
-    wait_until(lambda: asked == [1, 4, 3, 4, 3])
+    wait_until(lambda: mappings.ready_bytes() == {5: SIZE})
+    assert asked == [("a", 1), ("b", 3), ("a", 4)]
 
 
-def test_a_file_that_is_shorter_meanwhile_ends_nothing(tmp_path: Path) -> None:
+def test_a_file_that_somebody_else_needs_meanwhile_is_asked_for_again(tmp_path: Path) -> None:
+    closed, whole = unnamed(tmp_path, SIZE), unnamed(tmp_path, SIZE)
+    os.ftruncate(closed, 0)
+    found = [(1, os.dup(closed)), (2, os.dup(whole))]
+    mappings = Mappings(lambda *_: found.pop(0), no_notice)
+    mappings.want("a", SIZE)
+    wait_until(lambda: mappings.ready_bytes() == {2: SIZE})
+    os.close(closed)
+    os.close(whole)
+
+
+def test_a_kernel_that_cannot_populate_allocates(tmp_path: Path) -> None:
     descriptor = unnamed(tmp_path, SIZE)
-    mappings = Mappings(lambda _: (1, os.dup(descriptor)))
-    mappings.want("a", SIZE, 4)
-    wait_until(lambda: mappings.find(1) is not None)
-    os.ftruncate(descriptor, 0)
-    mappings.want("a", SIZE, 4)  # it has no bytes to be mapped
-    wait_until(lambda: "laggard memory" not in {thread.name for thread in threading.enumerate()})
+    with mmap.mmap(descriptor, SIZE) as mapping:
+        mapping[0:3] = b"abc"
+        populate(descriptor, mapping, 0, SIZE, advice=9999)
+        assert mapping[0:3] == b"abc"
+    assert held_bytes(descriptor) == SIZE
+    os.close(descriptor)
+
+
+@pytest.mark.root("to mount a small file system")
+def test_a_full_file_system_ends_a_preparation_and_not_the_process(small_file_system: Path) -> None:
+    descriptor = unnamed(small_file_system, 8 * SIZE)
+    told: list[tuple[int, int | None]] = []
+    found = [(1, os.dup(descriptor))]
+    mappings = Mappings(lambda *_: found.pop(), lambda size_bytes, error: told.append((size_bytes, error.errno)))
+    mappings.want("a", 8 * SIZE)
+    wait_until(lambda: told == [(8 * SIZE, errno.ENOSPC)])
     os.close(descriptor)
