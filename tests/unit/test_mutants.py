@@ -48,14 +48,14 @@ def test_modules_with_input_or_output_are_left_out() -> None:
     modules = pure_modules()
 
     assert "resilience/allocation/slurm_text.py" in modules
-    assert "telemetry/query/merging.py" in modules
+    assert "telemetry/query/engine.py" in modules
     assert "kvstore/server/process.py" not in modules  # it starts a process
     assert "resilience/controller/returning.py" not in modules  # it waits
     assert "telemetry/store/tiers.py" in modules
 
 
 def test_the_tests_of_a_module_are_those_that_import_it_or_one_that_imports_it() -> None:
-    direct, indirect = files_testing("telemetry/query/merging.py")
+    direct, indirect = files_testing("telemetry/query/engine.py")
 
     assert "tests/unit/test_query_engine.py" in direct + indirect
     assert not {*direct} & {*indirect}
