@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,15 +55,19 @@ STEPS = """
 """
 
 
-def wait_for_readings(job: RunningJob, metric: str, count: int, launch: int = 0) -> None:
-    """Wait until there are so many samples of a metric more than when the launch had just begun."""
+def wait_for_readings(job: RunningJob, metric: str, each: int, launch: int = 0) -> None:
+    """Wait until each of the four ranks has so many samples of a metric more than when the launch had just begun."""
     job.wait_for(f"launch +{launch} on ")
     wait_until(lambda: any(True for _ in ranks(job, launch)), job.everything)
     endpoint = Endpoint.load(Path(next(ranks(job, launch)).environ()["LAGGARD_ENDPOINT_FILE"]))
     with endpoint.connect() as client:
         series = Series(client, endpoint, launch)
-        count += len(series.read(metric))
-        wait_until(lambda: len(series.read(metric)) >= count, job.everything)
+
+        def counts() -> Counter[str]:
+            return Counter(sample.tags["rank"] for _, sample in series.read(metric))
+
+        before = counts()
+        wait_until(lambda: all(counts()[rank] >= before[rank] + each for rank in "0123"), job.everything)
 
 
 def ranks(job: RunningJob, launch: int) -> Iterator[psutil.Process]:
@@ -76,7 +81,7 @@ def ranks(job: RunningJob, launch: int) -> Iterator[psutil.Process]:
 def test_a_rank_that_becomes_slow_in_a_section_is_named_and_its_node_replaced(start_job: Start, tmp_path: Path) -> None:
     options = ("--detect=sections", "--detect-interval=0.1", "--restart-cost=0")
     job = start_job(*THREE_NODES, *options, program=STEPS, directory=tmp_path)
-    wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE)
+    wait_for_readings(job, "section-time.forward", ROUNDS_BEFORE)
     (tmp_path / "slow").touch()
     assert job.finish() == 0, job.everything()
     job.wait_for(r"verdict +rank 3 on node2: \d\d(\.\d)? % slower than .*, in the section (forward|step)")

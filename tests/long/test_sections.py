@@ -15,7 +15,7 @@ Start = Callable[..., RunningJob]
 def test_a_rank_on_a_device_that_is_well_is_reported_and_not_restarted(start_job: Start, tmp_path: Path) -> None:
     options = ("--virtual-gpus=2", "--detect=slow-gpu", "--detect-interval=0.3", "--restart-cost=0")
     job = start_job(*THREE_NODES, *options, program=STEPS, directory=tmp_path)
-    wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE)
+    wait_for_readings(job, "section-time.forward", ROUNDS_BEFORE)
     (tmp_path / "slow").touch()
     job.wait_for(r"verdict +rank 3 on node2 gpu 1: .* no restart, since test kernels find its device well.* \(slow\)")
     assert "relaunch" not in job.account
@@ -33,7 +33,7 @@ def test_stages_with_unequal_work_are_compared_within_themselves_by_a_file(start
     assert stages != STEPS
     options = ("--detect=sections", "--groups=groups.yaml", "--detect-interval=0.2", "--restart-cost=0")
     job = start_job(*THREE_NODES, *options, program=stages, directory=tmp_path)
-    wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE)
+    wait_for_readings(job, "section-time.forward", ROUNDS_BEFORE)
     assert re.findall(r"rank \d on .* \((?:very )?slow\)", job.account) == []
     (tmp_path / "slow").touch()
     job.wait_for(r"verdict +rank 3 on node2: .* its (own past and |only )?.*peer.* \((very )?slow\)")
@@ -50,7 +50,7 @@ def test_a_rank_that_is_slow_wherever_it_runs_costs_one_node_and_not_all(start_j
     job = start_job(*THREE_NODES, *options, program=again, directory=tmp_path)
     for launch, nodes in enumerate(("node1, node2", "node1, node3")):
         job.wait_for(f"launch +{launch} on {nodes}")
-        wait_for_readings(job, "section-time.forward", 4 * ROUNDS_BEFORE, launch)
+        wait_for_readings(job, "section-time.forward", ROUNDS_BEFORE, launch)
         (tmp_path / f"slow{launch}").touch()
     job.wait_for(r"verdict +rank 3 on node3: .*; no restart, since it was slow on node2, too: its share .* \(slow\)")
     assert job.account.count("relaunch  without") == 1
