@@ -14,7 +14,9 @@ from scipy import integrate, special, stats
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
+from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.common_mode import CommonMode
+from laggard.detectors.statistics.cross_section import with_nodes
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.estimates import (
     RollingMean,
@@ -36,6 +38,7 @@ from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
 from laggard.detectors.statistics.shared_runs import SharedRuns
 from laggard.detectors.statistics.thresholds import Thresholds
+from laggard.detectors.verdict import Evidence, Severity, Verdict
 from tests.naive_detector import Group, age_class, factor_of, own_rates
 
 NAN, INF = math.nan, math.inf
@@ -722,6 +725,26 @@ def test_a_slow_quarter_does_not_hide_one_that_is_less_slow() -> None:
     spread = [0.98, 0.99, 0.99, 1.0, 1.0, 1.0, 1.01, 1.01, 1.02, 1.0, 1.0, 1.0]
 
     assert set(checked([*spread, 1.12, 1.6, 1.6, 1.6])) == {12, 13, 14, 15}
+
+
+@pytest.mark.parametrize(
+    ("of_device", "of_node", "kept"),
+    [
+        ("suspect", "suspect", "0"),
+        ("slow", "suspect", "0"),
+        ("suspect", "slow", None),
+        ("slow", "slow", None),  # of one of its devices alone
+    ],
+)
+def test_a_verdict_on_a_node_takes_the_place_of_those_on_its_devices_that_say_less(
+    of_device: Severity, of_node: Severity, kept: str | None
+) -> None:
+    def verdict(gpu: str | None, severity: Severity) -> Verdict:
+        return Verdict("n1", gpu, 1.3, severity, Evidence("n1", gpu, Slow(1.3, "peers", 3)))
+
+    other = Verdict("n2", "0", 1.3, "slow", Evidence("n2", "0", Slow(1.3, "peers", 3)))
+    found = with_nodes([verdict("0", of_device), other], [verdict(None, of_node)])
+    assert [(each.host, each.gpu) for each in found] == [("n1", kept), ("n2", "0")]
 
 
 # -- the common mode ---------------------------------------------------------------------------------------------------

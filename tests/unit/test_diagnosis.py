@@ -83,6 +83,17 @@ def test_wrong_results_and_silence_are_faults_whatever_the_readings_say() -> Non
     assert diagnoses["node1", "2"].condition == "ok"
 
 
+def test_twice_as_much_slower_than_before_as_is_suspect_is_still_suspect_and_more_is_slow() -> None:
+    """The devices' repeats scatter by nothing, so that the ratio is exact."""
+
+    def virtual(seconds: float) -> dict[tuple[str, str], DeviceCheck]:
+        return node(DeviceCheck("0", "virtual", "GPU-0", {"triad": [seconds] * 5}))
+
+    past = {"GPU-0": {"triad": [1.0] * CHECKS_TO_JUDGE}}
+    conditions = [diagnose(virtual(seconds), past)["node1", "0"].condition for seconds in (2.0, 2.5, 3.0, 3.1)]
+    assert conditions == ["ok", "suspect", "suspect", "slow"]
+
+
 def test_a_cause_is_given_with_the_reasons_and_never_alone() -> None:
     cause = Cause("cooling", "cooling: the clock was held back by heat for 80% of the round")
     hot = DeviceCheck("7", GPU, "GPU-7", check(7, {"clock": 1.5}).seconds, cause=cause)

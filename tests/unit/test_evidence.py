@@ -52,6 +52,7 @@ def worded(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
         (replace(GOOD, free_bytes={"/": 1 << 20}), "the disk of / is full"),
         (replace(GOOD, free_bytes={"/": 16 << 20}), None),
         (replace(GOOD, kernel_lines=(XID,)), f"its kernel says {XID!r}"),
+        (replace(GOOD, kernel_lines=(XID + 200 * "!",)), f"its kernel says {(XID + 200 * '!')[:160]!r}"),
         (replace(GOOD, kernel_lines=("oom_kill 1", "nothing")), None),
         (replace(GOOD, oom_kills=9), None),
         (replace(GOOD, memory=Memory(256 << 30, 2 << 30)), "its memory is in use by others: 2.1 of 274.9 GB are free"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from laggard.detectors.economics.episode import Episode
-from laggard.detectors.economics.incidents import Incidents
+from laggard.detectors.economics.incidents import Incidents, key_of
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restart_decision import Decision, Incident, Tradeoff
 from laggard.detectors.evidence import Reason, Subject, WellAgain
@@ -45,6 +45,10 @@ class Job:
 
     def recover(self, subject: Subject = GPU) -> WellAgain:
         return self.incidents.advance({subject: None}, self.now_s)[subject]
+
+
+def test_a_node_and_each_of_its_devices_have_keys_of_their_own() -> None:
+    assert [key_of(("n1", part)) for part in (None, "0", "1")] == ["n1", "n1 0", "n1 1"]
 
 
 def test_an_incident_loses_the_share_of_its_slow_rounds_and_nothing_in_others() -> None:
