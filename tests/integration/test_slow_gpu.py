@@ -19,7 +19,7 @@ def test_the_readmes_job_leaves_its_slow_node_behind_and_loses_nothing(
 ) -> None:
     (tmp_path / "examples").symlink_to(EXAMPLES)
     _, *arguments = shlex.split(MAIN_JOB)
-    job = start_job(*arguments, "--collection_rate=0.3", "--num_iters=1000", directory=tmp_path)
+    job = start_job(*arguments, "--collection_rate=0.3", "--num_iters=600", directory=tmp_path)
     port = int(job.wait_for(r"http://127\.0\.0\.1:(\d+)").group(1))
     wait_until(lambda: "gpu-thrasher-time" in metrics_of(port), job.everything)
     assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
@@ -27,7 +27,7 @@ def test_the_readmes_job_leaves_its_slow_node_behind_and_loses_nothing(
     assert "without node2; node3 comes in from the reserve" in job.account
     assert "launch 0: 4 ranks on 4 devices of 2 nodes" in job.output
     assert "launch 1: 4 ranks on 4 devices of 2 nodes" in job.output
-    assert "iterations per rank: [1000, 1000, 1000, 1000], expected 1000 each" in job.output
+    assert "iterations per rank: [600, 600, 600, 600], expected 600 each" in job.output
     found, expected = re.findall(r"eigenvalues: (\d+), expected (\d+): all there, none twice", job.output)[0]
     assert found == expected
     assert (job.directory / "eigvals.png").stat().st_size > 10_000

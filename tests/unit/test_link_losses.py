@@ -62,6 +62,13 @@ def test_nobody_is_lost_if_nobody_reaches_anybody() -> None:
     assert [losses.add_round(*everybody) for _ in range(3)] == [NONE] * 3
 
 
+def test_of_three_nodes_the_one_that_two_do_not_reach_is_lost() -> None:
+    losses = LinkLosses()
+    losses.add_round(set(permutations("abc", 2)), {})
+    pulled = {("a", "c"): "refused", ("b", "c"): "refused"}
+    assert [losses.add_round({("a", "b"), ("b", "a")}, pulled).nodes for _ in range(2)] == [{}, {"c": "refused"}]
+
+
 def test_of_two_nodes_none_is_lost() -> None:
     losses = LinkLosses()
     losses.add_round({("a", "b"), ("b", "a")}, {})

@@ -16,6 +16,7 @@ import pytest
 from laggard.collectors import group
 from laggard.collectors.causes import Cause
 from laggard.collectors.device import DeviceId, VirtualDevice
+from laggard.collectors.probes import WRONG
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
@@ -69,6 +70,16 @@ def test_a_verdict_has_the_cause_in_the_devices_tags() -> None:
     (verdict,) = play.rounds(16, {DEVICES[7]: 2.0})
 
     assert (verdict.host, verdict.gpu, verdict.cause) == ("node3", "1", cause)
+
+
+def test_a_device_that_computes_wrong_results_is_accused_once_however_fast_it_is() -> None:
+    play = Play(SlowGPUDetector(), ONE_MODEL)
+    assert play.rounds(1, {}) == []
+    play.detector.note_device(DEVICES[7], {"model": "V100", WRONG: "gemm_fp32: 3 results are wrong"})
+
+    (verdict,) = play.rounds(3, {})
+
+    assert (verdict.host, verdict.gpu, verdict.severity, verdict.action) == ("node3", "1", "faulty", "restart")
 
 
 def test_the_users_groups_go_before_the_model() -> None:

@@ -48,6 +48,10 @@ def test_a_device_is_compared_with_its_own_model_only() -> None:
     assert np.isnan(ratios[3:]).all()
 
 
+def test_where_most_read_nothing_there_is_no_ratio() -> None:
+    assert np.isnan(ratios_to_peers(np.array([0.0, 0.0, 3.0]), ["H100"] * 3)).all()
+
+
 def test_a_device_without_a_reading_has_a_place_on_the_map_and_is_no_peer() -> None:
     newest = {("node1", "0"): (1.0, ""), ("node1", "1"): (1.0, ""), ("node2", "0"): (3.0, "")}
     known = [("node10", "0"), ("node1", "0"), ("node2", "1")]
