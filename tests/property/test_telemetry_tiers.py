@@ -190,6 +190,7 @@ def test_a_chunk_gives_back_its_rows_and_each_column_alone(drawn: list[tuple[int
 
     chunk = chunk_from_bytes(pack_rows(rows, width_us).to_bytes())
 
+    assert (chunk.first_us, chunk.end_us) == (rows["start_us"].min(), rows["start_us"].max() + width_us)
     found = chunk.unpack(COLUMNS)
     for name in COLUMNS:
         if name == "sum":

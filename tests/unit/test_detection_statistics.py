@@ -244,6 +244,8 @@ def test_a_class_has_three_devices_on_two_hosts_on_either_side() -> None:
     assert codes([4, 5], hosts=6, gpus=1) == []  # two devices only
     assert codes([9, 10, 11, 12, 13, 14], by=0.275) == [9, 10, 11, 12, 13, 14]  # 30 % is 0.262
     assert codes([9, 10, 11, 12, 13, 14], by=0.25) == []
+    assert codes([17, *range(18, 36)], hosts=12) == [*range(17, 36)]  # one host in ten may have both
+    assert codes([14, 17, *range(18, 36)], hosts=12) == []
 
 
 def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> None:
