@@ -85,7 +85,7 @@ def _last(matrix: Floats) -> Floats:
 def _median(matrix: Floats) -> Floats:
     """Return element n/2 of the sorted values: the upper one of two middle values."""
     ranked = np.sort(matrix, axis=0)
-    middle = (_count(matrix) // 2).astype(np.intp).clip(max=len(ranked) - 1)
+    middle = (_count(matrix) // 2).astype(np.intp)
     result: Floats = np.take_along_axis(ranked, middle[None, :], axis=0)[0]
     return result
 

@@ -262,6 +262,7 @@ def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> No
     assert codes([10, 15], 4, 4) == [10, 15]
     assert codes([6, 7], 4, 2) == []  # a whole node
     assert codes([30, 31], 8, 4) == []  # less than a tenth
+    assert codes([3, 6, 9], 4, 4) == []  # three in different places are three faults
 
 
 def test_of_forty_devices_a_class_has_four() -> None:

@@ -235,6 +235,12 @@ def test_an_incident_at_times_goes_on_while_the_device_is_well_and_ends_after_te
     }
 
 
+def test_an_incident_at_times_began_with_its_first_slow_round() -> None:
+    incidents = Incidents()
+    incidents.begin(GPU, 1.25, Episode(60.0, 1.25, 0.1), 100.0, identity="GPU-1", place="1/0", at_times=True)
+    assert incidents.incident(GPU).span_s == 40.0
+
+
 def test_an_incident_at_times_asks_for_a_restart_once_its_sum_is_three_times_the_cost() -> None:
     incidents = Incidents()
     incidents.begin(GPU, 2.0, Episode(math.nan, 2.0, 0.5), 0.0, identity="GPU-1", place="1/0", at_times=True)
