@@ -1,6 +1,6 @@
 """Checkpoints: one shard per rank, complete once every shard has the copies that it was to have, the last few kept.
 
-State has the small shards, and of the others a record (:mod:`laggard.kvstore.checkpoints.manifest`): these lie in the
+State has the small shards, and of the others a record (:mod:`laggard.kvstore.checkpoints.complete`): these lie in the
 memory of the nodes, each on the rank's own node and on a peer, and, if the job has one, in a shared directory.  Shards
 of different launches never form one checkpoint, since two launches may reach a step differently.
 """
@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
-from laggard.kvstore.checkpoints.layout import Plan, plan
-from laggard.kvstore.checkpoints.manifest import (
+from laggard.kvstore.checkpoints.complete import (
     Checkpoint,
     Found,
     ShardKey,
@@ -23,6 +22,7 @@ from laggard.kvstore.checkpoints.manifest import (
     shards_in,
     that_count,
 )
+from laggard.kvstore.checkpoints.layout import Plan, plan
 from laggard.kvstore.checkpoints.node_store import NodeStore, current_store
 from laggard.kvstore.checkpoints.resharding import Regions, even_regions, open_tree, reshard
 from laggard.kvstore.checkpoints.shard import HEADER, Shard, WholeSource

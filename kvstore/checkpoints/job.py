@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import redis
 
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord, is_record, may_change
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord, is_record, may_change
 from laggard.kvstore.checkpoints.settings import Registry
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch

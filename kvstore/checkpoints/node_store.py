@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord
 from laggard.kvstore.checkpoints.connecting import ANSWER_DEADLINE_S, ask_ahead, connect, deadline_s
 from laggard.kvstore.checkpoints.layout import Plan
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord
 from laggard.kvstore.checkpoints.mappings import Mappings
 from laggard.kvstore.checkpoints.settings import SOCKET, NodeShards, Registry
 from laggard.kvstore.checkpoints.shard import PartialSource, Shard, WholeSource, verify_whole

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord
 from laggard.kvstore.checkpoints.folder import map_shard_file, shard_file, write_shard_file
 from laggard.kvstore.checkpoints.layout import Plan, digest, sums_of
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord
 from laggard.kvstore.checkpoints.shard import Shard, WholeSource, verify_whole
 
 

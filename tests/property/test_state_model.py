@@ -239,7 +239,6 @@ def run_model(model: type[Model], max_examples: int) -> None:
 def test_state_holds_what_a_dict_would(server: StateServer, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
         monkeypatch.setattr("laggard.kvstore.state.parts.PART_SIZE", 3)
-        monkeypatch.setattr("laggard.kvstore.state.layout._KEYS_AT_ONCE", 0)
     with server.endpoint.connect() as client:
 
         class Bound(OnServer):

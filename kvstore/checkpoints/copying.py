@@ -16,10 +16,10 @@ from pathlib import Path
 
 import redis
 
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord, next_peers
 from laggard.kvstore.checkpoints.folder import remove_other_shards, shard_file, write_shard_file
 from laggard.kvstore.checkpoints.job import JobView
 from laggard.kvstore.checkpoints.layout import digest, sums_of
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord, next_peers
 from laggard.kvstore.checkpoints.memory import ShardMemory
 from laggard.kvstore.checkpoints.peers import Peers, TransferError
 from laggard.kvstore.checkpoints.shard_file import ShardFile
