@@ -25,7 +25,7 @@ from laggard.kvstore.checkpoints.complete import (
 from laggard.kvstore.checkpoints.layout import Plan, plan
 from laggard.kvstore.checkpoints.node_store import NodeStore, current_store
 from laggard.kvstore.checkpoints.resharding import Regions, even_regions, open_tree, reshard
-from laggard.kvstore.checkpoints.shard import HEADER, Shard, WholeSource
+from laggard.kvstore.checkpoints.shard import HEADER, Shard
 from laggard.kvstore.checkpoints.stores import FolderStore, Unreadable
 from laggard.kvstore.errors import (
     CorruptValueError,
@@ -193,7 +193,7 @@ class Checkpointer:
             if (shard := self._shard(found, rank, whole=False)) is not None:
                 return shard
             key = self._key_of(found, rank).value
-            return Shard(key, WholeSource(_plan_of_tree(encode(key, self._state[key])).content()))
+            return Shard.whole(key, _plan_of_tree(encode(key, self._state[key])).content())
 
     def ranks_of(self, step: int) -> int:
         """Return how many ranks saved the checkpoint of this step.
