@@ -86,6 +86,8 @@ def naming_errors(key: str) -> Iterator[None]:
 
 def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int, ...]], Value] = Block) -> Value:
     """Return the value of a description, given what makes its leaves and blocks."""
+    if not isinstance(node, list | dict):
+        return node
 
     def of(item: object) -> Value:
         return rebuild(item, leaf, block)
@@ -95,8 +97,6 @@ def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int,
 
     if isinstance(node, list):
         return [of(item) for item in node]
-    if not isinstance(node, dict):
-        return node
     content: Any
     ((kind, content),) = node.items()
     match kind:
