@@ -44,7 +44,7 @@ ShardStore: TypeAlias = NodeStore | FolderStore
 
 # Smaller shards are values of State, which survives more and needs nothing else.
 SMALL_BYTES = 1 << 20
-POLL_S = 0.05
+POLL_S = 0.05  # copies take seconds
 # Who saves faster than copies can be made waits for them up to this long.
 ROOM_DEADLINE_S = 60.0
 

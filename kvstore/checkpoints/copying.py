@@ -27,10 +27,10 @@ from laggard.kvstore.errors import FencedError, KVStoreError, StateFullError
 
 _log = logging.getLogger("laggard.kvstore.checkpoints")
 
-LOOK_INTERVAL_S = 1.0
+LOOK_INTERVAL_S = 1.0  # a question to the state server each
 # A peer that could not take a shard is asked again after this long.
 AVOID_S = 15.0
-N_WORKERS = 4
+N_WORKERS = 4  # they wait for peers and disks most of the time
 
 
 @dataclass(eq=False, slots=True)

@@ -38,9 +38,9 @@ _log = logging.getLogger("laggard.kvstore.checkpoints")
 
 # How long to look for what is no longer kept before a shard is refused.
 ROOM_DEADLINE_S = 1.0
-_POLL_S = 0.1
-_BACKLOG = 128
-_LONGEST_SUMS_BYTES = 64 << 20
+_POLL_S = 0.1  # it is woken when a shard has been worked on
+_BACKLOG = 128  # ranks of a node that connect at one moment
+_LONGEST_SUMS_BYTES = 64 << 20  # of a shard of 64 TiB
 
 
 class ShardServer:

@@ -20,7 +20,7 @@ from laggard.kvstore.values.codec import decode_in_place
 from laggard.kvstore.values.decoding import Value
 
 HEADER = "header"
-_MAX_THREADS = 8
+_MAX_THREADS = 8  # as fast as memory is read
 
 
 class Shard:

@@ -16,7 +16,7 @@ from laggard.kvstore.values.decoding import Buffer
 
 Message = dict[str, Any]
 _LENGTH = struct.Struct("<I")
-_LONGEST_BYTES = 1 << 20
+_LONGEST_BYTES = 1 << 20  # beyond any message of ours
 _FILE = struct.calcsize("i")
 # What a connection that the other end has given up looks like.
 ENDED = (ConnectionError, TimeoutError, OSError)

@@ -20,9 +20,9 @@ Floats = NDArray[np.float64]
 
 RAW = -1
 """Number of decimals of numbers that are no short decimals."""
-MAX_DECIMALS = 6
-EXACT = 2.0**52
-_WIDTHS = (0, 1, 2, 4, 8)
+MAX_DECIMALS = 6  # more are no numbers that somebody has rounded
+EXACT = 2.0**52  # up to here floats hold every whole number, and halves
+_WIDTHS = (0, 1, 2, 4, 8)  # NumPy's integers, in bytes
 _FIRST = struct.Struct("<qb")
 """First number, and width of the differences in bytes."""
 

@@ -16,10 +16,9 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import Command, FencedWriter
-from laggard.kvstore.client.retry import RetryPolicy
+from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 
-DEFAULT_WINDOW_S = 300.0
-RETRY_FOR_S = 30.0
+DEFAULT_WINDOW_S = 300.0  # `default_tmdb_window`'s default: docs/telemetry.md
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.errors import StateDirectoryError
 
 DATA = "appendonlydir"
-_FORMAT = 1
+_FORMAT = 1  # of what is in the directory
 IDENTITY = "state.json"
 _LOCK = "lock"
 # The server of a job that was killed ends within this time; that of a job that runs does not.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-FIRST_MESSAGE_S = 5.0
-MESSAGE_INTERVAL_S = 15.0
+FIRST_MESSAGE_S = 5.0  # nobody wonders earlier
+MESSAGE_INTERVAL_S = 15.0  # the account stays short
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from laggard.kvstore.values.decoding import Buffer
 ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
 # A transaction of this launch to which nothing was added for this long belongs to a process that is gone.
 _ABANDONED_AFTER_S = 3600
-_SETTLED_AT_ONCE = 500
+_SETTLED_AT_ONCE = 500  # half of PART_SIZE: a record is looked up and written
 # How many records of another's transaction a commit settles.
 _HELP = 100
 

@@ -62,10 +62,10 @@ _MOST_CHUNKS = 4096
 _INLINE_BYTES = 256 << 10
 # The server deletes an upload that is not committed within this time.
 _UPLOAD_EXPIRY_S = 3600
-_LIST_PAGE = 256
+_LIST_PAGE = 256  # items of a list, of up to 256 KiB each
 # How many commits were made beside the program, to keep what it has saved.
 UPKEEP = "upkeep"
-_LONGEST_VERSION = 64
+_LONGEST_VERSION = 64  # a number, or the id of a transaction
 # Beyond this the server cannot count without rounding.
 MAX_COUNT = 2**53 - 1
 ABSENT = "0"
@@ -145,14 +145,6 @@ class Layout:
         read = self._client.hmget
         stored, settling = self._call(lambda: cast("list[bytes | None]", read(self._prefix + "index", [key, NO_KEY])))
         return stored, settling
-
-    def has(self, key: str) -> bool:
-        """Return whether a key exists."""
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.hexists(self._prefix + "index", NO_KEY)
-            pipe.hexists(self._prefix + "index", key)
-            settling, found = self._call(pipe.execute)
-        return self.record(key) is not None if settling else bool(found)
 
     def count(self) -> int:
         """Return the number of keys."""
