@@ -64,7 +64,7 @@ class Holdings:
     def add(self, held: Held) -> None:
         """Hold a shard from now on, in place of an earlier one for the same step."""
         with self._lock:
-            before = self._held.pop(held.key.record, None)
+            before = self._held.get(held.key.record)
             self._held[held.key.record] = held
         if before is not None:
             self._memory.give_back(before.file)
@@ -72,15 +72,11 @@ class Holdings:
 
     def add_copy(self, held: Held) -> str:
         """Hold a copy that a peer has sent, and record it; return why not, empty if it is recorded."""
-        with self._lock:
-            before = self._held.get(held.key.record)
-            if before is not None and before.id == held.id:
-                self._memory.give_back(held.file)
-                return ""  # it was sent twice
-            held.is_in_work = True
-            self._held[held.key.record] = held
-        if before is not None:
-            self._memory.give_back(before.file)
+        if self.find(held.key.record, held.id) is not None:
+            self._memory.give_back(held.file)
+            return ""  # it was sent twice
+        held.is_in_work = True
+        self.add(held)
         self._work_on(held)
         if self.find(held.key.record, held.id) is None:
             return "it is no longer wanted"
