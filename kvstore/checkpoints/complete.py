@@ -146,16 +146,18 @@ def may_change(key: ShardKey, record: ShardRecord | None, shard_id: str, launch:
 def that_count(
     present: Mapping[Checkpoint, Found],
     records: Mapping[tuple[Checkpoint, int], ShardRecord],
-    servers: Mapping[str, str],
+    servers: Mapping[str, str] | None,
     *,
     directory: bool,
 ) -> list[Checkpoint]:
-    """Return the checkpoints that are complete and can be read, the newest first."""
+    """Return the checkpoints that are complete and can be read, the newest first; servers None: all complete ones."""
 
     def counts(each: Checkpoint) -> bool:
         found = [records.get((each, rank)) for rank in present[each].records]
         return present[each].has_all(each.ranks) and all(
-            record is not None and record.is_complete and record.is_available(servers, directory=directory)
+            record is not None
+            and record.is_complete
+            and (servers is None or record.is_available(servers, directory=directory))
             for record in found
         )
 
@@ -187,17 +189,9 @@ def no_longer_kept(
 
 
 def next_peers(host: str, hosts: Sequence[str], have: Iterable[str]) -> list[str]:
-    """Return the nodes that may take a copy, in the order in which to ask them: those after ``host`` in the ring first.
-
-    Parameters
-    ----------
-    host
-        The node that sends it.
-    hosts
-        The nodes of the launch in their order, then its reserve.
-    have
-        The nodes that have one already.
-    """
+    """Return the nodes that may take a copy from a host, in the order in which to ask them."""
+    # `hosts` are the nodes of the launch in their order, then its reserve, and `have` those that have a copy already.
+    # Those after the host in this ring come first.
     at = hosts.index(host) + 1 if host in hosts else 0
     without = {host, *have}
     return [each for each in (*hosts[at:], *hosts[:at]) if each not in without]
@@ -225,12 +219,7 @@ def lost_with_job(
     for name in sorted({key.name for key in records}):
         present = shards_in(name, keys)
         own = {(key.checkpoint, key.rank): record for key, record in records.items() if key.name == name}
-        complete = {
-            each
-            for each, found in present.items()
-            if found.has_all(each.ranks)
-            and all((record := own.get((each, rank))) and record.is_complete for rank in found.records)
-        }
+        complete = that_count(present, own, None, directory=directory)
         left = that_count(present, own, {}, directory=directory)
-        if complete and (newest := max(complete)) not in left:
-            yield LostCheckpoint(name, newest.step, left[0].step if left else None)
+        if complete and complete[0] not in left:
+            yield LostCheckpoint(name, complete[0].step, left[0].step if left else None)
