@@ -4,7 +4,7 @@ They are killed, stopped for a while, exit with an error code, or raise an excep
 
 Each storm is a seeded plan of faults (``tests/long/plan.py``) for a job on four virtual nodes. Afterwards every
 committed increment must be stored exactly once, and no process may be left over. Every fifth storm hits a program with
-Ray actors, which take several times as long to restart; the others hit copies of a program, one per node.
+Ray actors, which take several times as long to restart; the others hit the ranks of a program, one per node.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def main(arguments: list[str]) -> int:
         endings += outcome.endings
         launches += outcome.launches
         increments += outcome.increments
-        kind = "with Ray" if ray else "copies"
+        kind = "with Ray" if ray else "ranks"
         n_faults = outcome.hit.total()
         console.print(f"seed {seed}, {kind}: {n_faults} faults, {outcome.increments} increments, none lost or repeated")
         seed += 1
     table = Table(title=f"{_total(hit)} faults in {time.monotonic() - began_s:.0f} s", title_justify="left")
     table.add_column("victim")
     table.add_column("with Ray", justify="right")
-    table.add_column("copies", justify="right")
+    table.add_column("ranks", justify="right")
     for victim in WITH_RAY:
         table.add_row(victim, str(hit[True][victim]), str(hit[False][victim]) if victim in WITHOUT_RAY else "")
     console.print(table)

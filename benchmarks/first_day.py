@@ -63,7 +63,6 @@ class Part:
 PARTS = (
     Part("Environment", 1, parts.environment),
     Part("Each probe alone", 8, parts.probes_alone),
-    Part("CUDA graph or one call each", 4, parts.graphs),
     Part("Doctor", 8, parts.doctor),
     Part("From probe to verdict", 10, parts.chain),
     Part("With neighbours", 22, parts.neighbours),

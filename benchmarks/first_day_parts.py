@@ -138,16 +138,11 @@ def _gpu_parts(device: GpuDevice) -> dict[str, Callable[[], object]]:
     import cupy
     import pynvml as nvml
 
-    from laggard.collectors.probes.cublas_library import loaded_cublas
     from laggard.collectors.probes.cuda_kernels import KERNELS
     from laggard.collectors.symptoms import SymptomReader
 
     runtime = cupy.cuda.runtime
     properties = runtime.getDeviceProperties(device.ordinal)
-
-    def cublas() -> object:
-        cupy.cuda.device.get_cublas_handle()
-        return loaded_cublas()._name
 
     return {
         "devices": runtime.getDeviceCount,
@@ -157,7 +152,7 @@ def _gpu_parts(device: GpuDevice) -> dict[str, Callable[[], object]]:
         "memory free, MiB": lambda: device.run(runtime.memGetInfo)[0] // MIB,
         "CUDA runtime, driver": lambda: f"{runtime.runtimeGetVersion()}, {runtime.driverGetVersion()}",
         "compiler": lambda: device.run(lambda: cupy.RawModule(code=KERNELS).get_function("nothing")),
-        "cuBLAS": lambda: device.run(cublas),
+        "cuBLAS": lambda: device.run(cupy.cuda.device.get_cublas_handle) != 0,
         "NVML": lambda: (nvml.nvmlInit(), nvml.nvmlSystemGetDriverVersion())[1],
         "NVML of this device": lambda: sorted(SymptomReader(device.bus_address).status(bus_in_use=True).values.items()),
     }
@@ -229,34 +224,6 @@ def _compare_clocks(bench: Bench) -> None:
         abs(read / reported - 1) <= CLOCKS_DIFFER,
         f"{read / reported:.3f}",
     )
-
-
-def graphs(bench: Bench, seconds: float) -> None:
-    """Print what it saves to submit a repeat as one CUDA graph."""
-    probes: list[Any] = [probe for probe in bench.probes if getattr(probe, "is_graph", False)]
-    if not probes:
-        print("These devices have no graphs.")
-        return
-    rows = []
-    for probe in probes:
-        probe.prepare()
-        timings: dict[str, list[Any]] = {"graph": [], "one by one": []}
-        for _ in until(seconds / len(probes), 20):
-            for how, submit in (("graph", probe.submit), ("one by one", probe.kernel)):
-                timings[how].append(bench.device.timing(submit))
-        wrong = probe.wrong_results()
-        cells = [
-            f"{1e3 * float(np.median([getattr(timing, clock) for timing in several])):.3f}"
-            for several in timings.values()
-            for clock in ("device_s", "wall_s")
-        ]
-        captured = probe._launch is not None
-        rows.append([probe.name, "yes" if captured else "NO", *cells, wrong])
-        bench.check(f"{probe.name} is captured as a graph", captured, "yes" if captured else "no")
-        bench.check(f"{probe.name} as a graph computes correctly", wrong == 0, f"{wrong} wrong results")
-    print("Medians in ms, by the device's clock and by the host's.\n")
-    head = ["probe", "captured", "graph, device", "graph, host", "one by one, device", "one by one, host", "wrong"]
-    print("\n".join(table(head, rows)))
 
 
 def doctor(bench: Bench, seconds: float) -> None:

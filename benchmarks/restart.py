@@ -33,7 +33,8 @@ print("first line", time.time(), flush=True)
 import sys
 import ray
 from laggard.detectors import Verdict
-from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.detectors.evidence import WrongResults
+from laggard.detectors.verdict import Evidence
 from laggard.kvstore.control import Control
 from laggard.kvstore.client.connection import current_session
 from laggard.resilience import Job

@@ -40,7 +40,7 @@ TIMES = [
     10**15,
     1e300,
 ]
-AGGREGATORS = ["sum", "avg", "none", "p999", "ep99r7", "median", "dev", "", "undefined", "magic"]
+AGGREGATORS = ["sum", "avg", "none", "p999", "median", "dev", "", "undefined", "magic"]
 THINNING = [
     "",
     "1m-avg",

@@ -55,7 +55,7 @@ def print_hung_node(loads: int) -> None:
             begun_s = time.monotonic()
             _wait_for(lambda: not _load(port).lacking)
             rows.append((first, later, time.monotonic() - begun_s))
-            time.sleep(SETTLE_S)  # until what its answers usually take is known again
+            time.sleep(SETTLE_S)  # until it is waited for again
     _print("just hung", [first for first, _, _ in rows])
     _print("hung for longer", [later for _, later, _ in rows])
     print(f"  it was in all panels again {statistics.median(back_s for _, _, back_s in rows):.1f} s after it went on\n")

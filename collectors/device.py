@@ -239,17 +239,6 @@ class GpuDevice:
             elapsed_ms = self._cupy.cuda.get_elapsed_time(submitted, ended)
         return Timing(float(elapsed_ms) / 1000, wall_s)
 
-    def captured(self, kernel: Callable[[], object]) -> Callable[[], object]:
-        """Return a kernel that submits at once, as one CUDA graph, all that another one submits piece by piece."""
-        with self._cupy.cuda.Device(self.ordinal), self._stream as stream:
-            stream.begin_capture()
-            try:
-                kernel()
-            finally:
-                graph = stream.end_capture()
-            graph.upload()
-        return graph.launch  # type: ignore[no-any-return]
-
     def _event(self, *, disable_timing: bool = False) -> Any:
         # The host sleeps until the event is reached; by default it would spin, on a processor that the program needs.
         return self._cupy.cuda.Event(block=True, disable_timing=disable_timing)

@@ -14,12 +14,12 @@ from typing import Any, Self
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import CollectorGroup, Startable
 from laggard.collectors.ray_actors import NodeActors
-from laggard.detectors.evidence import Accused, Evidence
+from laggard.detectors.evidence import Accused
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.judging.sources import AnySource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.notices import Notice
-from laggard.detectors.verdict import Verdict
+from laggard.detectors.verdict import Evidence, Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 

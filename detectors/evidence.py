@@ -1,4 +1,4 @@
-"""Evidence: what a verdict is based on, as records with plain fields; :mod:`laggard.detectors.wording` words them."""
+"""What a verdict is based on: what was found, and what was decided about a restart, as records with plain fields."""
 
 from __future__ import annotations
 
@@ -105,7 +105,14 @@ class Accused:
     hosts: tuple[str, ...]
 
 
-Found = Slow | StillSlow | WellAgain | SlowLink | WrongResults | Unreachable | Accused
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A dump of telemetry holds a verdict in words only."""
+
+    text: str
+
+
+Found = Slow | StillSlow | WellAgain | SlowLink | WrongResults | Unreachable | Accused | Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,27 +152,3 @@ class Weighed:
     def restart(self) -> bool:
         """Whether it is made now."""
         return self.in_s == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a verdict is based on; its text is one sentence."""
-
-    host: str  # whom it is about; `gpu` is `None` for a whole node
-    gpu: str | None
-    found: Found  # what was found
-    own_past: bool = False  # whether it has become slower than it was; if not, it may have been so from the start
-    worker: str = ""  # which rank is slow in which of the program's sections; empty if it was not found so
-    section: str = ""
-    probe: str = ""  # which of the probes that run in turn has found it; empty for the main test
-    weighed: Weighed | None = None  # what was decided about a restart; `None` if there was nothing to decide
-
-    def __str__(self) -> str:
-        from laggard.detectors import wording  # it imports the records
-
-        return wording.evidence(self)
-
-    @property
-    def at_times(self) -> bool:
-        """Whether it is slow again and again, and well in between."""
-        return isinstance(self.found, Slow) and self.found.share is not None

@@ -1,4 +1,4 @@
-"""SlowLinkDetector: pairs of nodes exchange bursts, and the node whose NIC or cable is slow is found."""
+"""SlowLinkDetector: pairs of nodes exchange transfers, and the node whose NIC or cable is slow is found."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class SlowLinkDetector(Startable):
     """Finds the nodes that send or receive slowly, and asks for a relaunch without them.
 
     Use it in the program, around the work: ``with SlowLinkDetector(): ...``, or start the program with ``--detect
-    slow-link``. All nodes probe at one moment: each meets three others, one after another, and sends each a burst of
-    about 30 ms while that one sends to it. A slow pair, or a slow group below one switch, is only reported.
+    slow-link``. All nodes probe at one moment: each meets three others, one after another, and sends to each
+    for about 30 ms while that one sends to it. A slow pair, or a slow group below one switch, is only reported.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Verdict: what a detector holds against a device or node, as it is stored, acted upon and printed."""
+"""Verdict: what a detector holds against a device or node, and the evidence; stored, acted upon and printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from laggard.collectors.causes import UNKNOWN, Cause
-from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.detectors import wording
+from laggard.detectors.evidence import Found, Slow, Weighed, WrongResults
 from laggard.records import plain, record_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,28 @@ if TYPE_CHECKING:
 
 Severity = Literal["suspect", "slow", "very slow", "faulty", "well again"]
 Action = Literal["report", "restart"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict is based on; its text is one sentence."""
+
+    host: str  # whom it is about; `gpu` is `None` for a whole node
+    gpu: str | None
+    found: Found  # what was found
+    own_past: bool = False  # whether it has become slower than it was; if not, it may have been so from the start
+    worker: str = ""  # which rank is slow in which of the program's sections; empty if it was not found so
+    section: str = ""
+    probe: str = ""  # which of the probes that run in turn has found it; empty for the main test
+    weighed: Weighed | None = None  # what was decided about a restart; `None` if there was nothing to decide
+
+    def __str__(self) -> str:
+        return wording.evidence(self)
+
+    @property
+    def at_times(self) -> bool:
+        """Whether it is slow again and again, and well in between."""
+        return isinstance(self.found, Slow) and self.found.share is not None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,8 +75,6 @@ class Verdict:
     action: Action = "report"
 
     def __repr__(self) -> str:
-        from laggard.detectors import wording  # it imports the records
-
         return f"<Verdict: {wording.verdict(self)}>"
 
     @classmethod

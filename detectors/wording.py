@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from laggard.detectors.evidence import (
     Accused,
-    Evidence,
     Price,
     Reason,
     ReasonKind,
+    Said,
     Side,
     Slow,
     SlowLink,
@@ -37,7 +37,7 @@ from laggard.detectors.notices import (
 )
 
 if TYPE_CHECKING:
-    from laggard.detectors.verdict import Verdict
+    from laggard.detectors.verdict import Evidence, Verdict
 
 _TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
 _DAY_S = 86400.0
@@ -82,6 +82,8 @@ def evidence(about: Evidence) -> str:
     """Return the sentence of a verdict."""
     if isinstance(about.found, Accused):
         return f"{about.found.detector} accuses {', '.join(about.found.hosts)}"
+    if isinstance(about.found, Said):
+        return about.found.text
     if isinstance(about.found, SlowLink):
         return f"{slow_link(about.found)}{_decision(about)}"
     return f"{accused(about)}: {finding(about)}"

@@ -1,4 +1,4 @@
-"""The matrix of links: how long each node's bursts to each other node take, in a size that people can read. Pure."""
+"""The matrix of links: how long each node's transfers to each other node take, in a size that people can read. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 from laggard.kvstore.series.timeseries import Floats
 
 SEND_TIME, LATENCY = "link.send_s", "link.latency_s"
-"""Metrics with the tags ``host``, the sender, and ``peer``: the time of a burst, and of a round trip."""
-BURST_BYTES, LEAF = "link.burst_bytes", "link.leaf"
-"""Metrics with the tag ``host``: what a burst has, and 1 for the leaf switch that the tag ``leaf`` names."""
+"""Metrics with the tags ``host``, the sender, and ``peer``: the time of a transfer, and of a round trip."""
+TRANSFER_BYTES, LEAF = "link.transfer_bytes", "link.leaf"
+"""Metrics with the tag ``host``: what a transfer has, and 1 for the leaf switch that the tag ``leaf`` names."""
 LEAF_SEND_TIME = "link.leaf_send_s"
-"""A metric with the tags ``host``, ``leaf`` and ``peer_leaf``: the time of a burst to a node below that leaf switch."""
-LINK_METRICS = frozenset({SEND_TIME, LATENCY, BURST_BYTES, LEAF, LEAF_SEND_TIME})
+"""A metric with the tags ``host``, ``leaf`` and ``peer_leaf``: the time of a transfer to a node below that leaf."""
+LINK_METRICS = frozenset({SEND_TIME, LATENCY, TRANSFER_BYTES, LEAF, LEAF_SEND_TIME})
 MAX_NAMES = 64
 NO_LEAF = "no leaf"
 
@@ -30,7 +30,7 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkMatrix:
-    """Times of bursts, senders in rows and receivers in columns."""
+    """Times of transfers, senders in rows and receivers in columns."""
 
     kind: Literal["nodes", "leaves"]  # what the rows and columns are
     names: tuple[str, ...]  # their names, in order
@@ -95,7 +95,7 @@ def matrix_of(
 def newest_of_one_size(
     samples: Iterable[tuple[Link, int, float]], sizes: Iterable[tuple[int, float]]
 ) -> dict[Link, float]:
-    """Return the newest time of each link, as far as the bursts had as many bytes as they have now."""
+    """Return the newest time of each link, as far as the transfers had as many bytes as they have now."""
     known = sorted(sizes)
     since = max((at for at, size in known if size != known[-1][1]), default=-math.inf)
     newest: dict[Link, tuple[int, float]] = {}

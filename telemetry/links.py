@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from laggard.telemetry.link_matrix import BURST_BYTES, LEAF, SEND_TIME, LinkMatrix, matrix_of, newest_of_one_size
+from laggard.telemetry.link_matrix import LEAF, SEND_TIME, TRANSFER_BYTES, LinkMatrix, matrix_of, newest_of_one_size
 from laggard.telemetry.nodes.sources import Source
 from laggard.telemetry.query.engine import Answer, Span
 from laggard.telemetry.query.parsing import sub_query_from_json
@@ -29,7 +29,7 @@ def links_between(source: Source, span: Span, nodes: Collection[str] = ()) -> Li
     ]
     if not samples:
         return None
-    sizes = [point for each in _asked(source, BURST_BYTES, "host", span) for point in _points(each)]
+    sizes = [point for each in _asked(source, TRANSFER_BYTES, "host", span) for point in _points(each)]
     leaves = sorted(_asked(source, LEAF, "leaf", span), key=lambda each: int(each.times_us[-1]))
     return matrix_of(newest_of_one_size(samples, sizes), {each.tags["host"]: each.tags["leaf"] for each in leaves})
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from laggard.collectors.causes import Cause
-from laggard.detectors.evidence import Evidence, Slow
-from laggard.detectors.verdict import Verdict
+from laggard.detectors.evidence import Slow
+from laggard.detectors.verdict import Evidence, Verdict
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series.sample_store import SampleStore, key_of

@@ -22,7 +22,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import MAX_NODES_OF_STEP
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 
@@ -161,7 +161,7 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
         watch.cluster = None
     return AgentsSeen(
         n_agents,
-        Pace(n_agents).interval_s,
+        HeartbeatTiming(n_agents).interval_s,
         discovered_s,
         started_s,
         start_busy_s,

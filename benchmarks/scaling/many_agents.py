@@ -19,10 +19,10 @@ from pathlib import Path
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.resilience.agent.dialling import Dialler, Invitation, read_invitation
+from laggard.resilience.agent.dialling import Dialler, JoinToken, read_join_token
 from laggard.resilience.agent.loop import Loop
-from laggard.resilience.agent.second_path import COUNTS, INTERVAL_S
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.agent.out_of_band import COUNTS, INTERVAL_S
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, decode, encode
 from laggard.resilience.wire.handshake import Handshake
 from laggard.resilience.wire.node import Ping, Pong, SetUp
@@ -34,26 +34,26 @@ __all__ = ["main"]
 class _Agent:
     """One of them."""
 
-    def __init__(self, loop: Loop, invitation: Invitation, ended: threading.Semaphore) -> None:
+    def __init__(self, loop: Loop, token: JoinToken, ended: threading.Semaphore) -> None:
         self._loop = loop
         self._ended = ended
         self._has_ended = False
         self._unread = b""
         self.endpoint = ""
         self.heard_s = time.monotonic()
-        self._pace = Pace(invitation.n_nodes)
-        self._channel = Dialler(loop, invitation, os.dup(sys.stdin.fileno())).channel
+        self._timing = HeartbeatTiming(token.n_nodes)
+        self._channel = Dialler(loop, token, os.dup(sys.stdin.fileno())).channel
         self._channel.read(self._take, self._end)
         loop.call(self._beat)
 
     @property
     def is_unheard(self) -> bool:
         """Whether its count is to be raised."""
-        return self._pace.unheard_s < time.monotonic() - self.heard_s < self._pace.longest_s
+        return self._timing.unheard_s < time.monotonic() - self.heard_s < self._timing.longest_s
 
     def _beat(self) -> None:
         if not self._has_ended:
-            self._loop.after(self._pace.interval_s, self._beat)
+            self._loop.after(self._timing.interval_s, self._beat)
             with contextlib.suppress(BrokenPipeError):  # it is about to hear of its end
                 self._channel.write(ALIVE)
 
@@ -78,7 +78,7 @@ class _Agent:
 
 def main(hosts: list[str]) -> None:
     """Be the agents of these hosts until all have ended."""
-    together = read_invitation(sys.stdin.fileno())
+    together = read_join_token(sys.stdin.fileno())
     for host in hosts:
         sys.stdout.buffer.write(encode(Handshake(1, (), node=host)))
         sys.stdout.buffer.flush()

@@ -17,7 +17,7 @@ from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
 from laggard.collectors.links.interfaces import address_on
-from laggard.collectors.links.prober import BURST_S, REPEATS, LinkProber, LinkRound
+from laggard.collectors.links.prober import REPEATS, TRANSFER_S, LinkProber, LinkRound
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of
 from laggard.collectors.links.symptoms import LinkSymptoms
@@ -27,7 +27,7 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series.streams import Sample, Series
-from laggard.telemetry.link_matrix import BURST_BYTES, LATENCY, LEAF, LEAF_SEND_TIME, SEND_TIME
+from laggard.telemetry.link_matrix import LATENCY, LEAF, LEAF_SEND_TIME, SEND_TIME, TRANSFER_BYTES
 from laggard.telemetry.sending.sender import Telemetry
 
 _log = logging.getLogger("laggard.collectors.links")
@@ -39,7 +39,7 @@ _REPORT, _LEAF = "report", "leaf"
 LAUNCH = "launch"
 """The tag of a report that has the number of its launch."""
 # Round trips, connecting, and waiting for a partner that is a little late.
-_AROUND_BURSTS_S = 0.02
+_AROUND_TRANSFERS_S = 0.02
 
 
 class LinkReport:
@@ -68,7 +68,7 @@ class LinkReport:
 def stride_of(interval_s: float, max_intrusion: float) -> int:
     """Return how many intervals apart rounds must be so that they take no more than a share of the time."""
     # A synchronous job loses one node's part of a round in each, since all nodes probe at once; so that is what counts.
-    exchange_s = REPEATS * BURST_S + _AROUND_BURSTS_S
+    exchange_s = REPEATS * TRANSFER_S + _AROUND_TRANSFERS_S
     return max(1, math.ceil(OVERHEAD * PARTNERS * exchange_s / (max_intrusion * interval_s)))
 
 
@@ -159,7 +159,7 @@ class LinkCollector:
             if self._leaf and (leaf := self._leaves.get(reading.receiver)):
                 self._telemetry_of_leaf.add_data(LEAF_SEND_TIME, reading.duration_s, tagk="peer_leaf", tagv=leaf)
         if report.readings:
-            self._telemetry.add_data(BURST_BYTES, report.readings[-1].n_bytes)
+            self._telemetry.add_data(TRANSFER_BYTES, report.readings[-1].n_bytes)
             if report.leaf:
                 self._telemetry.add_data(LEAF, 1.0, tagk="leaf", tagv=report.leaf)
 

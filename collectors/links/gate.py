@@ -6,7 +6,7 @@ import threading
 import time
 from typing import NamedTuple
 
-PINGS, BURSTS, DONE = range(3)
+PINGS, TRANSFERS, DONE = range(3)
 """The parts of an exchange of two nodes."""
 
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pynvml as nvml
 
-from laggard.collectors.metrics.nvml import field_values, nvml_handle
+from laggard.collectors.metrics.nvml import ALL_LINKS, field_values, nvml_handle
 
-_ALL_LINKS = 0xFFFFFFFF
 _KIB = 1024
 _HEADERS = 1.08  # a link counts more than the bytes of a copy
 _SEEN = 0.5  # of a copy's bytes: with fewer, the counter is one that is not updated in time
@@ -59,7 +58,7 @@ class NvLinks:
         if self.handle is None:
             return None
         with contextlib.suppress(nvml.NVMLError):
-            return next((value * _KIB for _, value in field_values(self.handle, [(field, _ALL_LINKS)])), None)
+            return next((value * _KIB for _, value in field_values(self.handle, [(field, ALL_LINKS)])), None)
         return None
 
     def _is_at_end(self, link: int, other: NvLinks) -> bool:

@@ -20,14 +20,14 @@ _log = logging.getLogger("laggard.collectors.links")
 REPEATS = 3
 BUFFER_BYTES = 32 << 20
 """What one copy carries, and what each GPU gives up of its memory."""
-BURST_S = 0.001
+TRANSFER_S = 0.001
 _MOST_COPIES = 8
 
 
 class PeerCopies:
     """The buffers and links of a node's GPUs.
 
-    A burst is one copy of 32 MiB, or as many as take about a millisecond, eight at most: 256 MiB over NVLink 4, one
+    A transfer is one copy of 32 MiB, or as many as take about a millisecond, eight at most: 256 MiB over NVLink 4, one
     copy over a bus.
     """
 
@@ -45,18 +45,18 @@ class PeerCopies:
         copies = self._copies_of(way)
         n_bytes = copies * BUFFER_BYTES
         before = self._links[sender].sent_bytes(), self._links[receiver].received_bytes()
-        duration_s = min(self._burst_s(way, copies) for _ in range(REPEATS))
+        duration_s = min(self._transfer_s(way, copies) for _ in range(REPEATS))
         after = self._links[sender].sent_bytes(), self._links[receiver].received_bytes()
         foreign = max(foreign_share(*counts, REPEATS * n_bytes) for counts in zip(before, after, strict=True))
         path = path_between(self._links[sender], self._links[receiver])
         return LinkReading(0, sender, receiver, duration_s, n_bytes, 0.0, foreign, path)
 
     def _copies_of(self, way: Pair) -> int:
-        self._burst_s(way, 1)  # the first one sets up the access
-        once_s = self._burst_s(way, 1)
-        return max(1, min(_MOST_COPIES, round(BURST_S / max(once_s, 1e-9))))
+        self._transfer_s(way, 1)  # the first one sets up the access
+        once_s = self._transfer_s(way, 1)
+        return max(1, min(_MOST_COPIES, round(TRANSFER_S / max(once_s, 1e-9))))
 
-    def _burst_s(self, way: Pair, copies: int) -> float:
+    def _transfer_s(self, way: Pair, copies: int) -> float:
         source, target = (self._buffers[gpu].data for gpu in way)
 
         def copy() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laggard.collectors.links.gate import BURSTS, DONE, PINGS, Gate, Step
+from laggard.collectors.links.gate import DONE, PINGS, TRANSFERS, Gate, Step
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.transfer import LinkCall, LinkListener, Transfer
 
 REPEATS = 3
-BURST_S = 0.03
+TRANSFER_S = 0.03
 """How long a transfer should take at line rate: enough to tell 10 %, see docs/links.md."""
 FIRST_BYTES = 1 << 20
 """What is sent until the rate is known."""
@@ -76,14 +76,14 @@ class LinkProber:
 
     def _exchange(self, number: int, exchange: int, partner: Address, n_bytes: int) -> tuple[Transfer | None, float]:
         """Return what the transfers and the round trips took; no transfer if the partner is elsewhere."""
-        pings, bursts, done = (Step(number, exchange, part) for part in (PINGS, BURSTS, DONE))
+        pings, transfers, done = (Step(number, exchange, part) for part in (PINGS, TRANSFERS, DONE))
         self._gate.reach(pings)
         with LinkCall(self._address, partner, self._key) as call:
             if not call.wait(pings):
                 return None, 0.0
             latency_s = call.latency_s()
-            self._gate.reach(bursts)  # nobody's round trips wait behind somebody's burst
-            if not call.wait(bursts):
+            self._gate.reach(transfers)  # nobody's round trips wait behind somebody's transfer
+            if not call.wait(transfers):
                 return None, 0.0
             transfer = call.send(n_bytes, REPEATS)
             self._gate.reach(done)
@@ -93,7 +93,7 @@ class LinkProber:
 
 def bytes_for(bytes_per_s: float) -> int:
     """Return how many bytes take about 30 ms at a line rate: a power of two."""
-    wanted = bytes_per_s * BURST_S
+    wanted = bytes_per_s * TRANSFER_S
     size = _SMALLEST
     while size < min(wanted, _LARGEST):
         size *= 2

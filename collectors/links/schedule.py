@@ -1,4 +1,4 @@
-"""Which pairs of nodes exchange a burst when: every node computes the same schedule, so that nobody coordinates."""
+"""Which pairs of nodes exchange transfers when: every node computes the same schedule, so that nobody coordinates."""
 
 from __future__ import annotations
 

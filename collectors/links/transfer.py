@@ -28,7 +28,7 @@ PING_BYTES = 64
 N_PINGS = 32
 CONNECT_S = 2.0
 HANDSHAKE_S = 3.0
-TRANSFER_S = 10.0
+TRANSFER_DEADLINE_S = 10.0
 WAIT_S = 15.0
 """How long a node waits for its partner: longer than a transfer may take, since the partner may be in one."""
 LONGEST_S = 1.0
@@ -109,7 +109,7 @@ class LinkListener:
     def _take(self, connection: socket.socket, n_bytes: int, buffer: memoryview) -> int:
         """Receive a transfer, and return how many bytes the NIC received meanwhile."""
         before = carried_bytes(self._interface, "rx")
-        until_s, left = time.monotonic() + TRANSFER_S, n_bytes
+        until_s, left = time.monotonic() + TRANSFER_DEADLINE_S, n_bytes
         while left:
             left -= receive_into(connection, buffer[: min(left, len(buffer))], until_s)
         return carried_bytes(self._interface, "rx") - before
@@ -163,8 +163,8 @@ class LinkCall:
     def _send_once(self, n_bytes: int) -> tuple[float, float]:
         before = carried_bytes(self._interface, "tx")
         began_s = time.perf_counter()
-        until_s = time.monotonic() + TRANSFER_S
-        self._connection.settimeout(TRANSFER_S)
+        until_s = time.monotonic() + TRANSFER_DEADLINE_S
+        self._connection.settimeout(TRANSFER_DEADLINE_S)
         self._connection.sendall(_REQUEST.pack(_PUT, n_bytes, 0, 0, 0))
         for at in range(0, n_bytes, _CHUNK_BYTES):
             self._connection.settimeout(max(1e-3, until_s - time.monotonic()))

@@ -6,7 +6,6 @@ values and GPM are explained in NVIDIA's NVML API reference.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 import time
@@ -44,7 +43,9 @@ _FIELDS: dict[int, tuple[str, float]] = {
     nvml.NVML_FI_DEV_REMAPPED_PENDING: ("DeviceRemapPending", 1),
     nvml.NVML_FI_DEV_REMAPPED_FAILURE: ("DeviceRemapFailed", 1),
 }
-_ALL_LINKS = 0xFFFFFFFF
+ALL_LINKS = (
+    0xFFFFFFFF  # the scope of a field that sums over a device's NVLinks (NVML API Reference, Field Value Queries)
+)
 _LINK_FIELDS: dict[int, tuple[str, float]] = {
     nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: ("DeviceNvlinkTransmit", 1024),
     nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: ("DeviceNvlinkReceive", 1024),
@@ -71,8 +72,6 @@ class NvmlReader:
         self._clock = clock
         self.handle = handle  # nVML's handle of it
         self.xids = 0
-        self._fields = {(field, 0): what for field, what in _FIELDS.items()}
-        self._fields |= {(field, _ALL_LINKS): what for field, what in _LINK_FIELDS.items()}
         self._queries: list[Query] = [self._utilization, self._memory, self._power, self._temperature]
         self._queries += [self._clocks, self._clock_reasons, self._field_values, self._gpm]
         self._gpm_samples: tuple[Any, Any] | None = None
@@ -129,15 +128,10 @@ class NvmlReader:
         yield Reading("DeviceClockEventReasons", self._driver.nvmlDeviceGetCurrentClocksEventReasons(self.handle))
 
     def _field_values(self) -> Iterator[Reading]:
-        if not self._fields:
-            return
-        for found in self._driver.nvmlDeviceGetFieldValues(self.handle, list(self._fields)):
-            key = found.fieldId, found.scopeId
-            if found.nvmlReturn == nvml.NVML_SUCCESS:
-                metric, scale = self._fields[key]
-                yield Reading(metric, _value_of(found) * scale)
-            elif found.nvmlReturn in _NEVER:
-                del self._fields[key]
+        asked: list[int | tuple[int, int]] = [*_FIELDS, *((field, ALL_LINKS) for field in _LINK_FIELDS)]
+        for number, value in field_values(self.handle, asked, self._driver):
+            metric, scale = (_FIELDS | _LINK_FIELDS)[number]
+            yield Reading(metric, value * scale)
 
     def _gpm(self) -> Iterator[Reading]:
         if self._gpm_samples is None:
@@ -195,8 +189,8 @@ def nvml_readers(
             readers.append(NvmlReader(name, nvml_handle(name, driver), driver=driver))
         except nvml.NVMLError as error:
             _log.warning("no metrics of gpu %s: %s", name, error)
-    if readers:
-        threading.Thread(target=_watch_for_xids, args=(readers, on_xid, driver), name="xids", daemon=True).start()
+    for reader in readers:
+        threading.Thread(target=_watch_for_xids, args=(reader, on_xid, driver), name="xids", daemon=True).start()
     return readers
 
 
@@ -231,54 +225,17 @@ def _value_of(found: Any) -> float:
     return float(getattr(found.value, members.get(found.valueType, "ullVal")))
 
 
-def _watch_for_xids(readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None], driver: Any) -> None:
-    present = readers
+def _watch_for_xids(reader: NvmlReader, on_xid: Callable[[str, int], None], driver: Any) -> None:
+    """Pass on a device's errors until it is lost; a MIG slice reports none."""
     try:
-        while watched := _registered(present, events := driver.nvmlEventSetCreate(), driver):
-            present = _pass_on_xids(events, watched, on_xid, driver)
-    except nvml.NVMLError as error:
-        _log.warning("XID errors are no longer watched: %s", error)
-
-
-def _registered(readers: Sequence[NvmlReader], events: Any, driver: Any) -> list[NvmlReader]:
-    """Have devices report to an event set; return those that do: not a MIG slice, nor a device that is lost."""
-    registered = []
-    for reader in readers:
-        try:
-            driver.nvmlDeviceRegisterEvents(reader.handle, nvml.nvmlEventTypeXidCriticalError, events)
-            registered.append(reader)
-        except nvml.NVMLError as error:
-            _log.info("XID errors of gpu %s cannot be watched: %s", reader.gpu, error)
-    return registered
-
-
-def _pass_on_xids(
-    events: Any, readers: Sequence[NvmlReader], on_xid: Callable[[str, int], None], driver: Any
-) -> Sequence[NvmlReader]:
-    """Pass on errors until a device is lost, with which no set of events can be waited for; return the others."""
-    by_handle = {_address(reader.handle): reader for reader in readers}
-    while True:
-        try:
-            event = driver.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
-        except nvml.NVMLError as error:
-            if error.value == nvml.NVML_ERROR_TIMEOUT:
+        events = driver.nvmlEventSetCreate()
+        driver.nvmlDeviceRegisterEvents(reader.handle, nvml.nvmlEventTypeXidCriticalError, events)
+        while True:
+            try:
+                event = driver.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
+            except nvml.NVMLError_Timeout:
                 continue
-            present = [reader for reader in readers if not _is_lost(reader, driver)]
-            if len(present) == len(readers):
-                raise
-            return present
-        reader = by_handle.get(_address(event.device), readers[0])
-        reader.xids += 1
-        on_xid(reader.gpu, int(event.eventData))
-
-
-def _is_lost(reader: NvmlReader, driver: Any) -> bool:
-    try:
-        driver.nvmlDeviceGetTemperature(reader.handle, nvml.NVML_TEMPERATURE_GPU)
+            reader.xids += 1
+            on_xid(reader.gpu, int(event.eventData))
     except nvml.NVMLError as error:
-        return error.value in _GONE
-    return False
-
-
-def _address(handle: Any) -> int:
-    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+        _log.info("XID errors of gpu %s are not watched: %s", reader.gpu, error)

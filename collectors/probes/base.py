@@ -36,17 +36,13 @@ class Probe(ABC):
     def kernel(self) -> Any:
         """Do the work of one repeat."""
 
-    def submit(self) -> object:
-        """Submit one repeat: by default, all that :meth:`kernel` does."""
-        return self.kernel()
-
     def warm_up(self) -> None:
         """Run for the first time, which loads and tunes the kernels."""
         self.seconds()
 
     def seconds(self) -> float:
         """Run once; return the seconds from submission to completion."""
-        self.timing = self.device.timing(self.submit)
+        self.timing = self.device.timing(self.kernel)
         return self.timing.seconds
 
     def figure(self, seconds: float) -> float:

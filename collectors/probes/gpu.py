@@ -62,7 +62,6 @@ class Gemm(GpuProbe):
     """
 
     unit, is_rate = "Tflop/s", True
-    is_graph = True
 
     def __init__(self, workspace: Workspace, precision: Precision) -> None:
         super().__init__(workspace)
@@ -84,7 +83,6 @@ class Gemm(GpuProbe):
         self._left, self._right = workspace.views(2, (n, n), self._dtype)
         used = inputs + n * n * np.dtype(self._product_dtype).itemsize
         whole = workspace.views(1, (used,), np.uint8)[0]
-        self._spare = workspace.scratch[used:]
         self._product = whole[inputs:].view(self._product_dtype).reshape(n, n)
         self._one, self._zero = (np.array(value, self._product_dtype) for value in (1, 0))
 
@@ -99,19 +97,6 @@ class Gemm(GpuProbe):
 
         for _ in range(self._precision.products):
             cublas.gemmEx(get_cublas_handle(), *self._arguments())
-
-    def captured_kernel(self) -> Callable[[], object]:
-        """Return the same products, by a cuBLAS handle of our own."""
-        cublas = self.workspace.cublas
-
-        def multiply() -> None:
-            spare = self._spare
-            cublas.use(self.cupy.cuda.get_current_stream().ptr, spare.data.ptr, spare.nbytes)
-            for _ in range(self._precision.products):
-                cublas.gemm_ex(*self._arguments())
-
-        self.device.timing(multiply)  # loads the kernels that it chooses, which cannot be done during a capture
-        return multiply
 
     def _arguments(self) -> tuple[int, ...]:
         """Return cuBLAS's arguments, less the handle."""
@@ -190,7 +175,6 @@ class Triad(GpuProbe):
     """
 
     unit, is_rate = "GB/s", True
-    is_graph = True
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
@@ -300,7 +284,6 @@ class PeerCopy(GpuProbe):
 
     _COPIES = 8
     name = "peer_copy"
-    is_graph = True
     bytes_moved = COPY_BYTES * _COPIES
     unit, is_rate, scale = "GB/s", True, bytes_moved * 1e-9
 

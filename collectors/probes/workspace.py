@@ -1,10 +1,7 @@
-"""The memory that a GPU's probes share, and how they submit a repeat."""
+"""The memory that a GPU's probes share."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,10 +9,7 @@ import numpy as np
 from laggard.collectors.device import GpuDevice
 from laggard.collectors.errors import ProbeUnavailableError
 from laggard.collectors.probes.base import Probe
-from laggard.collectors.probes.cublas_library import CapturedCublas
 from laggard.collectors.probes.cuda_kernels import KERNELS
-
-_log = logging.getLogger("laggard.collectors")
 
 MIB = 1 << 20
 # What is read from memory must not fit into the last cache: 80 MiB for caches of up to 50 MiB, those of the H100.
@@ -48,23 +42,10 @@ class Workspace:
             raise ProbeUnavailableError(device.gpu, f"has {free_bytes >> 20} MiB free: too little for probes")
         self.scratch = device.run(lambda: cupy.empty(fitting[0], np.uint8))
         self._module: Any = cupy.RawModule(code=KERNELS)
-        self._said_eager = False
-
-    @cached_property
-    def cublas(self) -> CapturedCublas:
-        """A cuBLAS handle for products that are captured."""
-        return self.device.run(CapturedCublas)
 
     def beyond_cache(self, n_bytes: int) -> int:
         """Return a size that does not fit into the device's last cache, at least the given one, in whole MiB."""
         return max(n_bytes, -(-int(BEYOND_CACHE * self.cache_bytes) // MIB) * MIB)
-
-    def say_eager(self, probe: str, why: Exception) -> None:
-        """Say once that a probe's kernels are submitted one by one."""
-        if not self._said_eager:
-            text = "gpu %s: the probe %s cannot be captured as a CUDA graph, its kernels are submitted one by one: %s"
-            _log.warning(text, self.device.gpu, probe, why)
-        self._said_eager = True
 
     def free_bytes(self) -> int:
         """Return how much of the device's memory is free."""
@@ -98,30 +79,7 @@ class Workspace:
 class GpuProbe(Probe):
     """A probe that shares its memory with the other probes of its device."""
 
-    is_graph = False
-    _launch: Callable[[], object] | None = None
-
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace.device)
         self.workspace = workspace
         self.cupy = workspace.cupy
-
-    def warm_up(self) -> None:
-        """Run for the first time; then capture the repeat, and run it as a graph for the first time."""
-        super().warm_up()
-        if not self.is_graph or self.cupy.cuda.runtime.is_hip:
-            return
-        try:
-            self._launch = self.workspace.device.captured(self.captured_kernel())
-        except (RuntimeError, OSError) as why:
-            self.workspace.say_eager(self.name, why)
-        else:
-            super().warm_up()
-
-    def captured_kernel(self) -> Callable[[], object]:
-        """Return what is captured in place of :meth:`kernel`, if that is something else."""
-        return self.kernel
-
-    def submit(self) -> object:
-        """Launch the repeat's graph, or submit its kernels one by one."""
-        return self.kernel() if self._launch is None else self._launch()

@@ -1,7 +1,7 @@
 """Incidents: what each time that a device was slow has lost, and whether it comes again. Reads no clock.
 
 An incident goes with the device, or with its place in the launch (a program's rank usually does): only a relaunch that
-puts another device in the place can tell. So there are two kinds of memory. An account for each device, found again by
+puts another device in the place can tell. So there are two kinds of memory. A history for each device, found again by
 its UUID, has the incidents that ended by themselves. And for each place it is kept for which device a restart was asked
 for: if another one is slow there in the same way, it is the program's own.
 """
@@ -45,7 +45,7 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Account:
+class _History:
     """The incidents of a device that ended by themselves."""
 
     since_s: float
@@ -80,7 +80,7 @@ class Incidents:
 
     def __init__(self) -> None:
         self._open: dict[Subject, _Open] = {}
-        self._accounts: dict[str, _Account] = {}
+        self._histories: dict[str, _History] = {}
         self._asked: dict[str, list[_Asked]] = {}  # by place
         self._programs_own: dict[str, float] = {}  # by place, the longest incident
 
@@ -204,16 +204,16 @@ class Incidents:
             each.is_asked = False  # if a restart was asked for, it was not made
 
     def _past(self, each: _Open, now_s: float) -> Past:
-        account = self._accounts.get(each.identity, _Account(now_s))
+        history = self._histories.get(each.identity, _History(now_s))
         before = self._before(each)
-        longest_s = max(account.lengths_s, default=0.0)
+        longest_s = max(history.lengths_s, default=0.0)
         passing_s = max((one.longest_s for one in before), default=0.0)
         return Past(
-            n_passed=account.n_passed,
+            n_passed=history.n_passed,
             longest_s=max(longest_s, passing_s, self._programs_own.get(each.place, 0.0)),
-            lost_s=account.lost_s,
-            span_s=max(0.0, now_s - account.since_s),
-            n_asked=account.n_asked,
+            lost_s=history.lost_s,
+            span_s=max(0.0, now_s - history.since_s),
+            n_asked=history.n_asked,
             n_in_vain=sum(not one.longest_s for one in before),
             is_programs_own=each.place in self._programs_own or passing_s > 0,
         )
@@ -230,19 +230,19 @@ class Incidents:
     def _note_asked(self, each: _Open, past: Past) -> None:
         each.is_asked = True
         if past.n_passed:
-            self._accounts[each.identity].n_asked += 1
+            self._histories[each.identity].n_asked += 1
         longest_s = 0.0 if each.slow_s > PHASE_MARGIN * past.longest_s else past.longest_s
         if each.slowdown > 1:
             self._asked.setdefault(each.place, []).append(_Asked(each.subject, each.identity, each.slowdown, longest_s))
 
     def _end(self, each: _Open, now_s: float) -> WellAgain:
-        account = self._accounts.setdefault(each.identity, _Account(now_s - each.slow_s))
-        account.lengths_s = (*account.lengths_s, each.slow_s)[-_REMEMBERED:]
-        account.n_passed += 1
-        account.lost_s += each.lost_s
+        history = self._histories.setdefault(each.identity, _History(now_s - each.slow_s))
+        history.lengths_s = (*history.lengths_s, each.slow_s)[-_REMEMBERED:]
+        history.n_passed += 1
+        history.lost_s += each.lost_s
         instead_of = self._recognise(each)
         expected = self._past(each, now_s).expects_end
-        return WellAgain(each.slow_s, each.lost_s, account.n_passed, account.lost_s, expected, instead_of)
+        return WellAgain(each.slow_s, each.lost_s, history.n_passed, history.lost_s, expected, instead_of)
 
     def _recognise(self, each: _Open) -> Subject | None:
         """Note if an incident that ended is the program's own; return the device that had it before if that is new."""
@@ -260,7 +260,7 @@ class Incidents:
         """Return everything that is remembered, as plain values."""
         return {
             "open": [plain(each) for each in self._open.values()],
-            "accounts": plain(self._accounts),
+            "histories": plain(self._histories),
             "asked": plain(self._asked),
             "programs_own": dict(self._programs_own),
         }
@@ -270,7 +270,7 @@ class Incidents:
         """Return what :meth:`to_state` returned."""
         incidents = cls()
         incidents._open = {each.subject: each for each in (record_of(_Open, kept) for kept in state["open"])}
-        incidents._accounts = {name: record_of(_Account, kept) for name, kept in state["accounts"].items()}
+        incidents._histories = {name: record_of(_History, kept) for name, kept in state["histories"].items()}
         incidents._asked = {place: [record_of(_Asked, each) for each in kept] for place, kept in state["asked"].items()}
         incidents._programs_own = dict(state["programs_own"])
         return incidents

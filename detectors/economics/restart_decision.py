@@ -63,7 +63,7 @@ class Past:
     longest_s: float = 0.0  # the longest of the last of them
     lost_s: float = 0.0  # what they lost in sum
     span_s: float = 0.0  # time since the first of them
-    n_asked: int = 0  # restarts that were asked for on this account
+    n_asked: int = 0  # restarts that were asked for because of them
     # Restarts that were made for other devices in the same place, and after which this one is slow in the same way
     n_in_vain: int = 0
     # Whether such incidents came again on another device in the same place: they are phases of the program

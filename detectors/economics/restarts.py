@@ -14,8 +14,8 @@ from laggard.detectors.economics.launch_cost import LaunchCost
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restart_decision import Decision, Incident, Tradeoff
 from laggard.detectors.errors import StateVersionError
-from laggard.detectors.evidence import Evidence, Price, Reason, StillSlow, Subject, Weighed
-from laggard.detectors.verdict import Severity, Verdict
+from laggard.detectors.evidence import Price, Reason, StillSlow, Subject, Weighed
+from laggard.detectors.verdict import Evidence, Severity, Verdict
 from laggard.kvstore.control import LaunchRecord, Signs
 
 Episodes = Callable[[DeviceId], Episode | None]

@@ -15,7 +15,7 @@ from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, together
 from laggard.detectors.economics.episode import Episode
-from laggard.detectors.evidence import Evidence, Unreachable
+from laggard.detectors.evidence import Unreachable
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.links.episodes import LinkEpisodes
@@ -23,7 +23,7 @@ from laggard.detectors.links.flows import MOST_FOREIGN
 from laggard.detectors.links.losses import LinkLosses
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinkNotice, Notice, PairUnreachable
-from laggard.detectors.verdict import Verdict
+from laggard.detectors.verdict import Evidence, Verdict
 
 KEPT = "laggard/slow-links"
 """The key of State."""

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.evidence import Evidence, LinkKind, Side, SlowLink
+from laggard.detectors.evidence import LinkKind, Side, SlowLink
 from laggard.detectors.links.flows import Flows, flows_of, other_fastest, ranked
 from laggard.detectors.notices import LinkBusy
 from laggard.detectors.statistics.device_index import codes_of
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
-from laggard.detectors.verdict import Action, Severity, Verdict
+from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 
 _NODES, _LEAVES, _PAIRS = 0.8, 0.1, 0.1  # of the budget
 _SIDES: tuple[Side, Side] = "sends", "receives"
@@ -187,7 +187,7 @@ class SlowLinkAnalysis:
             yield _verdict(SlowLink(kind, names, side, verdict.slowdown, len(self._nodes) - 1, rounds))
 
     def _again(self, flows: Flows, is_slow: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which flows are slow now, and were when they were last measured: a burst is soon over."""
+        """Return which flows are slow now, and were when they were last measured: a burst of others is soon over."""
         places = self._places(flows)
         before = self._was_slow[places]
         self._was_slow[places] = is_slow

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.evidence import Evidence, Slow
+from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.thresholds import Thresholds
-from laggard.detectors.verdict import Action, Severity, Verdict
+from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
 

@@ -8,6 +8,7 @@ of different launches never form one checkpoint, since two launches may reach a 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -41,6 +42,8 @@ from laggard.kvstore.values.decoding import Value
 
 ShardStore: TypeAlias = NodeStore | FolderStore
 """Where shards go that are no values of State."""
+
+_log = logging.getLogger(__name__)
 
 # Smaller shards are values of State, which survives more and needs nothing else.
 SMALL_BYTES = 1 << 20
@@ -156,6 +159,21 @@ class Checkpointer:
         if before is not None and any(found.step == before for found in self._newest_first()):
             complete = itertools.islice(itertools.dropwhile(lambda found: found.step != before, complete), 1, None)
         return next((found.step for found in complete), None)
+
+    def latest_intact(self) -> int | None:
+        """Return the newest step whose shards can all be read; log a warning for each checkpoint that is damaged.
+
+        It reads whole checkpoints, so call it on one rank and pass the result to the others.
+        """
+        for found in self._newest_first():
+            try:
+                for rank in range(found.ranks):
+                    self._read(found, rank)
+            except DamagedCheckpointError as error:
+                _log.warning("%s", error)
+            else:
+                return found.step
+        return None
 
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.

@@ -43,7 +43,8 @@ from laggard.resilience.agent.processes import (
 from laggard.resilience.agent.ray import RayProcess
 from laggard.resilience.agent.tasks import Tasks
 from laggard.resilience.agent.warm import WarmProcess
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
+from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Inbox, Report, encode
 from laggard.resilience.wire.node import Crashed, Ping, Pong, SetUp, ToldToEnd
@@ -103,7 +104,7 @@ class Agent:
         answers: Answers,
         lease_s: float = LEASE_S,
         others_s: float = 0.0,
-        n_nodes: int = Pace().n_nodes,
+        n_nodes: int = HeartbeatTiming().n_nodes,
         checks: CheckSettings | None = None,
     ) -> None:
         self._sending = threading.Lock()
@@ -167,7 +168,7 @@ class Agent:
                     self._send(report())
 
     def _on_sigterm(self, *_: object) -> None:
-        """End, but with copies of the program not at once: Slurm ends everything at one moment, and they may save."""
+        """End, but with ranks of the program not at once: Slurm ends everything at one moment, and they may save."""
         if not self._tasks.has_any_of_a_launch:
             sys.exit(EXIT_TERMINATED)
         self._due.append(ToldToEnd)  # the signal has also ended the selector's wait
@@ -210,10 +211,10 @@ class Agent:
             return launch.isdigit() and int(launch) < command.below
 
         try:
-            n_ended, stuck = end_descendants(is_leftover, deadline_s=FORCED_STOP_S), ""
+            ended = LeftoversEnded(end_descendants(is_leftover, deadline_s=FORCED_STOP_S))
         except ProcessesStillRunningError as error:
-            n_ended, stuck = 0, str(error)
-        self._send(LeftoversEnded(n_ended, stuck))
+            ended = LeftoversEnded(0, StuckProcesses(error.deadline_s, tuple(error.pids), tuple(error.states)))
+        self._send(ended)
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -236,16 +237,16 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def _run_dialling() -> None:
-    from laggard.resilience.agent.dialling import Dialled, read_invitation  # most agents of one machine need no TLS
+    from laggard.resilience.agent.dialling import Dialled, read_join_token  # most agents of one machine need no TLS
 
-    invitation = read_invitation(sys.stdin.fileno())
-    if not invitation.agent:
-        invitation = invitation.of_node(own_name())
-    controller = Dialled(invitation, sys.stdin.fileno())
+    token = read_join_token(sys.stdin.fileno())
+    if not token.agent:
+        token = token.of_node(own_name())
+    controller = Dialled(token, sys.stdin.fileno())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
-            n_nodes = invitation.n_nodes
-            Agent(commands, controller.answers, Pace(n_nodes).lease_s, OTHERS_S, n_nodes).run()
+            n_nodes = token.n_nodes
+            Agent(commands, controller.answers, HeartbeatTiming(n_nodes).lease_s, OTHERS_S, n_nodes).run()
     finally:
         controller.finish()
 

@@ -1,6 +1,6 @@
 """How an agent on another machine reaches the controller: it dials, over TLS, and proves that it was invited.
 
-The controller sends the invitation to the standard input of the process that ``srun`` or ``ssh`` starts. That pipe
+The controller sends the join token to the standard input of the process that ``srun`` or ``ssh`` starts. That pipe
 carries nothing else; its end says that the controller is gone, should the connection be gone, too.
 
 Before TLS begins the agent proves that it knows its secret, in one message of a fixed length that costs nothing to
@@ -26,7 +26,7 @@ from functools import lru_cache, partial
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import decode
 
 _log = logging.getLogger("laggard.resilience.agent")
@@ -44,7 +44,7 @@ _LONGEST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Invitation:
+class JoinToken:
     """What an agent needs to dial."""
 
     address: str  # where the controller listens
@@ -57,8 +57,8 @@ class Invitation:
     secret: str = field(repr=False)
     n_nodes: int = 1  # how many nodes the job has, whose agents all dial
 
-    def of_node(self, name: str) -> Invitation:
-        """Return a node's own invitation, derived from one for all. Pure."""
+    def of_node(self, name: str) -> JoinToken:
+        """Return a node's own join token, derived from one for all. Pure."""
         secret = bytes.fromhex(self.secret)
         agent, own = (hmac.digest(secret, use + name.encode(), hashlib.sha256) for use in (b"agent ", b"secret "))
         return replace(self, agent=agent[:16].hex(), secret=own.hex())
@@ -69,23 +69,23 @@ def proof_of(secret: bytes, agent: bytes, once: bytes) -> bytes:
     return hmac.digest(secret, b"laggard agent" + agent + once, hashlib.sha256)
 
 
-def read_invitation(descriptor: int) -> Invitation:
-    """Read the invitation, the only line that ever comes through that pipe."""
+def read_join_token(descriptor: int) -> JoinToken:
+    """Read the join token, the only line that ever comes through that pipe."""
     text = b""
     while not text.endswith(b"\n"):
         piece = os.read(descriptor, _LONGEST_BYTES)
         if not piece:
-            raise EOFError("the controller was gone before it had sent an invitation")
+            raise EOFError("the controller was gone before it had sent a join token")
         text += piece
-    return decode(text, Invitation)
+    return decode(text, JoinToken)
 
 
 class Dialler:
     """An agent's end of a channel to the controller: dials whenever there is no connection."""
 
-    def __init__(self, loop: Loop, invitation: Invitation, start_up: int) -> None:
+    def __init__(self, loop: Loop, token: JoinToken, start_up: int) -> None:
         self._loop = loop  # in which it does so
-        self._invitation = invitation  # from the controller
+        self._token = token  # from the controller
         self._start_up = start_up  # the pipe that it came through: once that has ended, too, the controller is gone
         self._is_alone = False
         self._n_failures = 0
@@ -105,7 +105,7 @@ class Dialler:
         if self._is_alone:
             channel.abandon()
         else:
-            _Attempt(self._loop, self._invitation, channel, partial(self._settle, channel))
+            _Attempt(self._loop, self._token, channel, partial(self._settle, channel))
 
     def _settle(self, channel: Channel, error: OSError | None) -> None:
         """Dial again after a while if an attempt has failed, and after a longer one if it was not the first."""
@@ -123,11 +123,11 @@ class _Attempt:
     """One attempt to reach the controller: connects, greets, and shows the secret."""
 
     def __init__(
-        self, loop: Loop, invitation: Invitation, channel: Channel, settle: Callable[[OSError | None], None]
+        self, loop: Loop, token: JoinToken, channel: Channel, settle: Callable[[OSError | None], None]
     ) -> None:
         self._loop = loop  # as of the `Dialler`
-        self._invitation = invitation
-        self._pace = Pace(invitation.n_nodes)
+        self._token = token
+        self._timing = HeartbeatTiming(token.n_nodes)
         self._channel = channel  # which gets the connection
         self._settle = settle  # called, once, with why there is no connection, or None
         self._heard = b""
@@ -135,14 +135,14 @@ class _Attempt:
         self._plain = socket.socket()
         self._plain.settimeout(0.0)
         self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._plain.connect_ex((invitation.address, invitation.port))  # should it fail, so does sending
+        self._plain.connect_ex((token.address, token.port))  # should it fail, so does sending
         loop.watch(self._plain, selectors.EVENT_WRITE, self._greet)
-        loop.after(self._pace.answer_s, self._look)
+        loop.after(self._timing.answer_s, self._look)
         self._greet()  # at once, if it can be done: a connection that says nothing may have to make place
 
     def _look(self) -> None:
         if self._is_connecting:
-            self._fail(TimeoutError(f"no connection within {self._pace.answer_s:g} s"))
+            self._fail(TimeoutError(f"no connection within {self._timing.answer_s:g} s"))
 
     def _fail(self, error: OSError) -> None:
         self._is_connecting = False
@@ -153,7 +153,7 @@ class _Attempt:
     def _greet(self, _: int = selectors.EVENT_WRITE) -> None:
         if not self._is_connecting:
             return
-        invited, once = self._invitation, secrets.token_bytes(16)
+        invited, once = self._token, secrets.token_bytes(16)
         agent, secret = bytes.fromhex(invited.agent), bytes.fromhex(invited.secret)
         try:
             self._plain.sendall(GREETING.pack(agent, once, proof_of(secret, agent, once)))
@@ -165,7 +165,7 @@ class _Attempt:
         self._is_connecting = False
         self._loop.unwatch(self._plain)
         connection = TLSConnection(
-            self._loop, self._plain, _context(invited.authority), invited.address, self._pace.answer_s
+            self._loop, self._plain, _context(invited.authority), invited.address, self._timing.answer_s
         )
         connection.take, connection.lost = partial(self._take, connection), self._settle
         connection.write(secret + COUNT.pack(self._channel.detach()))
@@ -175,7 +175,7 @@ class _Attempt:
         if len(self._heard) >= COUNT.size:
             self._settle(None)
             (n_received,) = COUNT.unpack_from(self._heard)
-            connection.set_patience(self._pace.replace_s)
+            connection.set_patience(self._timing.replace_s)
             self._channel.attach(connection, n_received, self._heard[COUNT.size :])
 
 
@@ -189,9 +189,9 @@ def _context(authority: str) -> ssl.SSLContext:
 class Dialled:
     """The agent's end of a channel to the controller, as the files that :class:`.agent.Agent` works on."""
 
-    def __init__(self, invitation: Invitation, start_up: int) -> None:
+    def __init__(self, token: JoinToken, start_up: int) -> None:
         self._loop = Loop("channel")
-        self._channel = Dialler(self._loop, invitation, start_up).channel
+        self._channel = Dialler(self._loop, token, start_up).channel
         self.answers = self._channel  # to which the agent's messages are written
         self.commands, self._passing_on = os.pipe()
         os.set_blocking(self._passing_on, False)

@@ -1,6 +1,6 @@
 """The first process on a remote node: reports what the node has, then becomes its agent.
 
-It reports only when its invitation is there. ``srun`` passes that on once it has started all of its processes, and ends
+It reports only when its join token is there. ``srun`` passes that on once it has started all of its processes, and ends
 them all if it cannot; so a report also says that this is over.
 
 It is a program of its own because finding GPUs loads a driver, which the agent does not need.

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
-from laggard.resilience.agent.second_path import SecondPath
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.agent.out_of_band import OutOfBandHeartbeat
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import SetUp
 
 LOOK_INTERVAL_S = 1.0
@@ -23,10 +23,10 @@ class Heartbeat:
 
     def __init__(self, lease_s: float, others_s: float, n_nodes: int) -> None:
         self._lease_s = lease_s
-        self._pace = Pace(n_nodes)
+        self._timing = HeartbeatTiming(n_nodes)
         self._looked_s = time.monotonic()
         self._heard_s = self._looked_s + others_s
-        self._second_path = SecondPath(self._unheard_s)
+        self._out_of_band = OutOfBandHeartbeat(self._unheard_s)
         self._ended = threading.Event()
 
     def start(self, beat: Callable[[], None]) -> None:
@@ -38,11 +38,11 @@ class Heartbeat:
         self._ended.set()
 
     def set_up(self, command: SetUp) -> None:
-        """Take the pace of the job; from now on the state server is told, too, while nobody replies."""
-        self._pace = Pace(command.n_nodes)
+        """Take the timing of the job; from now on the state server is told, too, while nobody replies."""
+        self._timing = HeartbeatTiming(command.n_nodes)
         endpoint_file = Path(command.environment.get(ENDPOINT_FILE, ""))
         if endpoint_file.is_file() and NODE in command.environment:
-            self._second_path.start(endpoint_file, command.environment[NODE], self._pace)
+            self._out_of_band.start(endpoint_file, command.environment[NODE], self._timing)
 
     def hear(self) -> None:
         """Note that something has come from the controller."""
@@ -64,7 +64,7 @@ class Heartbeat:
 
     def _run(self, beat: Callable[[], None]) -> None:
         with contextlib.suppress(BrokenPipeError):  # the controller is gone, as the other thread notices too
-            while not self._ended.wait(self._pace.interval_s):
+            while not self._ended.wait(self._timing.interval_s):
                 if not self._is_stuck():
                     beat()
 

@@ -1,6 +1,6 @@
 """The tasks of a node: processes that its agent starts, and starts again if it is asked to.
 
-The copies of a ``--per-node`` program are tasks, and so are the probes of ``--detect``; those have the number of their
+The ranks of a ``--per-node`` program are tasks, and so are the probes of ``--detect``; those have the number of their
 launch in their environment, by which leftovers are found. Sidecars are tasks that outlive launches. A task's output is
 passed on as it comes, but no more than `WINDOW_BYTES` that the controller has not printed yet: a task whose output
 nobody reads blocks, as on any pipe.
@@ -96,7 +96,7 @@ class Tasks:
         }
 
     def look(self) -> None:
-        """Report what the first copy has imported, if that is new."""
+        """Report what the first rank has imported, if that is new."""
         if self._imports.begins():
             self._context.send(Hooked())
         if names := self._imports.look():

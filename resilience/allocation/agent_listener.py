@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Invitation, proof_of
+from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, JoinToken, proof_of
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.system.certificates import Authority, Certificate
@@ -103,15 +103,15 @@ class AgentListener:
         """Return a channel to an agent."""
         return Channel(self._loop, lambda channel: self._look_for(channel, may_return))
 
-    def invite(self, channel: Channel) -> Invitation:
-        """Return an invitation with which one agent, and nobody else, gets to a channel."""
+    def admit(self, channel: Channel) -> JoinToken:
+        """Return a join token with which one agent, and nobody else, gets to a channel."""
         agent, secret = secrets.token_bytes(16), secrets.token_bytes(SECRET_BYTES)
         self._expect(agent, secret, channel)
-        return self._invitation(agent.hex(), secret.hex())
+        return self._token(agent.hex(), secret.hex())
 
-    def invite_together(self, channels: Mapping[str, Channel]) -> Invitation:
-        """Return one invitation for the agents of many nodes, from which each derives its own."""
-        together = self._invitation("", secrets.token_hex(SECRET_BYTES))
+    def token_for_all(self, channels: Mapping[str, Channel]) -> JoinToken:
+        """Return one join token for the agents of many nodes, from which each derives its own."""
+        together = self._token("", secrets.token_hex(SECRET_BYTES))
         for node, channel in channels.items():
             own = together.of_node(node)
             self._expect(bytes.fromhex(own.agent), bytes.fromhex(own.secret), channel)
@@ -126,9 +126,9 @@ class AgentListener:
         self._loop.call(self._end)
         self._loop.close()
 
-    def _invitation(self, agent: str, secret: str) -> Invitation:
+    def _token(self, agent: str, secret: str) -> JoinToken:
         port = int(self._listener.getsockname()[1])
-        return Invitation(self._address, port, self._certificate.authority, agent, secret, self._n_nodes)
+        return JoinToken(self._address, port, self._certificate.authority, agent, secret, self._n_nodes)
 
     def _expect(self, agent: bytes, secret: bytes, channel: Channel) -> None:
         self._invited[agent] = _Invited(secret, channel)

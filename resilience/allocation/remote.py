@@ -28,7 +28,7 @@ from laggard.kvstore.control import NodeRecord
 from laggard.logs import LOG_VARIABLE
 from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.dialling import Invitation
+from laggard.resilience.agent.dialling import JoinToken
 from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
@@ -249,7 +249,7 @@ class RemoteAllocation:
             step = Step(command, hosts)
             listener = self._listen()
             channels = {host: listener.channel(partial(step.may_dial, host)) for host in hosts}
-            step.invite(listener.invite_together(channels), channels)
+            step.admit(listener.token_for_all(channels), channels)
             self._steps.append(step)
             self._channels |= channels
             pending |= {host: PendingInStep(step, host, channel, self._start) for host, channel in channels.items()}
@@ -271,15 +271,15 @@ class RemoteAllocation:
         )
         channel = self._listen().channel(lambda absent_s: absent_s < END_S or process.poll() is None)
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
-            cast("IO[bytes]", process.stdin).write(encode(self._invite(host, channel)))
+            cast("IO[bytes]", process.stdin).write(encode(self._admit(host, channel)))
             cast("IO[bytes]", process.stdin).flush()
         return PendingAgent(process, stderr, channel)
 
-    def _invite(self, host: str, channel: Channel) -> Invitation:
+    def _admit(self, host: str, channel: Channel) -> JoinToken:
         if (former := self._channels.get(host)) is not None:
             self._listen().withdraw(former)
         self._channels[host] = channel
-        return self._listen().invite(channel)
+        return self._listen().admit(channel)
 
     def _listen(self) -> AgentListener:
         if self._listener is None:

@@ -2,7 +2,7 @@
 
 Until it is launched, a step fails as a whole: a node that Slurm cannot reach ends it. Then each of its nodes gets an
 ``srun`` of its own. ``srun`` passes on what we write to it once all of its processes run, and an agent answers when it
-has its invitation; so with the first answer the step is launched. From then on its agents do not depend on it: one is
+has its join token; so with the first answer the step is launched. From then on its agents do not depend on it: one is
 gone when its connection has dropped and ``srun`` has said that it ended, or when it is silent; and ``srun`` may end.
 """
 
@@ -20,7 +20,7 @@ from typing import IO, cast
 import psutil
 
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.dialling import Invitation
+from laggard.resilience.agent.dialling import JoinToken
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.allocation.discovery import (
     MAX_LINE_BYTES,
@@ -66,11 +66,11 @@ class Step:
         self._has_lost = False
         self._leaving = threading.Lock()
 
-    def invite(self, invitation: Invitation, channels: Mapping[str, Channel]) -> None:
-        """Send the agents their invitation, with which each gets to its channel."""
+    def admit(self, token: JoinToken, channels: Mapping[str, Channel]) -> None:
+        """Send the agents their join token, with which each gets to its channel."""
         self._channels = channels
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
-            self._stdin.write(encode(invitation))
+            self._stdin.write(encode(token))
             self._stdin.flush()
         threading.Thread(target=self._read, name="step", daemon=True).start()
         self._launching.start()

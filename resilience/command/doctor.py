@@ -102,7 +102,7 @@ def doctor(
     """Check the GPUs of this machine or of many nodes, once, and report which are slow."""
     # All probes run on all devices. Each device is compared with the others of its model, and with its own past
     # readings. NVIDIA's driver is asked for faults, and for GPUs that were there before. The GPUs of a node copy to
-    # each other, several nodes send each other bursts over TCP, and the slowest links are listed.
+    # each other, several nodes send each other transfers over TCP, and the slowest links are listed.
     # The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one
     # could not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2
     # for wrong options; else 0.

@@ -41,7 +41,7 @@ class LinkCheck:
 
 
 def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
-    """Return the times of bursts that the nodes send each other, each node one at a time."""
+    """Return the times of transfers that the nodes send each other, each node one at a time."""
     hosts = list(transports)
     if len(hosts) < 2:
         return LinkCheck()

@@ -77,7 +77,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     command = (command_of_module if options.module else command_of)(program, arguments)
     job = _job_name(program if options.module else Path(program).stem)
     if not options.runs_copies():
-        require_ray("run a copy of the program on each node with --per-node")
+        require_ray("run the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.primary, as_typed)

@@ -5,103 +5,84 @@ What is written is queued, and a thread writes it. At the end it is given a mome
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 DRAIN_DEADLINE_S = 5.0
 
 
-class UnblockedText(io.TextIOBase):
-    """A text stream that passes on what is written to another one, in a thread.
-
-    What the other stream refuses, because nobody reads it any more, is dropped.
-    """
+class _Queue(io.RawIOBase):
+    """Passes on what is written to it to a text stream, in a thread; what that refuses, as nobody reads it, is lost."""
 
     def __init__(self, target: TextIO) -> None:
         super().__init__()
-        self._target = target  # the other stream
-        self._queue: queue.Queue[str] = queue.Queue()
+        self._target = target
+        self._queue: queue.Queue[bytes] = queue.Queue()
         threading.Thread(target=self._pass_on, name="stderr-writer", daemon=True).start()
 
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        """The other stream's encoding."""
-        return self._target.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]
-        """What the other stream does with characters that it cannot encode."""
-        return self._target.errors
-
-    @property
-    def buffer(self) -> BinaryIO:
-        """The other stream's bytes, for whoever writes them in a thread of its own."""
-        return self._target.buffer
-
-    def write(self, text: str, /) -> int:
-        """Queue some text."""
-        if not isinstance(text, str):
-            raise TypeError(f"a text is needed, not {type(text).__name__}")
-        self._queue.put(text)
-        return len(text)
+    def write(self, data: ReadableBuffer, /) -> int:
+        self._queue.put(bytes(data))
+        return len(bytes(data))
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """Return whether the other stream is a terminal."""
         return self._target.isatty()
 
     def fileno(self) -> int:
-        """Return the other stream's descriptor."""
         return self._target.fileno()
 
     def drain(self, deadline_s: float) -> bool:
-        """Wait until everything is written; return whether it was in time."""
-        until_s = time.monotonic() + deadline_s
         with self._queue.all_tasks_done:
-            while self._queue.unfinished_tasks:
-                if not self._queue.all_tasks_done.wait(max(0.0, until_s - time.monotonic())):
-                    return False
-        return True
+            return self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, deadline_s)
 
     def _pass_on(self) -> None:
         while True:
-            text = self._queue.get()
-            try:
-                self._write_now(text)
-            except (OSError, ValueError):  # ValueError: it is closed
-                pass
-            finally:
-                self._queue.task_done()
+            data = self._queue.get()
+            with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
+                self._write_now(data)
+            self._queue.task_done()
 
-    def _write_now(self, text: str) -> None:
+    def _write_now(self, data: bytes) -> None:
         try:
             descriptor = self._target.fileno()
         except OSError:  # it is no file
-            self._target.write(text)
+            self._target.write(data.decode(self._target.encoding, "replace"))
             self._target.flush()
             return
         # Past its buffer, whose lock a thread that waits for a terminal would keep until the process ends.
-        data = memoryview(text.encode(self.encoding, self.errors or "strict"))
         while data:
             data = data[os.write(descriptor, data) :]
+
+
+class UnblockedText(io.TextIOWrapper):
+    """A text stream that passes on what is written to another one, in a thread."""
+
+    def __init__(self, target: TextIO) -> None:
+        self._written = _Queue(target)
+        super().__init__(cast("BinaryIO", self._written), target.encoding, target.errors, write_through=True)
+
+    def drain(self, deadline_s: float) -> bool:
+        """Wait until everything is written; return whether it was in time."""
+        return self._written.drain(deadline_s)
 
 
 @contextmanager
 def unblocked_stderr() -> Iterator[None]:
     """Replace ``sys.stderr`` for a while."""
     original = sys.stderr
-    unblocked = UnblockedText(original)
-    sys.stderr = unblocked
+    sys.stderr = unblocked = UnblockedText(original)
     try:
         yield
     finally:

@@ -60,6 +60,7 @@ from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
+from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.record.account import Account
@@ -393,7 +394,7 @@ class Controller:
 
     def _report_messages(self) -> None:
         for notice in self._cluster.notices():
-            self._account.tell("notice", notice, "bold yellow")
+            self._account.tell("notice", node_wording.notice(notice), "bold yellow")
         while self._returning.notices:
             self._account.tell("notice", notice_wording.not_back(self._returning.notices.popleft()), "bold yellow")
         while self._manager.notices:

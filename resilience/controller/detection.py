@@ -1,7 +1,7 @@
 """``--detect``: a detector beside the program, which needs no change for it.
 
 In each launch, the agents of the nodes run :mod:`laggard.resilience.agent.detect` beside the program, with or without
-Ray, for one program or for a copy on every node.
+Ray, for one program or for one on every node.
 """
 
 from __future__ import annotations

@@ -40,9 +40,10 @@ from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
-from laggard.resilience.nodes.cluster import HELD, Cluster, NodeFiles
-from laggard.resilience.nodes.copies import Copies, Printer
+from laggard.resilience.nodes import wording as node_wording
+from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
+from laggard.resilience.nodes.ranks import Printer, Ranks
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
 from laggard.system.steady_clock import SteadyClock
@@ -72,8 +73,8 @@ class JobPlan:
     runtime_dir: Path  # private folder for files that live as long as the job
     hang_timeout: HangTimeout | None = None  # how long the program may show no sign of life; `None`: forever
     detection: Detection = NO_DETECTION  # what to watch for beside the program
-    per_node: bool = False  # whether to run copies on every node, instead of one program on the primary
-    per_device: bool = False  # whether each device has a copy of its own
+    per_node: bool = False  # whether to run the program on every node, instead of one program on the primary
+    per_device: bool = False  # whether each device has a rank of its own
     # How long an agent may be silent before its node is lost; `None`: as long as the cluster says
     heartbeat_timeout_s: float | None = None
     ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
@@ -123,7 +124,7 @@ class Launches:
             writes_stacks=hangs.watched,
         )
         self.number = -1  # the current launch number; -1 before the first one
-        self.program: Program | Copies | None = None  # the program of the current launch; `None` between two launches
+        self.program: Program | Ranks | None = None  # the program of the current launch; `None` between two launches
         self.any_started = False  # whether the program was started at all
         self._began_s = 0.0
         self._first_progress_s: float | None = None
@@ -151,10 +152,10 @@ class Launches:
         """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
         if self._first_progress_s is None and self.program is not None and self.made_progress():
             self._first_progress_s = self._clock.now_s()
-        gap = self._account.launches[-1].gap if self._account.launches else None
-        if gap is None or self._first_progress_s is None:
+        gap_s = self._account.launches[-1].gap_s if self._account.launches else None
+        if not gap_s or self._first_progress_s is None:
             return None
-        return gap.total_s + self._first_progress_s - self._began_s
+        return sum(gap_s.values()) + self._first_progress_s - self._began_s
 
     def made_progress(self) -> bool:
         """Return whether the current launch has committed to State or reported a step beyond those before it."""
@@ -229,7 +230,7 @@ class Launches:
         self._first_progress_s = None
         self._asked_s = None
         self.program = self._start_program(roster)
-        if isinstance(self.program, Copies):
+        if isinstance(self.program, Ranks):
             self.warm.began(roster, self.program, self.number)
         self.any_started = True
         self._account.launch_began(self.number, roster.active, roster.reserve, self._gap(), roster.primary)
@@ -291,7 +292,7 @@ class Launches:
                 return
             time.sleep(COPIES_POLL_S)
 
-    def _ask_to_stop(self, program: Program | Copies) -> float:
+    def _ask_to_stop(self, program: Program | Ranks) -> float:
         """Ask the program to stop, once: a second signal may interrupt what it is saving; return when it was asked."""
         if self._asked_s is None:
             self._asked_s = time.monotonic()
@@ -312,7 +313,7 @@ class Launches:
             if self.program is not None and not self.program.ended:
                 self._kill(self.program)
 
-    def _kill(self, program: Program | Copies) -> None:
+    def _kill(self, program: Program | Ranks) -> None:
         try:
             program.kill()
         except ProcessesStillRunningError as error:
@@ -348,7 +349,7 @@ class Launches:
         return end_descendants(is_leftover, deadline_s=END_DEADLINE_S)
 
     def _report_held(self, error: ProcessesStillRunningError) -> None:
-        self._account.tell("notice", f"{error}; {HELD}", "bold yellow")
+        self._account.tell("notice", node_wording.held(str(error)), "bold yellow")
 
     def _report_leftovers(self, n_ended: int) -> None:
         if n_ended:
@@ -377,7 +378,7 @@ class Launches:
         decided_s, stopped_s, fenced_s = self._relaunch_s
         return Gap(stopped_s - decided_s, fenced_s - stopped_s, time.monotonic() - fenced_s)
 
-    def _start_program(self, roster: Roster) -> Program | Copies:
+    def _start_program(self, roster: Roster) -> Program | Ranks:
         command, changed = self._plan.command, self._keeper.changed
         if not self._plan.per_node:
             environment = self._cluster.environment(self._primary)
@@ -386,7 +387,7 @@ class Launches:
             return Program(command, self.number, environment, changed, self._primary.hostname)
         nodes = [self._cluster.nodes[host] for host in roster.active]
         watched = self._hangs.watched
-        return Copies(
+        return Ranks(
             command,
             self.number,
             nodes,
@@ -407,7 +408,7 @@ class Launches:
         self._plan.telemetry.start(self._cluster, roster.up)
         self._shard_servers.start_again(self._cluster)
         self._plan.detection.start(self._cluster, roster, self.number)
-        # Copies run where devices are in use; a program that runs once is on the primary.
+        # Ranks run where devices are in use; a program that runs once is on the primary.
         self._hangs.begin(roster.active if self._plan.per_node else roster.up, self.number, self._signs_at_start)
 
 

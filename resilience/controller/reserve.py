@@ -66,7 +66,7 @@ class Reserve:
         own = [verdict for verdict in found if verdict.host == node.hostname]
         if min(looks.values()) < MIN_SLOW_LOOKS and not any(verdict.severity == "faulty" for verdict in own):
             return None if own else ()
-        return tuple(Finding("slow", fault=str(verdict.evidence)) for verdict in own)
+        return tuple(Finding("slow", slow=verdict.evidence) for verdict in own)
 
     def find_slow(self, roster: Roster) -> list[Verdict]:
         """Return a verdict on each slow device of the reserve, from the readings so far."""

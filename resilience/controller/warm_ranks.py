@@ -1,7 +1,7 @@
 """Warm processes: on each node one that has loaded what the program loads, from which the next launch is forked.
 
-The first copy of each launch records what it imports. Once it is at work, every node that may run the next launch keeps
-a process that has loaded the same (:mod:`laggard.resilience.agent.warm`). The next launch's copies are forked from it
+The first rank of each launch records what it imports. Once it is at work, every node that may run the next launch keeps
+a process that has loaded the same (:mod:`laggard.resilience.agent.warm`). The next launch's ranks are forked from it
 while the old ones are still saving.
 """
 
@@ -16,9 +16,9 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload, Wanted, can_be_warm
 from laggard.resilience.nodes.cluster import Cluster
-from laggard.resilience.nodes.copies import Copies
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
+from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.record.account import Account
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire.warm import ForkAhead, KeepWarm, WarmReady
@@ -39,26 +39,26 @@ class WarmRanks:
         per_device: bool,
         writes_stacks: bool,
     ) -> None:
-        # Whether copies may be forked from warm processes at all
+        # Whether ranks may be forked from warm processes at all
         self.possible = preload is not None and can_be_warm(command)
         self._command = command  # command line of the program
         self._asked = preload if isinstance(preload, tuple) else ()
-        self._per_device = per_device  # whether each device has a copy of the program, instead of each node
+        self._per_device = per_device  # whether each device has a rank, instead of each node
         self._cluster = cluster  # the job's agents
         self._account = account  # tells the user
-        self._writes_stacks = writes_stacks  # whether copies are started so that they can write their stacks
+        self._writes_stacks = writes_stacks  # whether ranks are started so that they can write their stacks
         self._modules: tuple[str, ...] = ()
         self._is_kept = False
         self._roster: Roster | None = None
         self._told: set[str] = set()
-        self._untold: Copies | None = None  # copies of whose start the user has not been told
+        self._untold: Ranks | None = None  # ranks of whose start the user has not been told
 
-    def began(self, roster: Roster, copies: Copies, launch: int) -> None:
+    def began(self, roster: Roster, ranks: Ranks, launch: int) -> None:
         """Take note of a launch that has begun, and keep warm processes on its nodes."""
         if not self.possible:
             return
         self._roster = roster
-        self._untold = copies if launch > 0 else None
+        self._untold = ranks if launch > 0 else None
         if self._is_kept:
             self._keep()
 
@@ -74,7 +74,7 @@ class WarmRanks:
 
     def _has_more(self, first: Node) -> bool:
         """Return whether it is known for the first time what is to be loaded, or there is more of it."""
-        # The first copy, on the first node in use, says what it has loaded. Nothing is kept before the program's Python
+        # The first rank, on the first node in use, says what it has loaded. Nothing is kept before the program's Python
         # has run our code at its start: another one would run the program.
         if self._asked:
             return first.warm.hooked and not self._is_kept
@@ -85,7 +85,7 @@ class WarmRanks:
         return True
 
     def fork_ahead(self, hosts: Iterable[str]) -> None:
-        """Have the copies of the next launch forked, as far as their nodes are known."""
+        """Have the ranks of the next launch forked, as far as their nodes are known."""
         for node in (self._cluster.nodes[host] for host in hosts if self.possible and host in self._cluster.nodes):
             node.agent.send(ForkAhead(len(node.record.devices) if self._per_device else 1))
 
@@ -101,8 +101,8 @@ class WarmRanks:
                 node.agent.send(KeepWarm(wanted, self._writes_stacks))
 
     def _variables(self, node: NodeRecord) -> tuple[dict[str, str], list[str]]:
-        [copies] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)
-        return shared_variables(copies[0])
+        [ranks] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)
+        return shared_variables(ranks[0])
 
     def _tell_news(self) -> None:
         for host, node in self._cluster.nodes.items():
@@ -131,7 +131,7 @@ def _ready_text(host: str, ready: WarmReady) -> str:
 
 def _starts_text(starts: Sequence[tuple[str, str]]) -> str:
     n_warm = sum(not why for _, why in starts)
-    text = f"{n_warm} of {len(starts)} copies were forked from a warm process"
+    text = f"{n_warm} of {len(starts)} ranks were forked from a warm process"
     hosts: dict[str, list[str]] = {}
     for host, why in starts:
         if why and host not in hosts.setdefault(why, []):

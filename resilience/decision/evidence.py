@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from laggard.detectors.verdict import Evidence
 from laggard.resilience.decision.signatures import signature_of
 
 OfGpu = Literal["gpu lost", "gpu gone", "memory errors", "broken row", "wrong results", "no reading", "slow"]
@@ -69,6 +70,7 @@ class Finding:
     number: float = 0.0  # how many errors; or gigabytes, to one digit, so that two nodes of one machine have the same
     total: float = 0.0
     fault: str = ""  # what is wrong with the results of the GPU
+    slow: Evidence | None = None  # what was found of a GPU that is slow, or computes wrong results in reserve
 
 
 @dataclass(frozen=True, slots=True)

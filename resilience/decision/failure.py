@@ -41,13 +41,12 @@ class ProcessEnd:
     """The end of a process of the program that did not end well."""
 
     host: str  # its node
-    name: str  # what it is to the user: `the program`, `the copy`
     pid: int  # its process id there
     exit_code: int  # its exit code; minus the signal number if it was killed by a signal
     ended_s: float  # Unix time, by the clock of its node
     ran_s: float  # how long it ran, in seconds
     lines: tuple[str, ...] = ()  # the last lines of its standard error, with those of its own children
-    # Whether it works for a program that runs elsewhere. If that program is killed, so are its workers.
+    # Whether it is a worker of Ray, for a program that runs elsewhere. If that program is killed, so are its workers.
     is_worker: bool = False
     rank: int | None = None  # its rank; None if it has none, or has processes with ranks of their own
     # Whether it runs on the same node in every launch: the primary's devices may be left out, not its processes
@@ -72,7 +71,7 @@ class Failure:
     kind: Kind  # what kind of trouble it is
     response: Response  # what to do about it
     fingerprint: str  # the type and the place of the error: two failures with the same fingerprint are the same
-    name: str  # what the process is to the user
+    is_worker: bool = False  # whether that process is a worker of Ray
     stays: bool = False  # whether that process runs on its node in every launch, whichever devices are used
     # For how long that process has shown no sign of life, if it has raised an error and has not ended
     lingers_s: float | None = None
@@ -113,7 +112,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         kind=kind,
         response=_response(end, exit_code, complaint),
         fingerprint=_fingerprint(exit_code, complaint),
-        name=end.name,
+        is_worker=end.is_worker,
         stays=end.stays and rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
         last_line="" if complaint.quote else complaint.last_line,

@@ -142,12 +142,12 @@ class JobOptions:
     module: bool = option(False, "PROGRAM is the name of a module, to be run as 'python -m' does.", short="-m")
     per_node: bool = option(
         False,
-        "Run a copy of PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT set, "
+        "Run PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT set, "
         "and for other launchers LAGGARD_HOSTFILE and LAGGARD_HOSTLIST.",
     )
     per_device: bool = option(
         False,
-        "Run a copy of PROGRAM for every device of every node, without Ray, with the variables that torchrun sets: "
+        "Run PROGRAM once for every device of every node, without Ray, with the variables that torchrun sets: "
         "RANK, LOCAL_RANK, WORLD_SIZE and the rest.",
     )
     preload: str | None = option(
@@ -162,7 +162,7 @@ class JobOptions:
     detect: Watched | None = option(
         None,
         "slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
-        "(laggard.section); sections: only these; slow-link: time bursts between nodes, to find slow NICs and cables. "
+        "(laggard.section); sections: only these; slow-link: time transfers between nodes, for slow NICs and cables. "
         "With --resilient, relaunch without their nodes.",
     )
     detect_interval_s: float = option(
@@ -324,7 +324,7 @@ class JobOptions:
         return seconds
 
     def runs_copies(self) -> bool:
-        """Return whether copies of the program run on the nodes, without Ray."""
+        """Return whether the program runs on all nodes, without Ray."""
         if self.per_node and self.per_device:
             raise UsageError("--per-node and --per-device", "cannot be combined", "leave one out")
         return self.per_node or self.per_device
@@ -334,7 +334,7 @@ class JobOptions:
         return parse_preload("auto" if self.preload is None else self.preload)
 
     def check_devices(self, nodes: Sequence[NodeRecord]) -> None:
-        """Check that each node has a device, if each device is to have a copy of the program."""
+        """Check that each node has a device, if the program runs for each device."""
         without = abbreviated([node.hostname for node in nodes if not node.devices])
         if self.per_device and without:
             raise UsageError(

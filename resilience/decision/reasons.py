@@ -49,12 +49,21 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class StuckProcesses:
+    """Processes that were killed and have not ended in time, with what each is doing; none: not known which."""
+
+    within_s: float
+    pids: tuple[int, ...] = ()
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WhyLost:
-    """Why a node counts as lost: for how many seconds its agent was silent, or what it has said of what it holds."""
+    """Why a node counts as lost: for how many seconds its agent was silent, or what could not be ended there."""
 
     kind: Literal["ended", "told to end", "stuck", "silent", "Ray ended", "dead to Ray"]
     silent_s: float = 0.0
-    said: str = ""
+    stuck: StuckProcesses | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
 from laggard.resilience.decision.hang import Silent
-from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, WhyLost
+from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
+from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.text import abbreviated, duration
 
 
@@ -71,7 +72,7 @@ _FINDINGS: Mapping[FindingKind, str] = {
     "memory in use": "its memory is in use by others: {number:.1f} of {total:.1f} GB are free",
     "kernel line": "its kernel says {of!r}",
     "no reading": "its devices give no reading",
-    "slow": "{fault}",
+    "slow": "{slow}",
 }
 
 
@@ -115,7 +116,7 @@ def change(of: Change) -> str:
 
 def failure(of: Failure) -> str:
     """Return a failure in one sentence."""
-    subject = f"{of.name if of.rank is None else f'rank {of.rank}'} on {of.host}"
+    subject = f"{'a Ray worker' if of.is_worker else rank_name(of.rank)} on {of.host}"
     kind = "" if of.kind == "unknown" else f" ({of.kind}: {of.cause})"
     if of.quote:
         return f"{subject} {_how_it_ended(of)}: {of.quote}{kind}"
@@ -187,7 +188,7 @@ def _whereabouts(doing: Doing, place: str) -> str:
 def findings(found: Sequence[Finding]) -> str:
     """Return what speaks against a node."""
     return "; ".join(
-        _FINDINGS[each.kind].format(of=each.of, number=each.number, total=each.total, fault=each.fault)
+        _FINDINGS[each.kind].format(of=each.of, number=each.number, total=each.total, fault=each.fault, slow=each.slow)
         for each in found
     )
 
@@ -211,13 +212,20 @@ def why_lost(of: WhyLost) -> str:
         case "told to end":
             return "its agent was told to end"
         case "stuck":
-            return of.said
+            return "" if of.stuck is None else stuck(of.stuck)
         case "silent":
             return f"no heartbeat for {of.silent_s:.1f} s"
         case "Ray ended":
             return "Ray on it has ended"
         case "dead to Ray":
             return "Ray says that it is dead"
+
+
+def stuck(of: StuckProcesses) -> str:
+    """Return which processes could not be ended."""
+    if not of.pids:
+        return f"processes of an old launch could not be ended within {of.within_s:.0f} s"
+    return str(ProcessesStillRunningError(of.pids, of.within_s, of.states))
 
 
 def drained(of: events.NodesDrained) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.allocation.base import AgentProcess, Messages
-from laggard.resilience.nodes import wording
+from laggard.resilience.nodes.notices import About, Unreadable
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Command, Inbox, encode
 from laggard.resilience.wire.checks import LogEnd
 from laggard.resilience.wire.tasks import Output, Printed
@@ -32,7 +32,7 @@ class AgentPipe:
         host: str,
         process: AgentProcess,
         inbox: Inbox,
-        notices: deque[str],
+        notices: deque[About],
         changed: threading.Condition,
         clock: Callable[[], float],
     ) -> None:
@@ -129,7 +129,7 @@ class AgentPipe:
                 self._take_line(line)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody reads on: the node is lost, and the user told
             _log.error("messages of %s cannot be read", self._host, exc_info=error)
-            self._notices.append(wording.unreadable(error))
+            self._notices.append(Unreadable(type(error).__name__, str(error)))
             if isinstance(self._process.stdout, Channel):
                 self._process.stdout.abandon()
 

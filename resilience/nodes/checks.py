@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
-from laggard.resilience.nodes import wording
+from laggard.resilience.nodes.notices import About
 from laggard.resilience.wire import Command, Inbox
 from laggard.resilience.wire import checks as wire
 from laggard.resilience.wire.node import Ping, Pong
@@ -18,7 +18,7 @@ from laggard.system.clock_offset import ClockOffset
 class NodeChecks:
     """Methods send commands, attributes hold what has been reported."""
 
-    def __init__(self, send: Callable[[Command], None], inbox: Inbox, notices: deque[str]) -> None:
+    def __init__(self, send: Callable[[Command], None], inbox: Inbox, notices: deque[About]) -> None:
         self.answered = False  # whether the agent has answered the last ping
         # How far the node's clock is from ours, by the ping with the shortest round trip; None: not known yet
         self.clock: ClockOffset | None = None
@@ -72,7 +72,7 @@ class NodeChecks:
         self.answered = True
         measured = ClockOffset.of_ping(self._pinged_s, report.time_s, time.time())
         if measured.is_much and not (self.clock and self.clock.is_much):
-            self._notices.append(wording.wrong_clock(measured))
+            self._notices.append(measured)
         if self.clock is None or measured.uncertainty_s <= self.clock.uncertainty_s:
             self.clock = measured
 

@@ -19,16 +19,18 @@ from laggard.logs import ends_of_logs
 from laggard.resilience.agent.awake import AwakeClock
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
+from laggard.resilience.decision import wording
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.failure import ProcessEnd
-from laggard.resilience.decision.pace import Pace
-from laggard.resilience.decision.reasons import NodeWord, WhyLost
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
+from laggard.resilience.decision.reasons import NodeWord, StuckProcesses, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.silence import Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.nodes.second_path import Counts
+from laggard.resilience.nodes.notices import Notice
+from laggard.resilience.nodes.out_of_band import Counts
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.node import SetUp
 
@@ -44,8 +46,6 @@ CHECK_WAIT_S = 3.0
 STACKS_WAIT_S = 12.0
 # Virtual nodes share one machine: to check a hundred of them at once takes long and says little.
 MAX_VIRTUAL_CHECKS = 8
-HELD = "killed but held in the kernel, they run nothing more; the job goes on beside them"
-"""Why processes that cannot be ended do no harm: one that has been killed never leaves the kernel again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class NodeFiles:
 class Cluster:
     """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication."""
 
-    heartbeat_timeout_s: float = Pace().timeout_s  # how long an agent may be silent before its node counts as lost
+    # How long an agent may be silent before its node counts as lost
+    heartbeat_timeout_s: float = HeartbeatTiming().timeout_s
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
         self._allocation = allocation  # the nodes, and how to start a process on each
@@ -71,8 +72,8 @@ class Cluster:
         self._primary = allocation.nodes[0]
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup  # files and variables for every node
-        self._pace = Pace(len(allocation.nodes))
-        self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._pace.timeout_s)
+        self._timing = HeartbeatTiming(len(allocation.nodes))
+        self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._timing.timeout_s)
         self._awake_clock = AwakeClock()
         self._counts: Counts | None = None
         self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
@@ -80,7 +81,7 @@ class Cluster:
 
     def confirm_by(self, endpoint: Endpoint) -> None:
         """Have silence confirmed by the counts of the agents in a state server before a node is lost."""
-        self._counts = Counts(endpoint, self._awake_clock.now_s, self._pace.look_after_s)
+        self._counts = Counts(endpoint, self._awake_clock.now_s, self._timing.look_after_s)
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
         """Return the variables by which a process on a node finds its cluster, its job and its devices."""
@@ -132,7 +133,7 @@ class Cluster:
         if node.told_to_end:
             return WhyLost("told to end")
         if node.tasks.stuck:
-            return WhyLost("stuck", said=node.tasks.stuck)
+            return WhyLost("stuck", stuck=node.tasks.stuck)
         return WhyLost("silent", self._silence(node).silent_s)
 
     def lost_after_ping(self, hosts: Iterable[str]) -> list[str]:
@@ -192,9 +193,9 @@ class Cluster:
     def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
         """Ask the manager for a number of nodes beside some that there are; nothing may come of it."""
 
-    def notices(self) -> list[str]:
-        """Return the new messages for the user about the nodes."""
-        return [f"{node.record.hostname}: {notice}" for node in self.nodes.values() for notice in node.take_notices()]
+    def notices(self) -> list[Notice]:
+        """Return what is new to tell the user about the nodes."""
+        return [Notice(host, about) for host, node in self.nodes.items() for about in node.take_notices()]
 
     def remove(self, host: str) -> None:
         """Remove a lost node, and end what is left on it if it can be reached."""
@@ -214,7 +215,7 @@ class Cluster:
         node = Node(record, agent, self._changed, self._awake_clock.now_s)
         node.checks.first = self._first_checks.get(record.hostname)
         directory, environment = str(self._node_directory(record)), self.environment(record)
-        node.set_up(SetUp(directory, self._files(record), environment, self._pace.n_nodes))
+        node.set_up(SetUp(directory, self._files(record), environment, self._timing.n_nodes))
         node.checks.ping()
         return node
 
@@ -271,16 +272,16 @@ class Cluster:
                 if node.tasks.leftovers_ended is None and node.record == self._primary:
                     raise LeftoversError("processes of an old launch could not be ended", [node.record.hostname])
                 if node.tasks.leftovers_ended is None:
-                    node.tasks.stuck = f"processes of an old launch could not be ended within {deadline_s:.0f} s"
+                    node.tasks.stuck = StuckProcesses(deadline_s)
         if (primary := self.nodes.get(self._primary.hostname)) is not None and primary.tasks.stuck:
-            primary.notices.append(f"{primary.tasks.stuck}; {HELD}")
+            primary.notices.append(primary.tasks.stuck)
         return sum(node.tasks.leftovers_ended or 0 for node in nodes)
 
     def _is_lost(self, node: Node) -> bool:
-        timeout_s = self.heartbeat_timeout_s if node.agent.has_started else self._pace.first_heartbeat_s
+        timeout_s = self.heartbeat_timeout_s if node.agent.has_started else self._timing.first_heartbeat_s
         if (node.tasks.stuck or node.told_to_end) and node.record != self._primary:
             return True
-        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._pace.longest_s)
+        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._timing.longest_s)
 
     def _silence(self, node: Node) -> Silence:
         silent_s = self._awake_clock.now_s() - node.agent.last_heard_s
@@ -294,7 +295,7 @@ class Cluster:
                 raise NodeDownError(self._last_words(node), node.record.hostname)
 
     def _last_words(self, node: Node) -> str:
-        return node.tasks.stuck or "its agent does not answer"
+        return wording.stuck(node.tasks.stuck) if node.tasks.stuck else "its agent does not answer"
 
     def _node_directory(self, node: NodeRecord) -> Path:
         # Not named after the host, whose name may be long: sockets are created below.

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import AgentProcess
-from laggard.resilience.nodes import wording
 from laggard.resilience.nodes.agent_pipe import AgentPipe
 from laggard.resilience.nodes.checks import NodeChecks
+from laggard.resilience.nodes.notices import About
 from laggard.resilience.nodes.ray import NodeRay
 from laggard.resilience.nodes.tasks import NodeTasks
 from laggard.resilience.nodes.warm import NodeWarm
@@ -31,7 +31,7 @@ class Node:
     ) -> None:
         inbox = Inbox()
         self.record = record
-        self.notices: deque[str] = deque()  # what the user should be told about it and nobody has taken yet
+        self.notices: deque[About] = deque()  # what the user should be told about it and nobody has taken yet
         # Whether somebody else, such as Slurm, has told the agent to end; it does so when its tasks had time to save
         self.told_to_end = False
         self._directory = ""
@@ -41,12 +41,12 @@ class Node:
         self.ray = NodeRay(self.agent.send, inbox)
         self.checks = NodeChecks(self.agent.send, inbox, self.notices)
         self.warm = NodeWarm(inbox)
-        inbox.on(Crashed, lambda report: self.notices.append(wording.crashed(report)))
+        inbox.on(Crashed, self.notices.append)
         inbox.on(ToldToEnd, self._take_end)
         self.agent.start_reading()
 
     def set_up(self, command: SetUp) -> None:
-        """Have the agent write the node's private files, and use an environment and the pace of so many nodes."""
+        """Have the agent write the node's private files, and use an environment and the timing of so many nodes."""
         self._directory = command.directory
         self.agent.send(command)
 
@@ -54,8 +54,8 @@ class Node:
         """Return the path, on the node, of a private file."""
         return f"{self._directory}/{name}"
 
-    def take_notices(self) -> list[str]:
-        """Return the new messages for the user about this node."""
+    def take_notices(self) -> list[About]:
+        """Return what is new to tell the user about this node."""
         return [self.notices.popleft() for _ in range(len(self.notices))]
 
     def _take_end(self, _: ToldToEnd) -> None:

@@ -109,7 +109,6 @@ class Program:
         return [
             ProcessEnd(
                 self._host,
-                "the program",
                 self.pid,
                 self.exit_code,
                 self._ended_s,
@@ -126,7 +125,6 @@ class Program:
         return [
             ProcessEnd(
                 self._host,
-                "the program",
                 self.pid,
                 EXIT_ERROR,
                 ended_s=0.0,

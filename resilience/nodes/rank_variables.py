@@ -1,4 +1,4 @@
-"""The variables by which the copies of a program know their ranks and find each other. Pure."""
+"""The variables by which the ranks of a program know their numbers and find each other. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SAME_IN_EACH_LAUNCH = (_UNBUFFERED, _THREADS, _NCCL_ERRORS)
 def launch_variables(
     nodes: Sequence[NodeRecord], port: int, launch: int, environ: Mapping[str, str], *, per_device: bool
 ) -> list[list[dict[str, str]]]:
-    """Return, for each node, the variables of each copy on it, without the path of the host file."""
+    """Return, for each node, the variables of each rank on it, without the path of the host file."""
     if per_device:
         own = device_variables(nodes, port, launch, environ)
     else:
         own = [[node_variables(i, len(nodes), nodes[0].address, port)] for i in range(len(nodes))]
     common = {LAUNCH: str(launch), _UNBUFFERED: environ.get(_UNBUFFERED, "1"), HOST_LIST: host_list(nodes)}
-    return [[common | copy for copy in copies] for copies in own]
+    return [[common | rank for rank in ranks] for ranks in own]
 
 
 def shared_variables(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return those variables of a copy that all copies on its node have in every launch, and the names of the others.
+    """Return those variables of a rank that all ranks on its node have in every launch, and the names of the others.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def shared_variables(variables: Mapping[str, str]) -> tuple[dict[str, str], list
 
 
 def node_variables(rank: int, n_nodes: int, address: str, port: int) -> dict[str, str]:
-    """Return the variables of one node's copy: those that PyTorch documents, and the defaults of torchrun's options."""
+    """Return one node's variables: those that PyTorch documents, and the defaults of torchrun's options."""
     # `torchrun train.py` needs no `--nnodes`, `--node-rank` or `--master-addr`, since its options take their defaults
     # from `PET_*` (`torch.distributed.argparse_util`).
     ranks = {"NODE_RANK": str(rank), "NNODES": str(n_nodes), "MASTER_ADDR": address, "MASTER_PORT": str(port)}

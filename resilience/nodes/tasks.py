@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from laggard.resilience.nodes import wording
+from laggard.resilience.decision.reasons import StuckProcesses
+from laggard.resilience.nodes.notices import About
 from laggard.resilience.wire import Command, Inbox
 from laggard.resilience.wire import tasks as wire
 
@@ -18,14 +19,14 @@ TakeOutput = Callable[[wire.Stream, bytes], None]
 class NodeTasks:
     """Methods send commands, attributes hold what has been reported."""
 
-    def __init__(self, send: Callable[[Command], None], inbox: Inbox, notices: deque[str]) -> None:
+    def __init__(self, send: Callable[[Command], None], inbox: Inbox, notices: deque[About]) -> None:
         # By name of each task that might have been forked from the warm process and has started: why it was not, or
         # nothing
         self.starts: dict[str, str] = {}
         self.ends: dict[str, wire.TaskEnded] = {}  # how each task ended, by name, once it has
         # How many processes the last `end_leftovers` ended; `None` until it is done
         self.leftovers_ended: int | None = 0
-        self.stuck = ""  # what the last `end_leftovers` could not end; empty if nothing is left
+        self.stuck: StuckProcesses | None = None  # what the last `end_leftovers` could not end
         self._send = send
         self._notices = notices
         self._outputs: dict[str, TakeOutput] = {}
@@ -34,7 +35,7 @@ class NodeTasks:
         inbox.on(wire.Output, lambda report: self._outputs[report.name](report.stream, report.data))
         inbox.on(wire.TaskStarted, self._take_start)
         inbox.on(wire.TaskEnded, self._take_end)
-        inbox.on(wire.WillRestart, lambda report: self._notices.append(wording.ended(report)))
+        inbox.on(wire.WillRestart, self._notices.append)
         inbox.on(wire.LeftoversEnded, self._take_leftovers)
 
     def start(self, task: wire.StartTask, output: TakeOutput | None = None) -> None:
@@ -74,7 +75,7 @@ class NodeTasks:
             output("stdout", b"")
             output("stderr", b"")
         elif report.name not in self._signalled:
-            self._notices.append(wording.ended(report))
+            self._notices.append(report)
         self.ends[report.name] = report
 
     def _take_leftovers(self, report: wire.LeftoversEnded) -> None:

@@ -1,32 +1,45 @@
-"""What a user is told of a node, from what its agent has reported. Nothing reads these sentences back."""
+"""What a user is told of the nodes. Nothing reads these sentences back."""
 
 from __future__ import annotations
 
+from laggard.resilience.decision import wording
+from laggard.resilience.decision.reasons import StuckProcesses
+from laggard.resilience.nodes.notices import About, NotHeld, Notice, Unreadable
 from laggard.resilience.text import duration
 from laggard.resilience.wire.node import Crashed
 from laggard.resilience.wire.tasks import TaskEnded, WillRestart
 from laggard.system.clock_offset import ClockOffset
 
 
-def ended(end: TaskEnded | WillRestart) -> str:
-    """Say how a process has ended, and what becomes of it."""
-    # The last line of a process that was killed is about something else.
-    why = f": {end.why}" if end.why and end.exit_code > 0 else ""
-    then = f"it will be restarted in {duration(end.again_s)}" if isinstance(end, WillRestart) else "it stays down"
-    return f"{end.name} ended with exit code {end.exit_code}; {then}{why}"
+def notice(of: Notice) -> str:
+    """Return what there is to say about a node."""
+    return f"{of.host}{'' if isinstance(of.about, NotHeld) else ':'} {_about(of.about)}"
 
 
-def wrong_clock(measured: ClockOffset) -> str:
-    """Say how far a node's clock is from the primary's."""
-    where = "ahead of" if measured.offset_s > 0 else "behind"
-    return f"its clock is {duration(abs(measured.offset_s))} {where} the primary's"
+def _about(of: About) -> str:
+    match of:
+        case TaskEnded(why=why, exit_code=code):
+            return f"{of.name} ended with exit code {code}; it stays down{_last_line(code, why)}"
+        case WillRestart(why=why, exit_code=code):
+            then = f"it will be restarted in {duration(of.again_s)}"
+            return f"{of.name} ended with exit code {code}; {then}{_last_line(code, why)}"
+        case ClockOffset(offset_s):
+            return f"its clock is {duration(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'} the primary's"
+        case Crashed(why):
+            return f"its agent crashed: {why}"
+        case StuckProcesses():
+            return held(wording.stuck(of))
+        case Unreadable(kind, problem):
+            return f"its agent's messages cannot be read ({kind}: {problem})"
+        case NotHeld():
+            return "could not be held: others use it, and Ray may place the program on the rest of it"
 
 
-def crashed(crash: Crashed) -> str:
-    """Say why an agent has ended."""
-    return f"its agent crashed: {crash.why}"
+def held(sentence: str) -> str:
+    """Return why processes that cannot be ended do no harm: one that was killed never leaves the kernel again."""
+    return f"{sentence}; killed but held in the kernel, they run nothing more; the job goes on beside them"
 
 
-def unreadable(error: Exception) -> str:
-    """Say that an agent's messages mean nothing to us."""
-    return f"its agent's messages cannot be read ({type(error).__name__}: {error})"
+def _last_line(exit_code: int, why: str) -> str:
+    """Return the last line of a process's log; that of one that was killed is about something else."""
+    return f": {why}" if why and exit_code > 0 else ""

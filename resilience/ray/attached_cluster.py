@@ -16,6 +16,7 @@ from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
+from laggard.resilience.nodes.notices import NotHeld, Notice
 from laggard.resilience.nodes.program import JOB_CONFIG
 from laggard.resilience.ray.allocation import RayAllocation
 from laggard.resilience.ray.worker import HOOK, NODE_FILE, RUNTIME_DIR, node_file
@@ -53,7 +54,7 @@ class AttachedCluster(Cluster):
         super().__init__(allocation, directory, setup, changed)
         self._ray = ray  # the allocation, which is that cluster
         self._per_node = per_node  # the program does not use Ray, so its nodes are held too
-        self._pending_notices: list[str] = []
+        self._not_held: list[Notice] = []
         self._missed: frozenset[str] = frozenset()
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
@@ -72,10 +73,7 @@ class AttachedCluster(Cluster):
             self.nodes[ids[dead]].ray.mark_ended()
             raise NodeDownError("it has left the Ray cluster", ids[dead])
         hosts = {node_id: host for host, node_id in self._ray.ids.items()}
-        self._pending_notices += [
-            f"{hosts.get(node, node)} could not be held: others use it, and Ray may place the program on the rest of it"
-            for node in sorted(missed - self._missed)
-        ]
+        self._not_held += [Notice(hosts.get(node, node), NotHeld()) for node in sorted(missed - self._missed)]
         self._missed = missed
         return n_ended
 
@@ -98,9 +96,9 @@ class AttachedCluster(Cluster):
         """Ask the cluster's autoscaler for a number of nodes beside some that there are."""
         self._ray.driver.ask_for(n_more, [self._ray.ids[host] for host in beside])
 
-    def notices(self) -> list[str]:
-        """Return what the user should be told about the nodes, each notice once."""
-        notices, self._pending_notices = self._pending_notices, []
+    def notices(self) -> list[Notice]:
+        """Return what is new to tell the user about the nodes."""
+        notices, self._not_held = self._not_held, []
         return super().notices() + notices
 
     def _files(self, node: NodeRecord) -> dict[str, str]:

@@ -193,7 +193,6 @@ class RayCluster(Cluster):
         return [
             ProcessEnd(
                 hosts.get(worker.address, worker.address),
-                "a Ray worker",
                 worker.pid,
                 -signal.SIGKILL,
                 worker.ended_s,

@@ -54,7 +54,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from laggard.collectors.device import listed_devices
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
-from laggard.resilience.decision.pace import LEASE_S
+from laggard.resilience.decision.heartbeat_timing import LEASE_S
 from laggard.resilience.ray.allocation import ASK_FOR_DEVICES
 from laggard.resilience.ray.private_api import ask_autoscaler, draining_nodes, ping_head
 

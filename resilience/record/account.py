@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,8 @@ from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.events import Reason
 from laggard.resilience.record import wording
 from laggard.resilience.record.entries import JobEnded, LaunchEndCause, LaunchEnded, Record, Told
-from laggard.resilience.text import abbreviated, printable, wrapped
+from laggard.resilience.record.timeline import Launch
+from laggard.resilience.text import abbreviated, duration, printable, wrapped
 from laggard.telemetry.course import Gap, LaunchBegan
 
 # Of a line; a longer one goes on in the next.
@@ -24,16 +26,21 @@ MAX_COLUMNS = 120
 MAX_WHY = 160
 
 
-@dataclass(slots=True)
-class LaunchSummary:
-    """One row of the closing table."""
-
-    launch: int  # number of the launch
-    nodes: tuple[str, ...]  # its nodes, the primary first if it is one of them
-    began_s: float  # when its program was started, in seconds since the job began
-    gap: Gap | None = None  # the gap before it; `None` for the first launch
-    ended_s: float = 0.0  # when it ended, in seconds since the job began
-    why: Reason = ()  # why it ended
+def fill_with_launches(table: Table, launches: Sequence[Launch], began_s: float, now_s: float) -> Table:
+    """Give a table a row for each launch of a job that began then."""
+    for column in ("launch", "nodes", "began", "ran", "gap before", "ended because"):
+        table.add_column(column, justify="right" if column in {"began", "ran", "gap before"} else "left")
+    for launch in launches:
+        why = decision_wording.reason(launch.why) if launch.why else "still running"
+        table.add_row(
+            str(launch.number),
+            Text(abbreviated(launch.nodes)),
+            duration(launch.began_s - began_s),
+            duration((now_s if math.isnan(launch.ended_s) else launch.ended_s) - launch.began_s),
+            duration(sum(launch.gap_s.values())) if launch.gap_s else "",
+            Text(why if len(why) <= MAX_WHY else f"{why[: MAX_WHY - 2]} …"),  # it may have [brackets]
+        )
+    return table
 
 
 class Account:
@@ -50,7 +57,7 @@ class Account:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)  # where to write
         self._clock = clock  # monotonic seconds
         self._began_s = clock()
-        self.launches: list[LaunchSummary] = []  # the launches so far
+        self.launches: list[Launch] = []  # the launches so far, with times since the job began
 
     def elapsed_s(self) -> float:
         """Return the seconds since the job began."""
@@ -78,7 +85,8 @@ class Account:
         self, launch: int, nodes: Sequence[str], reserve: Sequence[str], gap: Gap | None, primary: str
     ) -> None:
         """Report that the program of a launch was started."""
-        self.launches.append(LaunchSummary(launch, tuple(nodes), self.elapsed_s(), gap))
+        gap_s = {} if gap is None else asdict(gap)
+        self.launches.append(Launch(launch, tuple(nodes), tuple(reserve), self.elapsed_s(), gap_s=gap_s))
         began = LaunchBegan(launch, tuple(nodes), tuple(reserve), primary, gap)
         self.take_note(began)
         self.tell("launch", wording.launch(began), "bold green")
@@ -88,26 +96,14 @@ class Account:
     def launch_ended(self, why: Reason, cause: LaunchEndCause, wait_s: float = 0.0) -> None:
         """Note the end of the latest launch; the next one begins after a back-off of at least ``wait_s`` seconds."""
         if self.launches and not self.launches[-1].why:
-            self.launches[-1].ended_s = self.elapsed_s()
-            self.launches[-1].why = why
-            self.take_note(LaunchEnded(self.launches[-1].launch, why, cause, wait_s))
+            self.launches[-1] = replace(self.launches[-1], ended_s=self.elapsed_s(), why=why)
+            self.take_note(LaunchEnded(self.launches[-1].number, why, cause, wait_s))
 
     def close(self, excluded: Sequence[str], exit_code: int, set_aside: str = "") -> None:
         """Write the table of launches and a summary; ``set_aside``: the primary, if its devices are in quarantine."""
         self.take_note(JobEnded(exit_code, tuple(excluded)))
         table = Table(title="launches", title_justify="left", title_style="bold")
-        for column in ("launch", "nodes", "began", "ran", "gap before", "ended because"):
-            table.add_column(column, justify="right" if column in {"began", "ran", "gap before"} else "left")
-        for row in self.launches:
-            why = decision_wording.reason(row.why)
-            table.add_row(
-                str(row.launch),
-                Text(abbreviated(row.nodes)),
-                f"{row.began_s:.1f} s",
-                f"{row.ended_s - row.began_s:.1f} s",
-                "" if row.gap is None else f"{row.gap.total_s:.1f} s",
-                Text(why if len(why) <= MAX_WHY else f"{why[: MAX_WHY - 2]} …"),  # it may have [brackets]
-            )
+        fill_with_launches(table, self.launches, 0.0, self.elapsed_s())
         self._console.print(table, width=min(MAX_COLUMNS, self._console.width))
         summary = wording.summary(len(self.launches), excluded, set_aside, self.elapsed_s(), exit_code)
         self._console.print(wrapped(summary, MAX_COLUMNS, 4), markup=False)

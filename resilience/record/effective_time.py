@@ -206,11 +206,11 @@ def _slow_s(timeline: Timeline, launch: Launch, since_s: float, until_s: float) 
     waited_s, slowdown, at_s = 0.0, 1.0, since_s
     slowdowns: dict[tuple[str, str | None], float] = {}
     for verdict in timeline.verdicts:
-        accuses_it = verdict.host in launch.nodes and timeline.launch_at(verdict.time_s) is launch
-        if accuses_it and not math.isnan(verdict.slowdown):
+        accuses_it = verdict.of.host in launch.nodes and timeline.launch_at(verdict.time_s) is launch
+        if accuses_it and not math.isnan(verdict.of.slowdown):
             next_s = _between(verdict.time_s, at_s, max(at_s, until_s))
             waited_s += (1 - 1 / slowdown) * (next_s - at_s)
-            slowdowns[verdict.host, verdict.gpu] = verdict.slowdown
+            slowdowns[verdict.of.host, verdict.of.gpu] = verdict.of.slowdown
             if verdict.is_over:
                 slowdowns = {slow: each for slow, each in slowdowns.items() if not verdict.is_about(*slow)}
             slowdown, at_s = max([1.0, *slowdowns.values()]), next_s

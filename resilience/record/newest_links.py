@@ -19,13 +19,13 @@ _SECOND_US = 1_000_000
 
 @dataclass(slots=True)
 class NewestLinks:
-    """The newest reading of each link in one launch, as far as its burst had as many bytes as bursts have now."""
+    """The newest reading of each link in one launch, as far as its transfer had as many bytes as transfers have now."""
 
     max_links: int = MAX_LINKS
     # Unix time in microseconds, and seconds, by sender and receiver
     readings: dict[Link, tuple[int, float]] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)  # the leaf switch of each node that knows its own
-    _size: tuple[int, int] = (-1, 0)  # since which round bursts have how many bytes
+    _size: tuple[int, int] = (-1, 0)  # since which round transfers have how many bytes
 
     @property
     def seconds(self) -> Mapping[Link, float]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
-from laggard.detectors.verdict import Verdict
+from laggard.collectors.causes import UNKNOWN, Cause
+from laggard.detectors.evidence import Said
+from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 from laggard.resilience.decision.events import ProgramHung, Reason
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.signatures import Kind
@@ -36,31 +36,24 @@ _SECOND_US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RecordedVerdict:
-    """A verdict in words, and its time; ``slowdown`` is NaN and ``cause`` empty if unknown."""
+    """A verdict, and when it came."""
 
     time_s: float
-    host: str
-    gpu: str | None
-    slowdown: float
-    severity: str
-    evidence: str
-    cause: str
-    action: str
-    probe: str = ""
+    of: Verdict
 
     @property
     def target(self) -> str:
         """Name of the device or node that the verdict is against."""
-        return self.host if self.gpu is None else f"{self.host} gpu {self.gpu}"
+        return self.of.host if self.of.gpu is None else f"{self.of.host} gpu {self.of.gpu}"
 
     @property
     def is_over(self) -> bool:
         """Whether it says that the device or node is no longer slow."""
-        return self.severity == "well again"
+        return self.of.severity == "well again"
 
     def is_about(self, host: str, gpu: str | None) -> bool:
         """Return whether it is against a device, or against the device's whole node."""
-        return host == self.host and self.gpu in {None, gpu}
+        return host == self.of.host and self.of.gpu in {None, gpu}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +146,10 @@ class Timeline:
     def verdict_that_ended(self, launch: Launch) -> RecordedVerdict | None:
         """Return the restart verdict that ended a launch, if one did."""
         for verdict in reversed(self.verdicts):
-            matches = verdict.action == "restart" and verdict.host in launch.excluded
+            matches = verdict.of.action == "restart" and verdict.of.host in launch.excluded
             if matches and self.launch_at(verdict.time_s) == launch:
                 return verdict
         return None
-
-
-@lru_cache(maxsize=1 << 16)
-def natural(name: str) -> tuple[object, ...]:
-    """Return a sort key that puts ``node2`` before ``node10``."""
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", name))
 
 
 def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
@@ -185,7 +172,7 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
         exit_code=ends[-1][1] if ends else None,
         devices={node.hostname: node.devices for node in job.nodes} | added,
         launches=_with_excluded(_launches(entries)),
-        verdicts=tuple(_verdict(time_s, found) for time_s, found in _of(Verdict, entries)),
+        verdicts=tuple(itertools.starmap(RecordedVerdict, _of(Verdict, entries))),
         log=tuple(LogLine(time_s, line.what, line.text) for time_s, line in _of(Told, entries)),
         failures=tuple(sorted((*failures, *hangs), key=lambda failure: failure.time_s)),
         error=given_up[-1][1].why if given_up else "",
@@ -206,8 +193,7 @@ def timeline_of_events(
                 launches[-1] = replace(launches[-1], ended_s=time_s)
             launches.append(Launch(event.launch, event.nodes, (), time_s))
         elif event.kind == "verdict" and event.severity:
-            rest = (event.severity, event.text, event.cause, event.action, event.probe)
-            verdicts.append(RecordedVerdict(time_s, event.host, event.gpu or None, math.nan, *rest))
+            verdicts.append(RecordedVerdict(time_s, _verdict_of(event)))
     if launches:
         launches[-1] = replace(launches[-1], ended_s=span_s[1])
     return Timeline(
@@ -230,10 +216,13 @@ def _of(kind: type[_Kind], entries: Iterable[Entry]) -> list[tuple[float, _Kind]
     return [(entry.time_s, entry.record) for entry in entries if isinstance(entry.record, kind)]
 
 
-def _verdict(time_s: float, found: Verdict) -> RecordedVerdict:
-    cause = str(found.cause) if found.cause.is_known else ""
-    rest = (found.slowdown, found.severity, str(found.evidence), cause, found.action, found.evidence.probe)
-    return RecordedVerdict(time_s, found.host, found.gpu, *rest)
+def _verdict_of(event: Event) -> Verdict:
+    """Return the verdict that an event of a dump tells of."""
+    host, gpu = event.host, event.gpu or None
+    evidence = Evidence(host, gpu, Said(event.text), probe=event.probe)
+    cause = Cause(event.cause) if event.cause else UNKNOWN
+    severity, action = cast("Severity", event.severity), cast("Action", event.action)
+    return Verdict(host, gpu, math.nan, severity, evidence, cause, action)
 
 
 def _launches(entries: Sequence[Entry]) -> Iterator[Launch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from laggard.collectors.causes import Cause
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.failure import Failure
@@ -30,12 +31,12 @@ _MEASURED_BY: Mapping[Basis | None, str] = {"steps": "steps that it reported", "
 
 def verdict(of: Verdict) -> str:
     """Return a verdict as the user reads it while the job runs."""
-    return f"{of.evidence} ({of.severity}){likely_cause(str(of.cause) if of.cause.is_known else '')}"
+    return f"{of.evidence} ({of.severity}){likely_cause(of.cause)}"
 
 
-def likely_cause(cause: str) -> str:
+def likely_cause(cause: Cause) -> str:
     """Return the cause of a verdict, after it; empty if it is unknown."""
-    return f"; likely cause: {cause}" if cause else ""
+    return f"; likely cause: {cause}" if cause.is_known else ""
 
 
 def failure(of: RecordedFailure) -> str:

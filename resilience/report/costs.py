@@ -47,12 +47,12 @@ def costs_of(timeline: Timeline, probes: Panel | None) -> Costs:
     gap_s = tuple(sum(launch.gap_s.values()) for launch in timeline.launches)
     for index, launch in enumerate(timeline.launches):
         verdict = timeline.verdict_that_ended(launch)
-        if verdict is not None and not math.isnan(verdict.slowdown):
+        if verdict is not None and not math.isnan(verdict.of.slowdown):
             work_device_s = sum(
                 (ran - slow) * _n_devices(later, timeline.devices)
                 for later, ran, slow in list(zip(timeline.launches, ran_s, slow_s, strict=True))[index + 1 :]
             )
-            without_relaunch_s = work_device_s * verdict.slowdown / _n_devices(launch, timeline.devices)
+            without_relaunch_s = work_device_s * verdict.of.slowdown / _n_devices(launch, timeline.devices)
             with_relaunch_s = _end_s(timeline.launches[-1], timeline) - launch.ended_s
             return Costs(times, ran_s, slow_s, gap_s, without_relaunch_s, with_relaunch_s)
     return Costs(times, ran_s, slow_s, gap_s)
@@ -67,7 +67,7 @@ def _n_devices(launch: Launch, devices: Mapping[str, tuple[str, ...]]) -> int:
 
 
 def _slow_s(timeline: Timeline, launch: Launch, probes: Panel) -> float:
-    accused = [(verdict.host, verdict.gpu or "") for verdict in timeline.verdicts]
+    accused = [(verdict.of.host, verdict.of.gpu or "") for verdict in timeline.verdicts]
     rows = [row for row in probes.rows(accused) if probes.devices[row][0] in launch.nodes]
     times_s = probes.times_s
     during = (times_s >= launch.began_s) & (times_s <= _end_s(launch, timeline))

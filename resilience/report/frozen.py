@@ -86,16 +86,17 @@ def events_of_timeline(timeline: Timeline) -> list[Event]:
 
 
 def _of_verdict(of: RecordedVerdict) -> Event:
+    verdict = of.of
     return Event(
         _us(of.time_s),
         "verdict",
-        of.evidence,
-        of.host,
-        of.gpu or "",
-        severity=of.severity,
-        cause=of.cause,
-        action=of.action,
-        probe=of.probe,
+        str(verdict.evidence),
+        verdict.host,
+        verdict.gpu or "",
+        severity=verdict.severity,
+        cause=str(verdict.cause) if verdict.cause.is_known else "",
+        action=verdict.action,
+        probe=verdict.evidence.probe,
     )
 
 

@@ -13,14 +13,14 @@ from laggard.collectors.probe_metrics import PROBE_SEPARATOR, RESERVE_PROBE_TIME
 from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, read_journal
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION
-from laggard.resilience.record.timeline import Timeline, natural, timeline_of_entries, timeline_of_events
+from laggard.resilience.record.timeline import Timeline, timeline_of_entries, timeline_of_events
 from laggard.resilience.report.own_curve import OwnCurve, own_curve
 from laggard.resilience.report.panel import Panel, panel_of
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import DumpError
 from laggard.telemetry.events import events_of_series
-from laggard.telemetry.link_matrix import LinkMatrix
+from laggard.telemetry.link_matrix import LinkMatrix, natural
 from laggard.telemetry.links import links_between
 from laggard.telemetry.nodes.sources import LocalSource
 from laggard.telemetry.page.content import metrics_of
@@ -114,7 +114,7 @@ def _own_names(store: History, drawn: Collection[str]) -> list[str]:
 def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
     """Return a metric's sort key: the main probe, then probes with a verdict, then other probes, then the rest."""
     _, _, part = metric.partition(PROBE_SEPARATOR)
-    has_verdict = any(verdict.probe == part for verdict in timeline.verdicts)
+    has_verdict = any(verdict.of.evidence.probe == part for verdict in timeline.verdicts)
     return "probe" not in metric, part != "", not has_verdict, metric
 
 

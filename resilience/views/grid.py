@@ -1,68 +1,81 @@
-"""Where each device lies on the map of ``laggard top``: a block of cells for each node. Pure."""
+"""Where each cell of a picture in ``laggard top`` lies, and its lines. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from rich.style import Style
+from rich.text import Text
+
+from laggard.resilience.views.signs import STYLES
 from laggard.resilience.views.snapshot import DeviceState
 
-MAX_LABEL = 20
-_Layout = tuple[bool, int]
-# From the roomiest: with the nodes' names or packed, and columns per device.
-_LAYOUTS: tuple[_Layout, ...] = ((True, 2), (True, 1), (False, 2), (False, 1))
+MAX_LABEL = 20  # a longer name of a node is cut, so that some cells fit beside it on the narrowest terminal
+CELL = 2  # columns of a device: its sign, and a space before it
+_GAP = 2  # columns between two nodes
+_SELECTED = Style(reverse=True, bold=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where each device lies."""
+    """Where each cell lies."""
 
-    places: tuple[tuple[int, int], ...]  # line and column of each device, in the order of the devices
-    # Line, column and text of each name; none if the nodes are too many to be named
-    labels: tuple[tuple[int, int, str], ...]
-    cell: int  # columns per device
-    height: int  # number of lines
+    places: tuple[tuple[int, int], ...]  # line and column of each cell
+    labels: tuple[tuple[int, int, str], ...] = ()  # line, column and text of each name
+    cell: int = CELL  # columns per cell
+
+    @property
+    def height(self) -> int:
+        """Number of lines."""
+        return 1 + max([*(line for line, _ in self.places), *(line for line, *_ in self.labels)], default=-1)
+
+    def neighbour(self, at: int, lines: int) -> int:
+        """Return the cell that lies this many lines below (or above, if negative), or as far as there are lines."""
+        line, column = self.places[at]
+        there = sorted({each for each, _ in self.places})
+        wanted = there[max(0, min(there.index(line) + lines, len(there) - 1))]
+        on_line = (other for other, (each, _) in enumerate(self.places) if each == wanted)
+        return min(on_line, key=lambda other: abs(self.places[other][1] - column))
+
+    def drawn(self, signs: Iterable[str], selected: int, lines: slice) -> list[Text]:
+        """Return the lines in sight, given the sign of each cell."""
+        parts: dict[int, list[tuple[int, str, Style]]] = {line: [] for line in range(self.height)[lines]}
+        for line, column, text in self.labels:
+            parts.get(line, []).append((column, text, STYLES["▸"] if text.endswith("▸") else Style()))
+        for at, ((line, column), sign) in enumerate(zip(self.places, signs, strict=True)):
+            parts.get(line, []).append((column, sign.rjust(self.cell), _SELECTED if at == selected else STYLES[sign]))
+        return [_line_of(each) for each in parts.values()]
 
 
-def grid_of(devices: Sequence[DeviceState], width: int, room: int) -> Grid:
-    """Return the roomiest grid of which all lines fit, or else the tightest."""
+def column_of(count: int) -> Grid:
+    """Return the places of the rows of a table."""
+    return Grid(tuple((line, 0) for line in range(count)))
+
+
+def grid_of(devices: Sequence[DeviceState], width: int) -> Grid:
+    """Return the places of devices, in a block for each node beside its name."""
     nodes = [(host, len(list(group))) for host, group in groupby(devices, lambda device: device.host)]
-    for named, cell in _LAYOUTS:
-        grid = _arranged(nodes, max(1, width), named=named, cell=cell)
-        if grid is not None and grid.height <= room:
-            return grid
-    return grid or Grid((), (), 1, 0)
-
-
-def _arranged(nodes: Sequence[tuple[str, int]], width: int, *, named: bool, cell: int) -> Grid | None:
-    """Return a grid of blocks; None if not even one cell fits beside a name."""
     most = max((count for _, count in nodes), default=1)
-    label = min(MAX_LABEL, max((len(host) for host, _ in nodes), default=0)) + 1 if named else 0
-    per_line = min(most, (width - label) // cell)
-    if per_line < 1:
-        return None
-    gap = 2 if named else 1 if most > 1 else 0
-    block = label + per_line * cell
-    columns = max(1, (width + gap) // (block + gap))
+    label = min(MAX_LABEL, max((len(host) for host, _ in nodes), default=0)) + 1
+    per_line = max(1, min(most, (width - label) // CELL))
+    block = label + per_line * CELL
+    columns = max(1, (width + _GAP) // (block + _GAP))
     lines = -(-most // per_line)
     places: list[tuple[int, int]] = []
     labels = []
     for number, (host, count) in enumerate(nodes):
-        line, column = number // columns * lines, number % columns * (block + gap)
-        if named:
-            labels.append((line, column, host if len(host) < label else f"{host[: label - 2]}…"))
-        places += [(line + at // per_line, column + label + at % per_line * cell) for at in range(count)]
-    return Grid(tuple(places), tuple(labels), cell, -(-len(nodes) // columns) * lines)
+        line, column = number // columns * lines, number % columns * (block + _GAP)
+        labels.append((line, column, host if len(host) < label else f"{host[: label - 2]}…"))
+        places += [(line + at // per_line, column + label + at % per_line * CELL) for at in range(count)]
+    return Grid(tuple(places), tuple(labels))
 
 
-def neighbour(grid: Grid, at: int, lines: int) -> int:
-    """Return the device that lies this many lines below (or above, if negative), or as far as there are lines."""
-    line, column = grid.places[at]
-    there = sorted({each for each, _ in grid.places})
-    wanted = there[max(0, min(there.index(line) + lines, len(there) - 1))]
-    return min(_on_line(grid, wanted), key=lambda other: abs(grid.places[other][1] - column))
-
-
-def _on_line(grid: Grid, wanted: int) -> Iterator[int]:
-    return (at for at, (line, _) in enumerate(grid.places) if line == wanted)
+def _line_of(parts: Sequence[tuple[int, str, Style]]) -> Text:
+    """Return texts at their columns as one line."""
+    line = Text(no_wrap=True)
+    for column, text, style in sorted(parts, key=lambda part: part[0]):
+        line.append(" " * (column - len(line)))
+        line.append(text, style)
+    return line

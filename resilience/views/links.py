@@ -1,71 +1,59 @@
-"""The matrix of links in ``laggard top``: the page's matrix in characters. Pure.
-
-Colour is never the only sign, as on the map of devices, whose signs and colours these are.
-"""
+"""The matrix of links in ``laggard top``: the page's matrix in characters. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from rich.style import Style
-from rich.text import Text
-
 from laggard.resilience.text import counted, printable
 from laggard.resilience.views.grid import MAX_LABEL, Grid
-from laggard.resilience.views.map import PEERS, Colouring, filled, legend_lines, line_of
+from laggard.resilience.views.signs import sign_of_ratio
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.telemetry.link_matrix import MAX_NAMES, LinkMatrix, matrix_of
 
-_BY = Colouring(PEERS)
-_NEVER, _NEVER_STYLE = "?", Style(dim=True)
-_ACCUSED = Style(color="red", bold=True)
-_MARK = "▸"
-_MEANINGS = ((0.85, "10 % below the median"), (1.0, "the median"), (1.2, "10 % above"), (1.6, "30 %"), (2.0, "twice"))
+MEANINGS = {
+    "-": "10 % below the median",
+    "·": "the median",
+    "+": "10 % above",
+    "#": "30 %",
+    "@": "twice",
+    "?": "never met",
+    "▸": "found slow",
+}
+_MOST_DIGITS = len(str(MAX_NAMES))
 
 
 def matrix_that_fits(snapshot: Snapshot, width: int, room: int) -> LinkMatrix | None:
     """Return a matrix that fits in so many columns and lines, one of which has the columns' names."""
-    most = max(1, min(MAX_NAMES, room - 1, width - MAX_LABEL - 8))
+    beside = MAX_LABEL + _MOST_DIGITS + 3  # the name of a row, its number and their spaces
+    most = max(1, min(MAX_NAMES, room - 1, (width - beside) // (_MOST_DIGITS + 1)))
     return matrix_of(snapshot.links, snapshot.leaves, most)
 
 
-def link_grid(matrix: LinkMatrix, width: int) -> Grid:
+def link_grid(matrix: LinkMatrix, accused: Mapping[str, Sequence[str]]) -> Grid:
     """Return where the cells lie: below a line with the columns' numbers, right of the rows' numbers and names."""
+    # Behind the names of nodes that were found slow is a mark.
     count = len(matrix.names)
     digits = len(str(count))
-    label = digits + 2 + min(MAX_LABEL, max(len(printable(name)) for name in matrix.names)) + 1
-    cell = next((wide for wide in (digits + 1, 2) if label + wide * count <= width), 1)
+    names = [_cut(printable(name)) for name in matrix.names]
+    width = max(map(len, names))
+    label, cell = digits + width + 3, digits + 1
     places = tuple((row + 1, label + column * cell) for row, column in _cells(matrix))
-    rows = [(row + 1, 0, _row_label(row, matrix.names[row], digits, label)) for row in range(count)]
-    columns = [(0, label + at * cell, str(at + 1)[-(cell - 1 or 1) :].rjust(cell)) for at in range(count)]
-    return Grid(places, (*rows, *columns), cell, count + 1)
+    marks = ["▸" if name in accused else " " for name in matrix.names]
+    rows = [(row + 1, 0, f"{row + 1:>{digits}} {names[row]:<{width}} {marks[row]}") for row in range(count)]
+    columns = [(0, label + at * cell, str(at + 1).rjust(cell)) for at in range(count)]
+    return Grid(places, (*rows, *columns), cell)
+
+
+def link_signs(matrix: LinkMatrix) -> list[str]:
+    """Return the sign of each cell, in the order of the grid."""
+    ratios = [matrix.ratio(row, column) for row, column in _cells(matrix)]
+    return ["?" if math.isnan(ratio) else sign_of_ratio(ratio) for ratio in ratios]
 
 
 def cell_names(matrix: LinkMatrix) -> list[str]:
     """Return what each cell is called, in the order of the grid."""
     return [_name_of(matrix, row, column) for row, column in _cells(matrix)]
-
-
-def link_lines(matrix: LinkMatrix, grid: Grid, accused: Mapping[str, Sequence[str]], selected: int) -> list[Text]:
-    """Return the lines of the matrix; the rows and columns of nodes that were found slow are marked."""
-    parts: dict[int, list[tuple[int, str, Style]]] = {line: [] for line in range(grid.height)}
-    rows, columns = grid.labels[: len(matrix.names)], grid.labels[len(matrix.names) :]
-    for name, (line, at, label), (top, left, number) in zip(matrix.names, rows, columns, strict=True):
-        style = _ACCUSED if name in accused else Style()
-        parts[line].append((at, label[:-1] + _MARK if name in accused else label, style))
-        parts[top].append((left, number, style))
-    for at, ((row, column), (line, left)) in enumerate(zip(_cells(matrix), grid.places, strict=True)):
-        ratio = matrix.ratio(row, column)
-        sign, style = (_NEVER, _NEVER_STYLE) if math.isnan(ratio) else (_BY.sign(ratio), filled(_BY.colour(ratio)))
-        parts[line].append((left, sign.rjust(grid.cell), Style(reverse=True, bold=True) if at == selected else style))
-    return [line_of(each) for each in parts.values()]
-
-
-def link_legend(width: int) -> list[Text]:
-    """Return what the cells mean, in as many lines as it takes."""
-    ratios = [(_BY.sign(ratio), filled(_BY.colour(ratio)), meaning) for ratio, meaning in _MEANINGS]
-    return legend_lines([*ratios, (_NEVER, _NEVER_STYLE, "never met"), (_MARK, _ACCUSED, "found slow")], width)
 
 
 def link_description(matrix: LinkMatrix, selected: int, accused: Mapping[str, Sequence[str]]) -> str:
@@ -90,8 +78,6 @@ def link_summary(matrix: LinkMatrix) -> str:
 def against_median(ratio: float) -> str:
     """Return in words how a time compares with the median of all links."""
     percent = 100 * (ratio - 1)
-    if math.isnan(ratio):
-        return "the median is 0"
     if ratio >= 1.5:
         return f"{ratio:.2g} times the median" if ratio < 99 else f"{ratio:.0f} times the median"
     if abs(percent) < 0.5:
@@ -110,11 +96,8 @@ def _name_of(matrix: LinkMatrix, row: int, column: int) -> str:
     return f"below {here}" if row == column else f"{here} → {there}"
 
 
-def _row_label(row: int, name: str, digits: int, label: int) -> str:
-    room = label - digits - 2
-    shown = printable(name)
-    shown = shown if len(shown) <= room else f"…{shown[-room + 1 :]}"
-    return f"{row + 1:>{digits}} {shown}".ljust(label - 1) + " "
+def _cut(name: str) -> str:
+    return name if len(name) <= MAX_LABEL else f"…{name[1 - MAX_LABEL :]}"
 
 
 def _ms(seconds: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,9 +14,9 @@ from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.record import wording
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
-from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline, natural
+from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline
 from laggard.resilience.text import printable
-from laggard.telemetry.link_matrix import Link
+from laggard.telemetry.link_matrix import Link, natural
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,14 +24,26 @@ if TYPE_CHECKING:
 
 Role = Literal["primary", "head-only", "in use", "reserve", "excluded", "waiting"]
 
-DEVICE_READINGS: Mapping[str, str] = {
-    "DeviceUtilization": "utilization_percent",
-    "DevicePowerUsage": "power_w",
-    "DeviceTemperature": "temperature_c",
-    "DeviceSmClock": "clock_mhz",
-    "DeviceMemoryUtilization": "memory_percent",
-}
-"""Metrics of telemetry level 3, and their names in a snapshot."""
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """A metric of telemetry level 3, and what it is called."""
+
+    metric: str
+    name: str  # in a snapshot
+    label: str  # in words
+    unit: str
+    heading: str  # of its column
+    least_width: int = 0  # how many columns a terminal needs for this one
+
+
+DEVICE_READINGS = (
+    DeviceReading("DeviceUtilization", "utilization_percent", "utilisation", "%", "util %"),
+    DeviceReading("DevicePowerUsage", "power_w", "power", "W", "power W", 76),
+    DeviceReading("DeviceTemperature", "temperature_c", "temperature", "°C", "°C"),
+    DeviceReading("DeviceSmClock", "clock_mhz", "clock", "MHz", "MHz", 76),
+    DeviceReading("DeviceMemoryUtilization", "memory_percent", "memory", "%", "memory %", 110),
+)
 NODE_READINGS: Mapping[str, str] = {
     "load_average": "load_average",
     "cpu_percent": "cpu_percent",
@@ -52,15 +64,15 @@ class DeviceState:
     role
         Role of its node.
     readings
-        Newest values by the names of ``DEVICE_READINGS``.
+        Newest values by the names of `DEVICE_READINGS`.
     probe_s
         Newest probe time, in seconds.
     peer_ratio
         The newest probe time over the median of the devices of its model in use: 1.2 is 20 % slower.
     verdict
         The newest verdict against it, or against its whole node.
-    probe_history_s, utilization_history
-        Recent readings, oldest first.
+    probe_history_s
+        Recent probe times, oldest first.
     """
 
     host: str
@@ -72,7 +84,6 @@ class DeviceState:
     peer_ratio: float | None = None
     verdict: RecordedVerdict | None = None
     probe_history_s: tuple[float, ...] = ()
-    utilization_history: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -112,12 +123,10 @@ class Readings:
     # Recent probe times of each device, in seconds, oldest first
     probes: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
     models: Mapping[DeviceId, str] = field(default_factory=dict)  # model of each device
-    # Recent utilization of each device, in percent, oldest first
-    utilization: Mapping[DeviceId, Sequence[float]] = field(default_factory=dict)
     # Newest values of the program's own metrics, by name
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: Sequence[str] = ()  # nodes that did not answer
-    # Newest times of the bursts of the current launch, in seconds, by sender and receiver
+    # Newest times of the transfers of the current launch, in seconds, by sender and receiver
     links: Mapping[Link, float] = field(default_factory=dict)
     leaves: Mapping[str, str] = field(default_factory=dict)  # the leaf switch of each node, as far as it is known
 
@@ -164,10 +173,10 @@ class Snapshot:
             "telemetry": {"level": self.level, "port": self.port if self.level else None},
             "launches": [_launch_fields(launch) for launch in timeline.launches],
             "effective_time": self._times_fields(),
-            "verdicts": [_fields(verdict) for verdict in timeline.verdicts],
+            "verdicts": list(map(_verdict_fields, timeline.verdicts)),
             "failures": [_failure_fields(failure) for failure in timeline.failures],
             "nodes": [_fields(node, verdicts="findings") for node in self.nodes],
-            "devices": [_fields(device, peer_ratio="against_peers", verdict="finding") for device in self.devices],
+            "devices": list(map(_device_fields, self.devices)),
             "metrics": [_fields(metric) for metric in self.metrics],
             "missing_nodes": list(self.missing),
         }
@@ -192,12 +201,11 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
             gpu,
             printable(readings.models.get((host, gpu), "")),
             roles[host],
-            _named(DEVICE_READINGS, readings.devices.get((host, gpu), {})),
+            _named({each.metric: each.name for each in DEVICE_READINGS}, readings.devices.get((host, gpu), {})),
             _last(readings.probes.get((host, gpu), ())),
             ratios.get((host, gpu)),
             verdicts.get((host, gpu)) or verdicts.get((host, "")),
             tuple(readings.probes.get((host, gpu), ())),
-            tuple(readings.utilization.get((host, gpu), ())),
         )
         for host in hosts
         for gpu in sorted(timeline.devices.get(host, ()), key=natural)
@@ -208,7 +216,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
             roles[host],
             len(timeline.devices.get(host, ())),
             _named(NODE_READINGS, readings.nodes.get(host, {})),
-            sum(verdict.host == host and not verdict.is_over for verdict in timeline.verdicts),
+            sum(verdict.of.host == host and not verdict.is_over for verdict in timeline.verdicts),
         )
         for host in hosts
     )
@@ -241,7 +249,7 @@ def _roles(timeline: Timeline) -> dict[str, Role]:
 def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:
     newest: dict[DeviceId, RecordedVerdict] = {}
     for verdict in timeline.verdicts:
-        newest[verdict.host, verdict.gpu or ""] = verdict
+        newest[verdict.of.host, verdict.of.gpu or ""] = verdict
         if verdict.is_over:
             newest = {device: each for device, each in newest.items() if not verdict.is_about(*device)}
     return newest
@@ -280,6 +288,20 @@ def _launch_fields(launch: Launch) -> dict[str, Any]:
     fields = _fields(launch, excluded="left_out")
     del fields["progress"]  # what follows from it is in the effective time
     return fields | {"why": decision_wording.reason(launch.why)}
+
+
+def _verdict_fields(verdict: RecordedVerdict | None) -> dict[str, Any] | None:
+    if verdict is None:
+        return None
+    of = verdict.of
+    words = {"evidence": str(of.evidence), "cause": str(of.cause) if of.cause.is_known else ""}
+    against = {"time_s": verdict.time_s, "host": of.host, "gpu": of.gpu, "slowdown": plain(of.slowdown)}
+    return {**against, "severity": of.severity, **words, "action": of.action, "probe": of.evidence.probe}
+
+
+def _device_fields(device: DeviceState) -> dict[str, Any]:
+    fields = _fields(replace(device, verdict=None), peer_ratio="against_peers", verdict="finding")
+    return fields | {"finding": _verdict_fields(device.verdict)}
 
 
 def _failure_fields(failure: RecordedFailure) -> dict[str, Any]:

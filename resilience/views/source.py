@@ -26,13 +26,12 @@ from laggard.telemetry.nodes.gathering import gather
 
 # For devices in use and in reserve; the kernel is the same.
 PROBES = (PROBE_TIME, RESERVE_PROBE_TIME)
-PROBES_BACK_S = 60.0
-# Older readings are out of date.
+# Of what comes whenever a detector or the program likes: a detector that probes rarely does so once a minute.
+BACK_S = 60.0
+# Of what nodes and devices are asked for every second or two: older readings are out of date.
 RECENT_S = 10.0
-METRICS_BACK_S = 60.0
-HISTORY = 60
-MAX_METRICS = 50
-NAMES_INTERVAL_S = 10.0
+HISTORY = 60  # probe times of a device: of a minute, if it is probed every second
+MAX_METRICS = 50  # as many as a screen has lines
 ANSWER_DEADLINE_S = 5.0
 _SECOND_US = 1_000_000
 
@@ -45,14 +44,11 @@ class LiveSource:
         self._client = job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S)
         self._series = Series(self._client, job.endpoint, launch=0)
         self._nodes = NodeAsker(self._client, job.endpoint)
-        self._last_ids = dict.fromkeys(PROBES, f"{round((time.time() - PROBES_BACK_S) * 1000)}-0")
+        self._last_ids = dict.fromkeys(PROBES, f"{round((time.time() - BACK_S) * 1000)}-0")
         self._last_ids[LINK_TIME] = "-"
         self._links = LinkLog()
         self._probes: dict[DeviceId, deque[float]] = {}
         self._models: dict[DeviceId, str] = {}
-        self._utilization: dict[DeviceId, deque[float]] = {}
-        self._names: list[str] = []
-        self._names_due_s = 0.0
         self._job = job  # the job to read
 
     def __enter__(self) -> Self:
@@ -89,7 +85,8 @@ class LiveSource:
         if level == 0:
             return Readings(probes=self._probes, models=self._models)
         now_us = round(time.time() * _SECOND_US)
-        wanted = [*(DEVICE_READINGS if level >= 3 else ()), *(NODE_READINGS if level >= 2 else ())]
+        of_devices = [each.metric for each in DEVICE_READINGS] if level >= 3 else []
+        wanted = [*of_devices, *(NODE_READINGS if level >= 2 else ())]
         found = gather(self._nodes, wanted, now_us - round(RECENT_S * _SECOND_US), now_us)
         devices: dict[DeviceId, dict[str, float]] = {}
         nodes: dict[str, dict[str, float]] = {}
@@ -99,22 +96,15 @@ class LiveSource:
                 nodes.setdefault(each.tags["host"], {})[each.metric] = value
             else:
                 devices.setdefault((each.tags["host"], each.tags["gpu"]), {})[each.metric] = value
-        for device, values in devices.items():
-            if "DeviceUtilization" in values:
-                self._utilization.setdefault(device, deque(maxlen=HISTORY)).append(values["DeviceUtilization"])
-        return Readings(
-            devices, nodes, self._probes, self._models, self._utilization, self._metrics(now_us), found.missing
-        )
+        return Readings(devices, nodes, self._probes, self._models, self._metrics(now_us), found.missing)
 
     def _metrics(self, now_us: int) -> dict[str, list[float]]:
-        """Return the newest values of the program's own metrics; the list of names is refreshed only now and then."""
-        if time.monotonic() >= self._names_due_s:
-            self._names_due_s = time.monotonic() + NAMES_INTERVAL_S
-            question = {"kind": "program", "metrics": [], "start_us": now_us, "end_us": now_us}
-            replies = self._nodes.ask(question).by_host.values()
-            self._names = sorted({name for reply in replies for name in reply["n_series"]})[:MAX_METRICS]
+        """Return the newest values of the program's own metrics."""
+        question = {"kind": "program", "metrics": [], "start_us": now_us, "end_us": now_us}
+        replies = self._nodes.ask(question).by_host.values()
+        names = sorted({name for reply in replies for name in reply["n_series"]})[:MAX_METRICS]
         values: dict[str, list[float]] = {}
-        for each in gather(self._nodes, self._names, now_us - round(METRICS_BACK_S * _SECOND_US), now_us).series:
+        for each in gather(self._nodes, names, now_us - round(BACK_S * _SECOND_US), now_us).series:
             values.setdefault(each.metric, []).append(float(each.values[-1]))
         return values
 

@@ -132,8 +132,8 @@ def _slow(timeline: Timeline, launch: Launch, parts: TimeParts) -> Iterator[_Los
     verdict = next(accusing, None)
     if verdict is None or parts.slow_s < SHOWN_FROM_S:
         return
-    what = f"launch {launch.number} waited {duration(parts.slow_s)} for a slow device: {verdict.evidence}"
-    yield _Loss(verdict.time_s, parts.slow_s, what, _about_device(verdict, excluded=verdict.host in launch.excluded))
+    what = f"launch {launch.number} waited {duration(parts.slow_s)} for a slow device: {verdict.of.evidence}"
+    yield _Loss(verdict.time_s, parts.slow_s, what, _about_device(verdict, excluded=verdict.of.host in launch.excluded))
 
 
 def _end(timeline: Timeline, launch: Launch, parts: TimeParts) -> _Loss:
@@ -146,7 +146,7 @@ def _end(timeline: Timeline, launch: Launch, parts: TimeParts) -> _Loss:
     if length_s >= _LONG_LOSS_S:
         to_do += "; to lose less, commit or checkpoint more often"
     verdict = timeline.verdict_that_ended(launch)
-    evidence = f" ({verdict.evidence})" if verdict is not None and parts.slow_s < SHOWN_FROM_S else ""
+    evidence = f" ({verdict.of.evidence})" if verdict is not None and parts.slow_s < SHOWN_FROM_S else ""
     return _Loss(
         time_s, length_s, f"launch {launch.number} ended: {decision_wording.reason(launch.why)}{evidence}{lost}", to_do
     )
@@ -172,7 +172,7 @@ def _to_do(timeline: Timeline, launch: Launch) -> str:
 
 def _about_device(verdict: RecordedVerdict, *, excluded: bool) -> str:
     rest = "before it is used again" if excluded else "or replace it: --resilient does, with a reserve (--idle)"
-    return f"run 'laggard doctor' on {verdict.host} {rest}{wording.likely_cause(verdict.cause)}"
+    return f"run 'laggard doctor' on {verdict.of.host} {rest}{wording.likely_cause(verdict.of.cause)}"
 
 
 def _about_failure(failure: RecordedFailure) -> str:

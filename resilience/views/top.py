@@ -6,6 +6,7 @@ What a key does is a pure function (:func:`after_key`); only :func:`run_top` and
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import termios
@@ -23,38 +24,32 @@ from rich.live import Live
 
 from laggard.kvstore.errors import KVStoreError
 from laggard.resilience.text import duration
-from laggard.resilience.views.grid import Grid, neighbour
-from laggard.resilience.views.screen import Extent, Page, View, extent_of, whole_screen
+from laggard.resilience.views.screen import Body, Page, View, body_of, settled, whole_screen
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.resilience.views.tables import SORTS
 from laggard.telemetry.errors import NodeError
 
-KEY_WAIT_S = 0.1
+KEY_WAIT_S = 0.1  # so soon the end of the job and a new size of the terminal are noticed
 # The rest of a key's escape sequence follows its first byte at once, usually over ssh too.
 SEQUENCE_S = 0.05
 _PAGES: dict[str, Page] = {"d": "devices", "o": "overview", "n": "nodes", "h": "history", "m": "metrics", "l": "links"}
-_WITH_DEVICES = ("devices", "overview")
-_WITH_SELECTION = (*_WITH_DEVICES, "links")
-# Of a selection: to be found by the device's name.
-_BY_NAME = -1
-_NAMED = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\b": "backspace"}
-_SEQUENCES = {
-    "[A": "up",
-    "OA": "up",
-    "[B": "down",
-    "OB": "down",
-    "[C": "right",
-    "OC": "right",
-    "[D": "left",
-    "OD": "left",
-    "[5~": "page-up",
-    "[6~": "page-down",
-    "[H": "home",
-    "[1~": "home",
-    "OH": "home",
-    "[F": "end",
-    "[4~": "end",
-    "OF": "end",
+_KEY = re.compile(r"\x1b[\[O][\d;]*[A-Za-z~]|.", re.DOTALL)
+_NAMED = {
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\b": "backspace",
+    "\x1b": "escape",
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
+    "\x1b[5~": "page-up",
+    "\x1b[6~": "page-down",
+    "\x1b[H": "home",
+    "\x1b[1~": "home",
+    "\x1b[F": "end",
+    "\x1b[4~": "end",
 }
 
 
@@ -72,18 +67,16 @@ def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interva
         while True:
             width, height = console.size
             if drawn != (snapshot.taken_s, view, width, height, trouble):  # sorting and drawing are costly
-                extent = extent_of(snapshot, view, width, height, trouble)
-                view = clamped(view, extent)
-                live.update(whole_screen(snapshot, view, extent, width, trouble), refresh=True)
+                body = body_of(snapshot, view, width, height, trouble)
+                view = settled(view, body)
+                live.update(whole_screen(snapshot, view, body, width, trouble), refresh=True)
                 drawn = snapshot.taken_s, view, width, height, trouble
             for key in keyboard.read(KEY_WAIT_S):
-                before, following = view, after_key(key, view, extent)
+                following = after_key(key, view, body)
                 if following is None:
                     return ""
-                view = following
-                if (view.page, view.sort, view.backwards) != (before.page, before.sort, before.backwards):
-                    extent = extent_of(snapshot, view, width, height, trouble)
-                    view = clamped(view, extent)
+                body = body_of(snapshot, following, width, height, trouble)
+                view = settled(following, body)
             if taking is not None and taking.done():
                 try:
                     snapshot, trouble, taken_s = taking.result(), "", time.monotonic()
@@ -98,89 +91,59 @@ def run_top(take: Callable[[], Snapshot], has_ended: Callable[[], bool], interva
                 taking = executor.submit(take)
 
 
-def after_key(key: str, view: View, extent: Extent) -> View | None:
+def after_key(key: str, view: View, body: Body) -> View | None:
     """Return the view after a key was pressed; None to quit."""
     if view.find is not None:
-        return clamped(_searched(key, view, view.find, extent), extent)
+        return _searched(key, view, view.find, body)
     if key == "q":
         return None
     if view.help or key == "?":
         return replace(view, help=not view.help)
     if key in _PAGES:
-        return _turned(view, _PAGES[key], extent.rows)
+        return replace(view, page=_PAGES[key], selected=0, details=False)
+    shows_devices = view.page in {"devices", "overview"}
     match key:
         case "/":
             return replace(view, find="")
         case "s" if view.page == "devices":
-            following = SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]
-            return replace(view, sort=following, selected=0, top=0)
+            sorts = list(SORTS)
+            following = sorts[(sorts.index(view.sort) + 1) % len(sorts)]
+            return replace(view, sort=following, selected=0, name="")
         case "r" if view.page == "devices":
-            return replace(view, backwards=not view.backwards, selected=0, top=0)
+            return replace(view, backwards=not view.backwards, selected=0, name="")
         case "c" if view.page == "overview":
             return replace(view, colour=view.colour + 1)
-        case "enter" if view.page in _WITH_DEVICES and extent.rows:
-            return replace(view, page="device", device=extent.rows[view.selected], back=view.page)
-        case "escape" if view.page == "device":
-            return _turned(view, view.back, extent.rows)
-    return clamped(_moved(key, view, extent), extent)
+        case "enter" if shows_devices and body.rows:
+            return replace(view, details=True)
+        case "escape":
+            return replace(view, details=False)
+    return _at(_moved(key, view.selected, body), view, body)
 
 
-def clamped(view: View, extent: Extent) -> View:
-    """Return the view with its selection within the rows, and visible."""
-    rows, room = extent.rows, extent.room
-    if view.page == "device" or (view.selected == _BY_NAME and view.device in rows):
-        view = replace(view, selected=rows.index(view.device))
-    selected = max(0, min(view.selected, len(rows) - 1))
-    if extent.grid is not None and rows:
-        line = extent.grid.places[selected][0]
-        top = max(line - room + 1, min(view.top, line))
-        return replace(view, selected=selected, top=max(0, min(top, extent.grid.height - room)))
-    if view.page in {"devices", "device"}:
-        top = max(selected - room + 1, min(view.top, selected))
-        return replace(view, selected=selected, top=max(0, min(top, len(rows) - 1)))
-    return replace(view, top=max(0, min(view.top, len(rows) - room)))
+def _moved(key: str, at: int, body: Body) -> int:
+    lines = {"up": -1, "down": 1, "page-up": -body.room, "page-down": body.room}
+    if key in lines and body.rows:
+        return body.grid.neighbour(at, lines[key])
+    return {"left": at - 1, "right": at + 1, "home": 0, "end": len(body.rows) - 1}.get(key, at)
 
 
-def _turned(view: View, page: Page, rows: Sequence[str]) -> View:
-    """Return the view of another page; the selected device stays selected wherever there are devices."""
-    if view.page in _WITH_DEVICES and rows:
-        view = replace(view, device=rows[view.selected])
-    return replace(view, page=page, top=0, selected=_BY_NAME if page in _WITH_DEVICES else view.selected)
-
-
-def _moved(key: str, view: View, extent: Extent) -> View:
-    rows, room = extent.rows, extent.room
-    if extent.grid is not None:
-        return replace(view, selected=_moved_on_map(key, view.selected, extent.grid, room)) if rows else view
-    steps = {"up": -1, "down": 1, "page-up": -room, "page-down": room, "home": -len(rows), "end": len(rows)}
-    step = steps.get(key, 0)
-    if view.page == "device":
-        at = max(0, min(rows.index(view.device) + step, len(rows) - 1))
-        return replace(view, device=rows[at])
-    if view.page == "devices":
-        return replace(view, selected=view.selected + step)
-    return replace(view, top=view.top + step)
-
-
-def _moved_on_map(key: str, at: int, grid: Grid, room: int) -> int:
-    lines = {"up": -1, "down": 1, "page-up": -room, "page-down": room}
-    if key in lines:
-        return neighbour(grid, at, lines[key])
-    return {"left": at - 1, "right": at + 1, "home": 0, "end": len(grid.places) - 1}.get(key, at)
-
-
-def _searched(key: str, view: View, find: str, extent: Extent) -> View:
+def _searched(key: str, view: View, find: str, body: Body) -> View:
     """Return the view after a key within a search; it follows the text to the next row that contains it."""
+    step = 0
     match key:
         case "enter" | "escape":
             return replace(view, find=None)
         case "backspace":
             find = find[:-1]
         case "up" | "down":
-            return _at_row(view, found(extent.rows, find, _row_of(view, extent.rows), -1 if key == "up" else 1), extent)
+            step = -1 if key == "up" else 1
         case _ if len(key) == 1 and key.isprintable():
             find += key
-    return _at_row(replace(view, find=find), found(extent.rows, find, _row_of(view, extent.rows), 0), extent)
+    return _at(found(body.rows, find, view.selected, step), replace(view, find=find), body)
+
+
+def _at(selected: int, view: View, body: Body) -> View:
+    return settled(replace(view, selected=selected, name=""), body)
 
 
 def found(rows: Sequence[str], text: str, at: int, step: int) -> int:
@@ -191,18 +154,6 @@ def found(rows: Sequence[str], text: str, at: int, step: int) -> int:
         return next((number for number in reversed(there) if number < at), at)
     after = (number for number in there if number >= at + step)
     return next(after, there[0] if there and step == 0 else at)
-
-
-def _row_of(view: View, rows: Sequence[str]) -> int:
-    if view.page == "device":
-        return rows.index(view.device)
-    return view.selected if view.page in _WITH_SELECTION else view.top
-
-
-def _at_row(view: View, at: int, extent: Extent) -> View:
-    if view.page == "device":
-        return replace(view, device=extent.rows[at])
-    return replace(view, selected=at) if view.page in _WITH_SELECTION else replace(view, top=at)
 
 
 class Keyboard:
@@ -235,20 +186,6 @@ class Keyboard:
 
 
 def keys_of(text: str) -> list[str]:
-    """Return the names of the keys that a terminal has sent; unknown sequences are ignored."""
-    keys: list[str] = []
-    while text:
-        if text[0] != "\x1b":
-            keys.append(_NAMED.get(text[0], text[0]))
-            text = text[1:]
-        elif len(text) == 1 or text[1] not in "[O":
-            keys.append("escape")
-            text = text[1:]
-        else:
-            end = 2
-            while end < len(text) and not (text[end].isalpha() or text[end] == "~"):
-                end += 1
-            if name := _SEQUENCES.get(text[1 : end + 1]):
-                keys.append(name)
-            text = text[end + 1 :]
-    return keys
+    """Return the names of the keys that a terminal has sent; what has no name does nothing."""
+    sent = _KEY.findall(text)
+    return [_NAMED.get(each.replace("\x1bO", "\x1b["), each) for each in sent]

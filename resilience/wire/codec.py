@@ -1,4 +1,4 @@
-"""Messages as lines of JSON, ``{"is": "SignalTask", "name": "copy-0", "signum": 15}``, and back."""
+"""Messages as lines of JSON, ``{"is": "SignalTask", "name": "rank-0", "signum": 15}``, and back."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class SetUp(Command):
     directory: str
     files: Mapping[str, str] = field(default_factory=dict)  # by name
     environment: Mapping[str, str] = field(default_factory=dict)
-    n_nodes: int = 1  # of the job: the pace of heartbeats follows from it
+    n_nodes: int = 1  # of the job: the timing of heartbeats follows from it
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.wire.message import Command, Report
 
 Stream = Literal["stdout", "stderr"]
@@ -55,7 +56,7 @@ class LeftoversEnded(Report):
     """How many processes were ended, and what could not be."""
 
     n_ended: int
-    stuck: str = ""
+    stuck: StuckProcesses | None = None
 
 
 @dataclass(frozen=True, slots=True)

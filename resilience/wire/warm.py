@@ -35,7 +35,7 @@ class Hooked(Report):
 
 @dataclass(frozen=True, slots=True)
 class Imported(Report):
-    """What the first copy has imported before it was at work."""
+    """What the first rank has imported before it was at work."""
 
     names: tuple[str, ...]
 

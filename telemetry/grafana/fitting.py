@@ -15,7 +15,8 @@ from laggard.telemetry.link_matrix import LEAF_SEND_TIME, MAX_NAMES
 # of more nodes would have more rows than the server answers with.
 MAX_LINES = 256
 _WIDTH = 24
-# They merge on the nodes, so that the answer is small however many nodes there are.
+# The primary has summaries of this width, and need not ask the nodes.
+_SUMMARIZED = "10s"
 _BAND = {"min": "least", "avg": "mean", "max": "greatest"}
 
 Dashboard = dict[str, Any]
@@ -41,7 +42,8 @@ def fitted(dashboard: Mapping[str, Any], shape: JobShape) -> Dashboard:
         for panel in found["panels"]:
             if panel["type"] == "timeseries":
                 del panel["maxDataPoints"]
-                panel["targets"] = _band(panel["targets"]) if shape.n_lines > MAX_LINES else panel["targets"]
+                if shape.n_lines > MAX_LINES:
+                    panel |= {"interval": _SUMMARIZED, "targets": _band(panel["targets"])}
             elif panel["type"] == "table" and shape.n_nodes > MAX_LINES:
                 panel["targets"] = _by_sender(panel["targets"])
     if shape.range_s is not None:

@@ -13,7 +13,7 @@ import orjson
 
 from laggard.telemetry.errors import ServerUnreachableError
 from laggard.telemetry.grafana.fitting import JobShape
-from laggard.telemetry.link_matrix import BURST_BYTES
+from laggard.telemetry.link_matrix import TRANSFER_BYTES
 
 DEADLINE_S = 10.0
 MAX_ANSWER_BYTES = 16 << 20
@@ -27,7 +27,7 @@ def read_shape(url: str, token: str = "") -> JobShape:
         metrics = frozenset(_ask(url, "/api/suggest?type=metrics&max=1000000", token))
         n_reporting, n_linked, n_devices = (
             _ask(url, f"/api/search/lookup?m={metric}&limit=1", token)["totalResults"]
-            for metric in ("load_average", BURST_BYTES, "DeviceUtilization")
+            for metric in ("load_average", TRANSFER_BYTES, "DeviceUtilization")
         )
         n_nodes = max(n_reporting, n_linked)
         range_s = None if job["live"] else (job["began"] / 1000, job["ended"] / 1000)

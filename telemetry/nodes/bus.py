@@ -25,7 +25,6 @@ from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.nodes.mailbox import ASK, PING, REPLY, Mailbox, hosts_that_listen, subscription
-from laggard.telemetry.nodes.watch import NodeWatch
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -33,12 +32,10 @@ DEADLINE_S = 1.5
 WAIT_S = 1.0
 RECONNECT_S = 1.0
 STOP_DEADLINE_S = 3.0
-# Looking up the listeners before every question would cost a round trip; a new node is asked this much later.
-HOSTS_LIFE_S = 0.1
 ANSWER_THREADS = 2
 IDLE_MAILBOXES = 8
-# How often to see whether the nodes that have not answered yet are worth waiting for.
-LOOK_S = 0.02
+# How often to see whether this process ends.
+LOOK_S = 0.1
 # For nodes that are silent, if there are no others: one may just have come back.
 BRIEF_S = 0.1
 
@@ -48,6 +45,7 @@ class Replies:
     """What the nodes answered."""
 
     by_host: dict[str, Value] = field(default_factory=dict)  # the answers
+    took_s: dict[str, float] = field(default_factory=dict)  # how long each answer took
     missing: list[str] = field(default_factory=list)  # nodes that did not answer in time, or are gone
     received: int = 0  # how many nodes received the question
 
@@ -156,33 +154,22 @@ class NodeAsker:
         self,
         client: redis.Redis,
         endpoint: Endpoint,
-        watch: NodeWatch | None = None,
         deadline_s: float = DEADLINE_S,
         ended: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client  # the job's state server
         self._endpoint = endpoint
-        # Knows which nodes are not worth waiting for; None: those that were waited for in vain as long before. They are
-        # asked, and waited for again after any answer.
-        self._watch = watch
         self.deadline_s = deadline_s  # how long to wait for answers, unless a question says otherwise
         self._ended = threading.Event() if ended is None else ended  # when it is set, nothing is waited for any longer
         self._clock = clock  # returns monotonic time in seconds
+        # How long nodes were waited for in vain: they are asked, but not waited for as long again until they answer.
         self._in_vain_s: dict[str, float] = {}
         self._idle: deque[Mailbox] = deque(maxlen=IDLE_MAILBOXES)
-        self._recent: tuple[float, list[str]] = (-math.inf, [])
 
     def hosts(self) -> list[str]:
         """Return the names of the nodes that listen."""
         return hosts_that_listen(self._client, self._endpoint)
-
-    def recent_hosts(self) -> list[str]:
-        """Return :meth:`hosts`, which may be a moment old."""
-        seen_s, hosts = self._recent
-        if (now_s := self._clock()) - seen_s > HOSTS_LIFE_S:
-            self._recent = now_s, hosts = now_s, self.hosts()
-        return hosts
 
     def ask(
         self,
@@ -196,12 +183,9 @@ class NodeAsker:
         # `meanwhile` is called while the nodes work on the question.
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         wanted = sorted(self.hosts() if hosts is None else hosts)
-        asked = [host for host in wanted if self._watch is None or not self._watch.is_silent(host)]
-        if wanted and not asked:
-            asked, deadline_s = wanted, min(deadline_s, BRIEF_S)
         mailbox = self._mailbox()
         try:
-            replies = self._ask(mailbox, question, asked, deadline_s, meanwhile)
+            replies = self._ask(mailbox, question, wanted, deadline_s, meanwhile)
         except NodeError:
             self._idle.append(mailbox)
             raise
@@ -233,19 +217,17 @@ class NodeAsker:
         meanwhile()
         replies = Replies(received=len(waiting))
         while waiting:
-            hopeless = self._are_hopeless(waiting, deadline_s)
-            limit_s = min(BRIEF_S, deadline_s) if hopeless and self._watch is None else deadline_s
+            hopeless = all(self._in_vain_s.get(host, -math.inf) >= deadline_s for host in waiting)
+            limit_s = min(BRIEF_S, deadline_s) if hopeless else deadline_s
             if (left_s := begun_s + limit_s - self._clock()) <= 0:
                 break
             given_up = hopeless and bool(replies.by_host)
             reply = mailbox.take(0.0 if given_up else min(left_s, LOOK_S))
             if self._ended.is_set():
                 raise NodeError("nothing is waited for any longer: this process ends")
-            if reply is None and given_up:
-                break
             if reply is None:
-                if self._watch is not None:
-                    self._watch.hurry(waiting)
+                if given_up:
+                    break
                 continue
             self._in_vain_s.pop(reply["host"], None)
             if reply["number"] != mailbox.number:
@@ -253,13 +235,8 @@ class NodeAsker:
             if "refusal" in reply:
                 raise NodeError(reply["refusal"])
             replies.by_host[reply["host"]] = reply["answer"]
+            replies.took_s[reply["host"]] = self._clock() - begun_s
             waiting.discard(reply["host"])
         for host in waiting:
             self._in_vain_s[host] = max(deadline_s, self._in_vain_s.get(host, 0.0))
         return replies
-
-    def _are_hopeless(self, hosts: Collection[str], deadline_s: float) -> bool:
-        """Return whether none of these nodes is worth waiting for, but as long as others are waited for."""
-        if self._watch is not None:
-            return self._watch.all_late(hosts)
-        return all(self._in_vain_s.get(host, -math.inf) >= deadline_s for host in hosts)

@@ -1,8 +1,7 @@
 """The sources of answers to queries: one store in this process, or the stores of all nodes.
 
-For a query that downsamples, each node filters, downsamples and sums its own series and sends only the sums; if the
-aggregator needs every value, it sends the downsampled series. Ranges that reach further back than the nodes' window,
-and overviews of many nodes, are answered from the rollups that the nodes have sent.
+Each node filters and downsamples its own series. Overviews of many nodes, and what nodes no longer have, are answered
+from the rollups that the nodes have sent.
 """
 
 from __future__ import annotations
@@ -21,18 +20,7 @@ from laggard.kvstore.series.timeseries import TimeSeries, distinct_times
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NoAnswerError, NodeError, QueryTooLargeError
 from laggard.telemetry.nodes.bus import NodeAsker, Replies
-from laggard.telemetry.query.engine import (
-    Answer,
-    GroupPart,
-    Span,
-    evaluate,
-    finish_parts,
-    is_wanted,
-    n_buckets,
-    n_groups,
-    parts_of,
-)
-from laggard.telemetry.query.merging import Partial
+from laggard.telemetry.query.engine import Answer, Span, evaluate, is_wanted
 from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
 from laggard.telemetry.store.chunks import chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import Downsampled, History, Summarized
@@ -44,7 +32,6 @@ from laggard.telemetry.store.summaries import COLUMNS
 MAX_TRAVELLING_SAMPLES = 1_500_000
 MAX_TRAVELLING_SERIES = 20_000
 ROLLUPS_ABOVE_NODES = 16
-SERIES_A_PART = 3
 LOCAL_DEADLINE_S = 10.0
 _TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer nodes, or downsample further"
 
@@ -102,22 +89,17 @@ class NodesSource:
 
     def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
         """Answer one sub-query; nodes that do not answer in time are listed as missing."""
-        hosts = sorted({*self._asker.recent_hosts(), *self._expected()})
+        hosts = sorted({*self._asker.hosts(), *self._expected()})
         if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
             return Found(evaluate(query, span, self._rollups.downsampled(query, span).series, downsampled=True))
-        merge = query.aggregator.mergeable and query.downsample is not None
-        replies = self._ask(query, span, "parts" if merge else "series", hosts, meanwhile)
+        replies = self._ask(query, span, hosts, meanwhile)
         beside = self._rollups.beside(query, span, _answered(replies))
         if replies.received and not replies.by_host and not beside.series:
             raise NoAnswerError(self._asker.deadline_s)
         approximate_us = max([beside.approximate_us, *(reply["approximate_us"] for reply in replies.by_host.values())])
-        series = [each for reply in replies.by_host.values() if "series" in reply for each in unpack_series(reply)]
-        series = _joined(series, beside.series)
-        parts = [_unpack_part(part) for reply in replies.by_host.values() for part in reply.get("parts", ())]
-        if not parts:
-            return Found(evaluate(query, span, series, downsampled=True), replies.missing, approximate_us)
-        parts += parts_of(query, span, series)
-        return Found(finish_parts(query, span, parts), replies.missing, approximate_us)
+        series = [each for reply in replies.by_host.values() for each in unpack_series(reply)]
+        answers = evaluate(query, span, _joined(series, beside.series), downsampled=True)
+        return Found(answers, replies.missing, approximate_us)
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -138,11 +120,9 @@ class NodesSource:
         replies = self._asker.ask({"kind": "newest"})
         return [Newest(**each) for reply in replies.by_host.values() for each in reply]
 
-    def _ask(
-        self, query: SubQuery, span: Span, kind: str, hosts: Sequence[str], meanwhile: Callable[[], object]
-    ) -> Replies:
+    def _ask(self, query: SubQuery, span: Span, hosts: Sequence[str], meanwhile: Callable[[], object]) -> Replies:
         question = {
-            "kind": kind,
+            "kind": "series",
             "query": dict(query.source),
             "samples": MAX_TRAVELLING_SAMPLES // max(1, len(hosts)),
             **asdict(span),
@@ -156,19 +136,13 @@ class NodesSource:
 def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> Value:
     """Answer one of :class:`NodesSource`'s questions for one node, in a run of its telemetry process."""
     match question["kind"]:
-        case "parts" | "series" as kind:
+        case "series":
             span = Span(question["start_us"], question["end_us"], question["milliseconds"])
             query = sub_query_from_json(question["query"], 0)
             until_s = question.get("until_s", math.inf)
             found = _downsampled(history, query, span, until_s)
-            downsampled, about = found.series, {"approximate_us": found.approximate_us, "run": [run.name, run.since_us]}
-            # A part has six arrays, a series one and its times: parts are smaller if a group has several series.
-            if kind == "parts" and len(downsampled) > SERIES_A_PART * (groups := n_groups(query, downsampled)):
-                if groups * n_buckets(query, span) > question["samples"]:
-                    raise ValueError(_TOO_MUCH)
-                parts = parts_of(query, span, downsampled)
-                return {**about, "parts": [_pack_part(part) for part in parts]}
-            return {**about, **pack_series(downsampled, question["samples"])}
+            about = {"approximate_us": found.approximate_us, "run": [run.name, run.since_us]}
+            return {**about, **pack_series(found.series, question["samples"])}
         case "samples":
             return pack_series(_samples(history.samples, question), question["samples"])
         case "everything":
@@ -185,7 +159,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             return history.samples.room()
         case "ping":
             dropped = history.samples.size().dropped
-            return {"asked_s": question["asked_s"], "clock_s": time.time(), "dropped": dropped}
+            return {"clock_s": time.time(), "dropped": dropped}
         case unknown:
             raise ValueError(f"unknown question {unknown!r}")
 
@@ -272,19 +246,3 @@ def _samples(store: SampleStore, question: Mapping[str, Any]) -> Iterable[TimeSe
         return tags.items() <= found.items() and all(key in found for key in keys)
 
     return store.read(question["metrics"], question["start_us"], question["end_us"], wanted)
-
-
-def _pack_part(part: GroupPart) -> Value:
-    return {
-        "metric": part.metric,
-        "key": list(part.key),
-        "tags": part.tags,
-        "aggregate_tags": sorted(part.aggregate_tags),
-        **asdict(part.partial),
-    }
-
-
-def _unpack_part(packed: Value) -> GroupPart:
-    names = ("points", "count", "total", "low", "high", "spread")
-    partial = Partial(**{name: packed[name] for name in names})
-    return GroupPart(packed["metric"], tuple(packed["key"]), packed["tags"], set(packed["aggregate_tags"]), partial)

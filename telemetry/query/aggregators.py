@@ -8,20 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
 from laggard.kvstore.series.timeseries import Floats
 from laggard.telemetry.errors import BadQueryError
 
-
-class Gaps(Enum):
-    """The value of a series at a time between its first and last point for which it has none."""
-
-    INTERPOLATE = "the straight line between its neighbours"
-    SKIP = "nothing"
-    PREVIOUS = "its last value"
+# Aggregators that differ from others only in how they merge series with gaps.
+_WITHIN_A_SERIES = {"zimsum": "sum", "mimmin": "min", "mimmax": "max", "none": "last"}
+# OpenTSDB has no 5th percentile, and the page draws a band.
+_PERCENTILES = ("05", "50", "75", "90", "95", "99", "999")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +25,20 @@ class Aggregator:
     """One way to combine several values into one."""
 
     name: str
-    gaps: Gaps  # the value of a series that lacks a point
     # Reduces `(n_series, n_times)`, with NaN for missing values, to `(n_times,)`; NaN if all are missing
     reduce: Callable[[Floats], Floats]
-    mergeable: bool = False  # whether it can be computed from the sums, counts, extremes and variances of parts
+    # Whether a series that lacks a point has that on the straight line between its neighbours there; else it has none
+    interpolates: bool = True
 
     @property
     def keeps_one(self) -> bool:
         """Whether the aggregate of a single value is that value."""
-        return self.name not in {"count", "dev", "diff", "squareSum"}
+        return self.name not in {"count", "dev"}
+
+    @property
+    def of_one_series(self) -> str:
+        """The name of the aggregator that does the same with values of one series."""
+        return _WITHIN_A_SERIES.get(self.name, self.name)
 
 
 def aggregator(name: str) -> Aggregator:
@@ -52,12 +53,8 @@ def _count(matrix: Floats) -> Floats:
     return result
 
 
-def _or_nan(matrix: Floats, result: Floats) -> Floats:
-    return np.where(np.isnan(matrix).all(axis=0), np.nan, result)
-
-
 def _sum(matrix: Floats) -> Floats:
-    return _or_nan(matrix, np.nansum(matrix, axis=0))
+    return np.where(np.isnan(matrix).all(axis=0), np.nan, np.nansum(matrix, axis=0))
 
 
 def _average(matrix: Floats) -> Floats:
@@ -78,26 +75,11 @@ def _high(matrix: Floats) -> Floats:
     return result
 
 
-def _product(matrix: Floats) -> Floats:
-    return _or_nan(matrix, np.nanprod(matrix, axis=0))
-
-
-def _squares(matrix: Floats) -> Floats:
-    return _sum(matrix**2)
-
-
-def _first(matrix: Floats) -> Floats:
-    there = ~np.isnan(matrix)
-    result: Floats = np.take_along_axis(matrix, there.argmax(axis=0)[None, :], axis=0)[0]
-    return result
-
-
 def _last(matrix: Floats) -> Floats:
-    return _first(matrix[::-1])
-
-
-def _difference(matrix: Floats) -> Floats:
-    return _last(matrix) - _first(matrix)
+    newest_first = matrix[::-1]
+    place = (~np.isnan(newest_first)).argmax(axis=0)
+    result: Floats = np.take_along_axis(newest_first, place[None, :], axis=0)[0]
+    return result
 
 
 def _median(matrix: Floats) -> Floats:
@@ -108,28 +90,12 @@ def _median(matrix: Floats) -> Floats:
     return result
 
 
-Position = Callable[[float, Floats], Floats]
-"""Returns the position of a quantile among n ranked values, counted from 1."""
-
-
-def _legacy_position(quantile: float, n: Floats) -> Floats:
-    return quantile * (n + 1)
-
-
-def _r3_position(quantile: float, n: Floats) -> Floats:
-    return np.rint(quantile * n)
-
-
-def _r7_position(quantile: float, n: Floats) -> Floats:
-    return 1 + (n - 1) * quantile
-
-
-def _percentile(quantile: float, position: Position) -> Callable[[Floats], Floats]:
-    """Return an estimator of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996), by its position."""
+def _percentile(quantile: float) -> Callable[[Floats], Floats]:
+    """Return the sixth estimator of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996)."""
 
     def reduce(matrix: Floats) -> Floats:
         ranked, n = np.sort(matrix, axis=0), _count(matrix)
-        at = np.clip(position(quantile, n), 1, np.maximum(n, 1))
+        at = np.clip(quantile * (n + 1), 1, np.maximum(n, 1))  # counted from 1
         below = np.floor(at).astype(np.intp)
         low = np.take_along_axis(ranked, below[None, :] - 1, axis=0)[0]
         high = np.take_along_axis(ranked, np.minimum(below, np.maximum(n, 1).astype(np.intp) - 1)[None, :], axis=0)[0]
@@ -139,45 +105,25 @@ def _percentile(quantile: float, position: Position) -> Callable[[Floats], Float
     return reduce
 
 
-def _percentiles() -> dict[str, Callable[[Floats], Floats]]:
-    reducers = {}
-    for digits in ("05", "50", "75", "90", "95", "99", "999"):  # OpenTSDB has no lower ones, and the page draws a band
-        quantile = float(f"0.{digits}")
-        reducers[f"p{digits}"] = _percentile(quantile, _legacy_position)
-        reducers[f"ep{digits}r3"] = _percentile(quantile, _r3_position)
-        reducers[f"ep{digits}r7"] = _percentile(quantile, _r7_position)
-    return reducers
-
-
-def _table() -> Mapping[str, Aggregator]:
-    line, skip = Gaps.INTERPOLATE, Gaps.SKIP
-    mergeable = [
-        Aggregator("sum", line, _sum, mergeable=True),
-        Aggregator("min", line, _low, mergeable=True),
-        Aggregator("max", line, _high, mergeable=True),
-        Aggregator("avg", line, _average, mergeable=True),
-        Aggregator("dev", line, _deviation, mergeable=True),
-        Aggregator("count", skip, _count, mergeable=True),
-        Aggregator("zimsum", skip, _sum, mergeable=True),
-        Aggregator("mimmin", skip, _low, mergeable=True),
-        Aggregator("mimmax", skip, _high, mergeable=True),
-        Aggregator("pfsum", Gaps.PREVIOUS, _sum, mergeable=True),
-    ]
-    whole = [
-        Aggregator("squareSum", skip, _squares),
-        Aggregator("median", line, _median),
-        Aggregator("mult", line, _product),
-        Aggregator("diff", line, _difference),
-        Aggregator("first", skip, _first),
-        Aggregator("last", skip, _last),
-        Aggregator("none", skip, _last),
-        *(Aggregator(name, line, reduce) for name, reduce in _percentiles().items()),
-    ]
-    return {each.name: each for each in sorted([*mergeable, *whole], key=lambda each: _natural(each.name))}
-
-
 def _natural(name: str) -> list[str]:
     return re.split(r"(\d+)", name)
 
 
-AGGREGATORS: Mapping[str, Aggregator] = _table()
+_EVERY = (
+    Aggregator("sum", _sum),
+    Aggregator("min", _low),
+    Aggregator("max", _high),
+    Aggregator("avg", _average),
+    Aggregator("dev", _deviation),
+    Aggregator("median", _median),
+    Aggregator("count", _count, interpolates=False),
+    Aggregator("zimsum", _sum, interpolates=False),
+    Aggregator("mimmin", _low, interpolates=False),
+    Aggregator("mimmax", _high, interpolates=False),
+    Aggregator("last", _last, interpolates=False),
+    Aggregator("none", _last, interpolates=False),
+    *(Aggregator(f"p{digits}", _percentile(float(f"0.{digits}"))) for digits in _PERCENTILES),
+)
+AGGREGATORS: Mapping[str, Aggregator] = {
+    each.name: each for each in sorted(_EVERY, key=lambda each: _natural(each.name))
+}

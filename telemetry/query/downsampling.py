@@ -50,9 +50,8 @@ def parse_downsample(text: str) -> Downsample | None:
     function = "avg" if function in _UNCHOSEN else function
     if function == "none" or function not in AGGREGATORS:
         raise BadQueryError(f"{function[:80]!r} is not a downsampling function, in {text[:80]!r}")
-    if _ALL.fullmatch(interval):
-        return Downsample(0, function, _parse_fill(fill, text))
-    return Downsample(parse_duration(interval), function, _parse_fill(fill, text))
+    interval_us = 0 if _ALL.fullmatch(interval) else parse_duration(interval)
+    return Downsample(interval_us, aggregator(function).of_one_series, _parse_fill(fill, text))
 
 
 def _parse_fill(name: str, text: str) -> float | None:
@@ -119,11 +118,10 @@ def _lasts(values: Floats, begins: NDArray[np.intp]) -> Floats:
 
 
 _BY_SEGMENT: dict[str, Callable[[Floats, NDArray[np.intp]], Floats]] = {
-    **dict.fromkeys(("sum", "zimsum", "pfsum"), np.add.reduceat),
-    **dict.fromkeys(("min", "mimmin"), np.minimum.reduceat),
-    **dict.fromkeys(("max", "mimmax"), np.maximum.reduceat),
+    "sum": np.add.reduceat,
+    "min": np.minimum.reduceat,
+    "max": np.maximum.reduceat,
     "avg": lambda values, begins: np.add.reduceat(values, begins) / _counts(values, begins),
     "count": _counts,
-    "first": lambda values, begins: values[begins],
     "last": _lasts,
 }

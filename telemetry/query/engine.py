@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries, tidy, within
 from laggard.telemetry.errors import QueryTooLargeError
-from laggard.telemetry.query.aggregators import Aggregator, Gaps, aggregator
+from laggard.telemetry.query.aggregators import Aggregator, aggregator
 from laggard.telemetry.query.downsampling import Downsample, buckets, downsample
 from laggard.telemetry.query.filters import matches
-from laggard.telemetry.query.merging import Line, Partial, merge_lines, partial_of
 from laggard.telemetry.query.parsing import SubQuery
 from laggard.telemetry.query.rates import rate
 from laggard.telemetry.query.times import SECOND_US
 
-MAX_STEPS = 100_000_000
 MAX_ANSWER_POINTS = 2_000_000
+# Of the matrix that the series of a group are written into, eight bytes each.
+MAX_CELLS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,6 @@ class Answer:
     aggregate_tags: list[str]  # keys of tags that all have, with different values
     times_us: Times  # `(n,)` each; a value is NaN only if the query asks for missing values to be shown
     values: Floats
-
-
-@dataclass(slots=True)
-class GroupPart:
-    """One node's part of one group, for an aggregator whose parts can be merged."""
-
-    metric: str  # the group: its metric, and its values of the tags that are grouped by
-    key: tuple[str, ...]
-    tags: dict[str, str]  # as in Answer
-    aggregate_tags: set[str]
-    partial: Partial  # sums for each bucket of the query's grid
 
 
 def is_wanted(query: SubQuery, tags: Mapping[str, str]) -> bool:
@@ -80,46 +69,13 @@ def evaluate(
     series: Iterable[TimeSeries],
     *,
     downsampled: bool = False,
-    max_steps: int = MAX_STEPS,
     max_points: int = MAX_ANSWER_POINTS,
 ) -> list[Answer]:
     """Answer one sub-query."""
     if not downsampled:
         series = [downsample_series(query, span, each) for each in series if is_wanted(query, each.tags)]
     groups = sorted(_grouped(query, [each for each in series if len(each.times_us)]).items(), key=lambda item: item[0])
-    return _bounded((_merged(query, span, metric, group, max_steps) for (metric, _), group in groups), max_points)
-
-
-def parts_of(query: SubQuery, span: Span, series: Iterable[TimeSeries]) -> list[GroupPart]:
-    """Return one node's parts of the answer, given downsampled series; the query has a mergeable aggregator."""
-    spec = query.downsample
-    assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
-    starts = buckets(spec, span.start_us, span.end_us)
-    how = _merging(query, spec)
-    parts = []
-    for (metric, key), group in _grouped(query, [each for each in series if len(each.times_us)]).items():
-        partial = partial_of(how, starts.astype(np.float64), (_line(each, starts, spec.fill) for each in group))
-        parts.append(GroupPart(metric, key, *_common_tags([each.tags for each in group]), partial))
-    return parts
-
-
-def finish_parts(query: SubQuery, span: Span, parts: Sequence[GroupPart]) -> list[Answer]:
-    """Merge the nodes' parts to the answers that :func:`evaluate` gives for all series."""
-    spec = query.downsample
-    assert spec is not None  # noqa: S101 - for the type checker: the caller's promise
-    starts = buckets(spec, span.start_us, span.end_us)
-    groups: dict[tuple[str, tuple[str, ...]], GroupPart] = {}
-    for part in parts:
-        group = groups.setdefault((part.metric, part.key), part)
-        if group is not part:
-            _merge_tags(group, part)
-            group.partial.merge(part.partial)
-
-    def finished(group: GroupPart) -> Answer | None:
-        present, values = group.partial.points > 0, group.partial.finish(query.aggregator.name)
-        return _answer(query, span, starts, present, values, group.metric, group.tags, sorted(group.aggregate_tags))
-
-    return _bounded(finished(group) for _, group in sorted(groups.items(), key=lambda item: item[0]))
+    return _bounded((_merged(query, span, metric, group) for (metric, _), group in groups), max_points)
 
 
 def _bounded(lines: Iterable[Answer | None], max_points: int = MAX_ANSWER_POINTS) -> list[Answer]:
@@ -131,21 +87,6 @@ def _bounded(lines: Iterable[Answer | None], max_points: int = MAX_ANSWER_POINTS
         if points > max_points:
             raise QueryTooLargeError(f"more than {max_points:,} points: filter, or downsample further")
     return answers
-
-
-def n_buckets(query: SubQuery, span: Span) -> int:
-    """Return the number of buckets of the query's downsampling in the range."""
-    return 0 if query.downsample is None else len(buckets(query.downsample, span.start_us, span.end_us))
-
-
-def n_groups(query: SubQuery, series: Sequence[TimeSeries]) -> int:
-    """Return the number of series that the answer will have."""
-    return len(_grouped(query, series))
-
-
-def _merging(query: SubQuery, spec: Downsample | None) -> Aggregator:
-    fills = spec is not None and spec.fill is not None
-    return replace(query.aggregator, gaps=Gaps.SKIP) if fills else query.aggregator
 
 
 def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, tuple[str, ...]], list[TimeSeries]]:
@@ -160,7 +101,7 @@ def _grouped(query: SubQuery, series: Sequence[TimeSeries]) -> dict[tuple[str, t
     return groups
 
 
-def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries], max_steps: int) -> Answer | None:
+def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries]) -> Answer | None:
     spec = query.downsample
     if len(group) == 1 and query.aggregator.keeps_one and spec is not None and spec.fill is None:
         (only,) = group
@@ -169,26 +110,30 @@ def _merged(query: SubQuery, span: Span, metric: str, group: Sequence[TimeSeries
         times_us = np.unique(np.concatenate([each.times_us for each in group]))
     else:
         times_us = buckets(spec, span.start_us, span.end_us)
-    if len(times_us) * len(group) > max_steps:
-        raise QueryTooLargeError(
-            f"{len(group)} series at {len(times_us)} times are too many: filter, or downsample further"
-        )
-    lines = [_line(each, times_us, None if spec is None else spec.fill) for each in group]
-    present, values = merge_lines(_merging(query, spec), times_us.astype(np.float64), lines)
+    present, values = merge(query.aggregator, times_us, group, None if spec is None else spec.fill)
     tags, aggregate_tags = _common_tags([each.tags for each in group])
     return _answer(query, span, times_us, present, values, metric, tags, sorted(aggregate_tags))
 
 
-def _line(series: TimeSeries, times_us: Times, fill: float | None) -> Line:
-    at, values = np.searchsorted(times_us, series.times_us), series.values
-    if len(at) > 1 and (np.diff(at) == 0).any():  # of several samples at one time the last counts
-        last = np.append(np.diff(at) > 0, True)
-        at, values = at[last], values[last]
-    if fill is None or np.isnan(fill):
-        return Line(at, values)
-    filled = np.full(len(times_us), fill)
-    filled[at] = values
-    return Line(np.arange(len(times_us)), filled)
+def merge(
+    how: Aggregator, times_us: Times, group: Sequence[TimeSeries], fill: float | None, max_cells: int = MAX_CELLS
+) -> tuple[NDArray[np.bool_], Floats]:
+    """Return at which times a group has points, and its value at each; ``fill`` is that of a series without a point."""
+    if len(group) * len(times_us) > max_cells:
+        raise QueryTooLargeError(
+            f"{how.name} over {len(group)} series at {len(times_us)} times is too large: filter, or downsample further"
+        )
+    grid = times_us.astype(np.float64)
+    matrix = np.full((len(group), len(grid)), np.nan if fill is None else fill)
+    present = np.zeros(len(grid), dtype=bool)
+    for row, each in zip(matrix, group, strict=True):
+        at = np.searchsorted(times_us, each.times_us)
+        row[at] = each.values  # of several samples at one time the last counts
+        present[at] = True
+        between = slice(at[0], at[-1] + 1)
+        if how.interpolates and fill is None and np.isnan(row[between]).any():
+            row[between] = np.interp(grid[between], grid[at], row[at])
+    return present, how.reduce(matrix)
 
 
 def _answer(
@@ -222,9 +167,9 @@ def _whole_seconds(query: SubQuery, times_us: Times, values: Floats) -> tuple[Ti
     seconds = times_us - times_us % SECOND_US
     if (seconds[1:] > seconds[:-1]).all():
         return seconds, values
-    name = query.downsample.function if query.downsample else query.aggregator.name
+    how = aggregator(query.downsample.function) if query.downsample else query.aggregator
     starts = np.unique(seconds)
-    spec = Downsample(SECOND_US, "last" if aggregator(name).name == "none" else name)
+    spec = Downsample(SECOND_US, how.of_one_series)
     return starts, downsample(spec, starts, seconds, values)[1]
 
 
@@ -232,9 +177,3 @@ def _common_tags(tag_sets: Sequence[Mapping[str, str]]) -> tuple[dict[str, str],
     common = set.intersection(*(set(tags) for tags in tag_sets))
     same = {key: tag_sets[0][key] for key in common if all(tags[key] == tag_sets[0][key] for tags in tag_sets)}
     return dict(sorted(same.items())), common - set(same)
-
-
-def _merge_tags(group: GroupPart, other: GroupPart) -> None:
-    common = (set(group.tags) | group.aggregate_tags) & (set(other.tags) | other.aggregate_tags)
-    same = {key: value for key, value in group.tags.items() if other.tags.get(key) == value}
-    group.tags, group.aggregate_tags = same, common - set(same)

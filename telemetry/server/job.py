@@ -12,8 +12,7 @@ from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.errors import NoLaunchRecordError
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.events import Event, EventLog
-from laggard.telemetry.nodes.ping import NodeHealth
-from laggard.telemetry.nodes.watch import NodeWatch
+from laggard.telemetry.nodes.watch import NodeHealth, NodeWatch
 from laggard.telemetry.query.times import SECOND_US, now_us
 from laggard.telemetry.server.handlers import Reach
 from laggard.telemetry.server.own_metrics import own_metrics

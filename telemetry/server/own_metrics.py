@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.events import Event
-from laggard.telemetry.nodes.ping import NodeHealth
+from laggard.telemetry.nodes.watch import NodeHealth
 from laggard.telemetry.page.content import accused
 from laggard.telemetry.query.times import SECOND_US
 

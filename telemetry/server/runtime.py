@@ -55,8 +55,8 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
     endpoint = session.endpoint
     events = EventLog(session.client, endpoint)
     job = FollowedJob(session, events)
-    watch = NodeWatch(session.client, endpoint, job.nodes_ever, settings.query_deadline)
-    asker = NodeAsker(session.client, endpoint, watch, settings.query_deadline)
+    asker = NodeAsker(session.client, endpoint, settings.query_deadline)
+    watch = NodeWatch(asker, job.nodes_ever)
     rollups = Rollups(settings.tier_windows_s, max_bytes=settings.primary_megabytes << 20, clock=time.time)
     store = _NodeStore(directory / socket_name(session.environment.node))
     service = Service(

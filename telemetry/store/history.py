@@ -246,8 +246,7 @@ def _spec_of(query: SubQuery, span: Span) -> Downsample:
         return query.downsample
     if span.milliseconds:
         return Downsample(SAMPLES, "avg")
-    name = query.aggregator.name
-    return Downsample(SECOND_US, "last" if name == "none" else name)
+    return Downsample(SECOND_US, query.aggregator.of_one_series)
 
 
 def _series_of(answer: _Answer, spec: Downsample, starts: Times | None, rows: Summaries) -> list[TimeSeries]:

@@ -11,9 +11,10 @@ import numpy as np
 from laggard.kvstore.series.timeseries import Floats
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.page.content import metrics_of
-from laggard.telemetry.query.engine import Span, parts_of
-from laggard.telemetry.query.merging import Partial
+from laggard.telemetry.query.downsampling import Downsample, buckets
+from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.parsing import sub_query_from_json
+from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.history import History
 
 STEP_S = 1
@@ -40,9 +41,14 @@ def merged_ranges(ranges: Collection[Mapping[str, Floats]]) -> dict[str, Floats]
 
 
 def _range_of(history: History, metric: str, span: Span) -> dict[str, Floats]:
-    # This aggregator fills no gaps, and has one part.
-    query = sub_query_from_json({"metric": [metric], "aggregator": "mimmin", "downsample": f"{STEP_S}s-avg"}, 0)
-    parts = parts_of(query, span, history.downsampled(query, span).series)
-    n_seconds = (span.end_us - span.start_us) // (STEP_S * 1_000_000) + 1
-    partial = parts[0].partial if parts else Partial.empty(n_seconds)
-    return {name: getattr(partial, name) for name in COLUMNS}
+    query = sub_query_from_json({"metric": [metric], "aggregator": "none", "downsample": f"{STEP_S}s-avg"}, 0)
+    starts = buckets(Downsample(STEP_S * SECOND_US, "avg"), span.start_us, span.end_us)
+    count, total = np.zeros(len(starts)), np.zeros(len(starts))
+    low, high = np.full(len(starts), np.inf), np.full(len(starts), -np.inf)
+    for each in history.downsampled(query, span).series:
+        at = starts.searchsorted(each.times_us)
+        count[at] += 1
+        total[at] += each.values
+        low[at] = np.minimum(low[at], each.values)
+        high[at] = np.maximum(high[at], each.values)
+    return dict(zip(COLUMNS, (count, total, low, high), strict=True))

@@ -23,15 +23,9 @@ be missing."""
 
 COLUMNS = ("series", "start_us", "count", "sum", "min", "max", "last_us", "last")
 _INTEGERS = {"series", "start_us", "last_us"}
-EXACT = frozenset({"count", "sum", "zimsum", "pfsum", "min", "mimmin", "max", "mimmax", "avg", "last"})
+EXACT = frozenset({"count", "sum", "min", "max", "avg", "last"})
 """Downsampling functions that summaries give exactly."""
-_NEEDED = {
-    "count": ("count",),
-    **dict.fromkeys(("sum", "zimsum", "pfsum"), ("sum",)),
-    **dict.fromkeys(("min", "mimmin"), ("min",)),
-    **dict.fromkeys(("max", "mimmax"), ("max",)),
-    "last": ("last_us", "last"),
-}
+_NEEDED = {**{name: (name,) for name in ("count", "sum", "min", "max")}, "last": ("last_us", "last")}
 
 
 def columns_for(function: str) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from tests.clusters.site import Site
 
-__all__ = ["COPIES", "COUNTING", "EXAMPLE", "RANKS", "script"]
+__all__ = ["COUNTING", "EXAMPLE", "PER_NODE", "RANKS", "script"]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_gpu.py"
-COPIES = ("--virtual-gpus=1", "--per-node")
+PER_NODE = ("--virtual-gpus=1", "--per-node")
 
 # Counts in workers on the last node; prints what the previous launch left in State, and what it saves on SIGTERM.
 COUNTING = """
@@ -45,7 +45,7 @@ COUNTING = """
     ray.get(counting)
 """
 
-# A program without Ray: each copy prints its rank; those of the first launch wait to be ended.
+# A program without Ray: each process prints its rank; those of the first launch wait to be ended.
 TELL = 'echo "rank $NODE_RANK of $NNODES on $(hostname), primary $MASTER_ADDR"; test $LAGGARD_LAUNCH != 0 || sleep 600'
 RANKS = ("--per-node", "sh", "-c", TELL)
 

@@ -81,7 +81,7 @@ def test_a_node_whose_cable_is_pulled_is_named(wires: Wires) -> None:
     assert "no other node reaches it any more" in verdict["words"]["evidence"]
 
 
-# Its copy on the primary counts in State until it is relaunched, then prints how far it had come.
+# The one on the primary counts in State until it is relaunched, then prints how far it had come.
 _PROGRAM = """
 import os, time
 from laggard import Job, State

@@ -14,7 +14,7 @@ import pytest
 
 from tests.clusters.jobs import ClusterJob, Watch, environment
 from tests.clusters.machines import wait_for
-from tests.clusters.programs import COPIES, COUNTING, EXAMPLE, script
+from tests.clusters.programs import COUNTING, EXAMPLE, PER_NODE, script
 from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import (
@@ -120,7 +120,7 @@ def test_tasks_of_an_array_run_side_by_side_each_on_its_own_nodes(
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start
 ) -> None:
     tell = "echo task $SLURM_ARRAY_TASK_ID rank $NODE_RANK of $NNODES on $(hostname); sleep 5"
-    script(site, *COPIES, f"sh -c '{tell}'")
+    script(site, *PER_NODE, f"sh -c '{tell}'")
     options = ("--nodes=2", "--exclusive", "--wait", "--output=output")
     job = start(slurm.network.login, slurm.environment, *words(ARRAY, *options))
     assert job.finish() == 0, job.output
@@ -135,7 +135,7 @@ def test_tasks_of_an_array_run_side_by_side_each_on_its_own_nodes(
 def test_a_heterogeneous_job_runs_on_the_nodes_of_all_its_groups(
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start
 ) -> None:
-    script(site, *COPIES, "sh -c 'echo rank $NODE_RANK of $NNODES on $(hostname)'")
+    script(site, *PER_NODE, "sh -c 'echo rank $NODE_RANK of $NNODES on $(hostname)'")
     job = start(slurm.network.login, slurm.environment, *words(HETEROGENEOUS, "--wait", "--output=output"))
     assert job.finish() == 0, job.output
     assert sorted(re.findall(r"rank (\d of 3) on", job.output)) == ["0 of 3", "1 of 3", "2 of 3"], job.output
@@ -155,7 +155,7 @@ def test_a_shell_on_the_first_node_is_outside_of_srun(slurm: SlurmCluster, start
         job = start(slurm.network.login, slurm.environment, *shell.split(), terminal=True)
         job.wait_for(rf"{FIRST}|\$ ")  # its prompt
     tell = "echo rank $NODE_RANK of $NNODES on $(hostname)"
-    job.type(f"laggard {' '.join(COPIES)} sh -c '{tell}'; exit\n")
+    job.type(f"laggard {' '.join(PER_NODE)} sh -c '{tell}'; exit\n")
     assert job.finish() == 0, job.output
     assert set(re.findall(r"\] rank (\d of \d on \S+)", job.output)) == {f"0 of 2 on {FIRST}", f"1 of 2 on {SECOND}"}
 
@@ -169,7 +169,7 @@ def test_what_narrows_a_users_look_at_slurm_or_changes_srun_does_no_harm(
     given = [f"{name}={value}" for name, value in (views | steps).items()]
     salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill", "env", *given)
     tell = ("sh", "-c", "echo rank $NODE_RANK of $NNODES")
-    options = ("--nodes=2", "--resilient", *COPIES)
+    options = ("--nodes=2", "--resilient", *PER_NODE)
     try:
         job = start(slurm.network.login, slurm.environment, *salloc, "laggard", *options, *tell)
         assert job.finish() == 0, job.output

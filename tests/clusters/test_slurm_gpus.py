@@ -1,4 +1,4 @@
-"""Which GPUs a job's copies see, on real Slurm daemons that have four devices on each node and a stand-in for NVML."""
+"""Which GPUs a job's ranks see, on real Slurm daemons that have four devices on each node and a stand-in for NVML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Start = Callable[..., ClusterJob]
 pytestmark = pytest.mark.timeout(900)
 
 SEEN = 'echo "node $NODE_RANK sees <$CUDA_VISIBLE_DEVICES>"'
-COPIES = ("laggard", "--virtual-gpus=0", "--per-node", "sh", "-c", SEEN)
+PER_NODE = ("laggard", "--virtual-gpus=0", "--per-node", "sh", "-c", SEEN)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def slurm(slurm: SlurmCluster, site: Site, fake_nvml: Path) -> SlurmCluster:
     ],
     ids=str,
 )
-def test_the_copies_of_a_program_share_all_gpus_of_the_job(
+def test_the_ranks_of_a_program_share_all_gpus_of_the_job(
     slurm: SlurmCluster, watch: Watch, start: Start, options: Sequence[str], n_gpus: int
 ) -> None:
-    job = start(slurm.network.login, slurm.environment, "salloc", "--quiet", "--nodes=2", *options, *COPIES)
+    job = start(slurm.network.login, slurm.environment, "salloc", "--quiet", "--nodes=2", *options, *PER_NODE)
     assert job.finish() == 0, job.output
     seen = dict(re.findall(r"node (\d) sees <(.*)>", job.output))
     assert seen.keys() == {"0", "1"}, job.output
@@ -64,7 +64,7 @@ def test_the_copies_of_a_program_share_all_gpus_of_the_job(
 def test_a_job_with_a_share_of_a_gpu_sees_that_gpu_and_no_other(
     slurm: SlurmCluster, watch: Watch, start: Start, options: Sequence[str], nodes: int
 ) -> None:
-    job = start(slurm.network.login, slurm.environment, "salloc", "--quiet", *options, *COPIES)
+    job = start(slurm.network.login, slurm.environment, "salloc", "--quiet", *options, *PER_NODE)
     assert job.finish() == 0, job.output
     seen = dict(re.findall(r"node (\d) sees <(.*)>", job.output))
     assert seen == {str(node): "0" for node in range(nodes)}, job.output
@@ -74,8 +74,8 @@ def test_a_job_with_a_share_of_a_gpu_sees_that_gpu_and_no_other(
 def test_a_batch_script_and_what_it_starts_see_the_same_gpus(
     slurm: SlurmCluster, watch: Watch, start: Start, work: Path
 ) -> None:
-    copies = f"laggard --virtual-gpus=0 --per-node sh -c '{SEEN}'"
-    (work / "job.sh").write_text(f'#!/bin/bash\necho "the script sees <$CUDA_VISIBLE_DEVICES>"\nexec {copies}\n')
+    command = f"laggard --virtual-gpus=0 --per-node sh -c '{SEEN}'"
+    (work / "job.sh").write_text(f'#!/bin/bash\necho "the script sees <$CUDA_VISIBLE_DEVICES>"\nexec {command}\n')
     options = ("--nodes=2", "--ntasks=4", "--gpus-per-task=1", "--wait", "--output=output")
     job = start(slurm.network.login, slurm.environment, "sbatch", *options, "job.sh")
     assert job.finish() == 0, job.output

@@ -13,7 +13,7 @@ import pytest
 
 from tests.clusters.jobs import ClusterJob, Watch, environment
 from tests.clusters.machines import wait_for
-from tests.clusters.programs import COPIES, COUNTING, EXAMPLE, RANKS, script
+from tests.clusters.programs import COUNTING, EXAMPLE, PER_NODE, RANKS, script
 from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import DOWN, IDLE_JOB, REQUEUE, RESUME_NODE, START_NOW, STATUS_STEP
@@ -82,7 +82,7 @@ def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
     watch.expect_nothing()  # also on the node that is cut off
 
 
-def test_copies_of_a_program_continue_after_a_node_crashes(
+def test_ranks_of_a_program_continue_after_a_node_crashes(
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start
 ) -> None:
     salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
@@ -124,7 +124,7 @@ def test_a_drained_node_is_never_swapped_in_and_comes_back_when_it_is_resumed(
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start, work: Path
 ) -> None:
     salloc = ("salloc", "--nodes=4", "--exclusive", "--no-kill")
-    options = ("--nodes=2", "--resilient", *COPIES, "train.py")
+    options = ("--nodes=2", "--resilient", *PER_NODE, "train.py")
     job = start(slurm.network.login, slurm.environment, *salloc, "laggard", *options)
     job.wait_for(f"launch 0 on {FIRST} {SECOND}")
     slurm.run("scontrol", "update", f"nodename={THIRD}", "state=drain", "reason=fan")
@@ -146,7 +146,7 @@ def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_takes_them_back_when_th
 ) -> None:
     site.write("work/quarantine", "86400")
     options = ("--nodes=2", "--resilient", "--state-dir=state", "--quarantine=$(cat quarantine)")
-    script(site, *COPIES, *options, "train.py", "quick", SECOND)
+    script(site, *PER_NODE, *options, "train.py", "quick", SECOND)
     submit = ("sbatch", "--nodes=3", "--wait", "--output=output", "job.sh")
     job = start(slurm.network.login, slurm.environment, *submit)
     job.wait_for("launch 1 on")
@@ -176,7 +176,7 @@ def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_takes_them_back_when_th
 def test_a_warning_before_the_time_limit_gives_the_program_its_whole_grace(
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start
 ) -> None:
-    script(site, *COPIES, "--grace=20", "--state-dir=state", "train.py", "slow")
+    script(site, *PER_NODE, "--grace=20", "--state-dir=state", "train.py", "slow")
     options = ("--nodes=2", "--time=2", "--signal=B:USR1@60", "--wait", "--output=output")
     job = start(slurm.network.login, slurm.environment, "sbatch", *options, "job.sh")
     assert job.finish() == 138, job.output
@@ -191,7 +191,7 @@ def test_a_job_whose_primary_hears_last_of_its_end_has_time_to_save_nevertheless
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start
 ) -> None:
     """Slurm ends the agents of the other nodes first: what it then sends the primary is no second request."""
-    script(site, *COPIES, "--nodes=2", "--resilient", "--state-dir=state", "train.py", "quick", SECOND)
+    script(site, *PER_NODE, "--nodes=2", "--resilient", "--state-dir=state", "train.py", "quick", SECOND)
     submit = ("sbatch", "--nodes=3", "--wait", "--output=output", "job.sh")
     job = start(slurm.network.login, slurm.environment, *submit)
     job.wait_for("launch 1 on")
@@ -218,7 +218,7 @@ def test_a_drained_node_is_used_last_when_a_job_begins(slurm: SlurmCluster, star
         'touch allocated; until test -e drained; do sleep 0.1; done; exec laggard "$@"',
         "sh",
     )
-    job = start(slurm.network.login, slurm.environment, *salloc, "--nodes=2", "--resilient", *COPIES, "train.py")
+    job = start(slurm.network.login, slurm.environment, *salloc, "--nodes=2", "--resilient", *PER_NODE, "train.py")
     wait_for((work / "allocated").exists, "an allocation")
     slurm.run(*DOWN.replace("...", SECOND).replace("=down", "=drain").split(), "reason=fan")
     (work / "drained").touch()

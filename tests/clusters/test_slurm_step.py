@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.usefixtures("repaired"), pytest.mark.timeout(600)]
 FIRST, SECOND, THIRD, _ = NODES
 
 SALLOC = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
-# Each copy prints its rank; those of the first launch wait to be ended.
+# Each process prints its rank; those of the first launch wait to be ended.
 TELL = 'echo "rank $NODE_RANK in launch $LAGGARD_LAUNCH on $(hostname)"; test $LAGGARD_LAUNCH != 0 || sleep 600'
 LAGGARD = ("laggard", "--nodes=2", "--resilient", "--per-node", "sh", "-c", TELL)
 

@@ -112,7 +112,7 @@ def test_the_doctor_compares_the_devices_of_all_hosts(hosts: Site, watch: Watch,
     watch.expect_nothing()
 
 
-def test_copies_of_a_program_continue_after_a_host_is_lost(hosts: Site, watch: Watch, start: Start) -> None:
+def test_ranks_of_a_program_continue_after_a_host_is_lost(hosts: Site, watch: Watch, start: Start) -> None:
     primary = hosts.network.nodes[FIRST]
     job = start(primary, {}, "laggard", f"--hostlist={FIRST},{SECOND},{ALIAS}", "--nodes=2", "--resilient", *RANKS)
     job.wait_for(f"rank 0 of 2 on {FIRST}, primary 10.78.0.1")

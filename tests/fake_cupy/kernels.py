@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.fake_cupy.arrays import current, ndarray
-from tests.fake_cupy.cuda.stream import get_current_stream, in_stream_order
+from tests.fake_cupy.cuda.stream import get_current_stream
 from tests.fake_cupy.machine import Board, the_machine
 
 __all__ = ["ElementwiseKernel", "RawModule", "host_compiler", "on_host"]
@@ -69,7 +69,6 @@ class RawKernel:
     def load(self) -> None:
         the_machine().board().works("load", get_current_stream(), 0.0)
 
-    @in_stream_order
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
         assert all(isinstance(given, tuple) for given in (grid, block, args))
         assert len(args) == len(self._parameters), f"{self._name} takes {len(self._parameters)} arguments"
@@ -101,7 +100,6 @@ class ElementwiseKernel:
             f"    for (long long i = 0; i < n; ++i) {{ {element} {operation}; }}\n}}\n"
         )
 
-    @in_stream_order
     def __call__(self, *args: ndarray) -> None:
         assert [argument.dtype for argument in args] == list(self._types)
         numbers = [current(argument) for argument in args]

@@ -36,7 +36,6 @@ MODULES = (
     ".cuda",
     ".cuda.device",
     ".cuda.driver",
-    ".cuda.graph",
     ".cuda.memory",
     ".cuda.pinned_memory",
     ".cuda.runtime",
@@ -290,12 +289,8 @@ def _installed(*boards: Board) -> Any:
 
 
 def _parts_of_laggard() -> dict[str, Any]:
-    """Return what stands in for the host's clock, since time is virtual, and for cuBLAS's library, by their names."""
-    library = importlib.import_module("tests.fake_cupy.cublas_library")
-    return {
-        "laggard.collectors.device.perf_counter": lambda: _machine.board().now_s,
-        "laggard.collectors.probes.cublas_library.loaded_cublas": library.FakeCublasLibrary,
-    }
+    """Return what stands in for the host's clock, since time is virtual, by its name."""
+    return {"laggard.collectors.device.perf_counter": lambda: _machine.board().now_s}
 
 
 @contextlib.contextmanager

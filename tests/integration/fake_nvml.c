@@ -259,20 +259,24 @@ int nvmlGpmMetricsGet(GpmGet *get) {
 }
 
 typedef struct { Device *device; unsigned long long type, data; unsigned instance, compute; } Event;
-static int events_told;
 
-int nvmlEventSetCreate(void **set) { *set = &events_told; return OK; }
+typedef struct { Device *device; int told; } Set;
+static Set sets[256];
+static int set_count;
+
+int nvmlEventSetCreate(void **set) { *set = &sets[__atomic_fetch_add(&set_count, 1, __ATOMIC_SEQ_CST)]; return OK; }
 int nvmlDeviceRegisterEvents(Device *device, unsigned long long types, void *set) {
-    (void)device; (void)types; (void)set;
+    (void)types;
+    ((Set *)set)->device = device;
     return OK;
 }
 int nvmlEventSetWait_v2(void *set, Event *event, unsigned milliseconds) {
-    (void)set;
-    if (setting("FAKE_NVML_XID") < 0 || events_told++) {
+    Set *asked = set;
+    if (setting("FAKE_NVML_XID") < 0 || asked->device != &devices[1] || asked->told++) {
         usleep(milliseconds * 1000);
         return TIMEOUT;
     }
-    event->device = &devices[1];
+    event->device = asked->device;
     event->data = setting("FAKE_NVML_XID");
     return OK;
 }

@@ -141,8 +141,8 @@ def test_an_agent_ends_what_the_program_of_a_killed_controller_has_left_on_its_n
 def test_how_often_an_agent_sends_a_heartbeat_follows_from_the_number_of_nodes(tmp_path: Path) -> None:
     agent = AgentAtWork(
         "-c",
-        "import sys; from laggard.resilience.agent.agent import Agent, Pace;"
-        "Pace.interval_s = property(lambda pace: 0.001 if pace.n_nodes == 777 else 0.5);"
+        "import sys; from laggard.resilience.agent.agent import Agent, HeartbeatTiming;"
+        "HeartbeatTiming.interval_s = property(lambda timing: 0.001 if timing.n_nodes == 777 else 0.5);"
         "Agent(sys.stdin.buffer, sys.stdout.buffer).run()",
     )
     agent.send(SetUp(str(tmp_path), n_nodes=777))

@@ -13,7 +13,7 @@ import pytest
 
 from laggard.resilience.allocation.base import Unmanaged
 from laggard.resilience.allocation.remote import RemoteAllocation
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
@@ -105,4 +105,4 @@ def test_a_node_whose_network_is_cut_is_lost_is_not_waited_for_and_comes_back(ne
 
 
 def test_the_heartbeat_timeout_is_short_enough() -> None:
-    assert Pace().timeout_s + 2 * Pace().interval_s < NOTICED_S
+    assert HeartbeatTiming().timeout_s + 2 * HeartbeatTiming().interval_s < NOTICED_S

@@ -46,7 +46,7 @@ def test_the_nodes_of_a_program_without_ray_probe_their_links(start_job: Start) 
     assert "verdict" not in job.account
 
 
-# Ends once telemetry has every link's time, the bytes of a burst and the leaves.
+# Ends once telemetry has every link's time, the bytes of a transfer and the leaves.
 UNTIL_TELEMETRY = """
 import os, time
 from laggard import AnalysisClient
@@ -56,7 +56,7 @@ if os.environ["LAGGARD_NODE"] == "node1":
     client.connect()
     while len(client.get_data("link.send_s")) < 6 or len(client.get_data("link.leaf_send_s")) < 5:
         time.sleep(0.1)
-    print({each["metric"] for each in client.get_data(["link.burst_bytes", "link.latency_s"])})
+    print({each["metric"] for each in client.get_data(["link.transfer_bytes", "link.latency_s"])})
     print(sorted((each["tags"]["host"], each["tags"]["leaf"]) for each in client.get_data("link.leaf")))
     print(sorted((each["tags"]["leaf"], each["tags"]["peer_leaf"]) for each in client.get_data("link.leaf_send_s")))
 """
@@ -78,7 +78,7 @@ def test_people_find_the_links_in_telemetry_and_in_the_report(
     )
     assert job.finish() == 0, job.everything()
     assert "'link.latency_s'" in job.output
-    assert "'link.burst_bytes'" in job.output
+    assert "'link.transfer_bytes'" in job.output
     assert "[('node1', 'leaf1'), ('node2', 'leaf1'), ('node3', 'leaf2')]" in job.output
     within, apart = ("leaf1", "leaf1"), ("leaf1", "leaf2")
     assert str([within, within, apart, apart, apart[::-1]]) in job.output

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, suppress
 import pytest
 
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Dialler, Invitation, proof_of
+from laggard.resilience.agent.dialling import COUNT, GREETING, Dialled, Dialler, JoinToken, proof_of
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.allocation import agent_listener
 from laggard.resilience.allocation.agent_listener import AgentListener
@@ -36,9 +36,9 @@ def listener() -> Iterator[AgentListener]:
     listener.close()
 
 
-def test_each_node_derives_an_invitation_of_its_own_that_leads_to_its_channel_only(listener: AgentListener) -> None:
+def test_each_node_derives_a_join_token_of_its_own_that_leads_to_its_channel_only(listener: AgentListener) -> None:
     channels = {host: listener.channel(lambda _: True) for host in ("node1", "node2")}
-    together = listener.invite_together(channels)
+    together = listener.token_for_all(channels)
     own = {host: together.of_node(host) for host in channels}
     assert len({together.secret, *(each.secret for each in own.values())}) == 3
     assert together.secret not in repr(together)
@@ -55,7 +55,7 @@ def test_each_node_derives_an_invitation_of_its_own_that_leads_to_its_channel_on
 
 def test_one_thread_carries_the_channels_of_all_agents_that_dial_at_once(listener: AgentListener) -> None:
     channels = {f"node{number}": listener.channel(lambda _: True) for number in range(100)}
-    together = listener.invite_together(channels)
+    together = listener.token_for_all(channels)
     heard = {node: Heard(channel) for node, channel in channels.items()}
     loop = Loop("all agents")
     reader, start_up = os.pipe()
@@ -91,16 +91,16 @@ class Heard:
 
 
 class Ends:
-    """Both ends of a channel; ``start_up`` is the pipe that the invitation came through."""
+    """Both ends of a channel; ``start_up`` is the pipe that the join token came through."""
 
     def __init__(self, listener: AgentListener) -> None:
         self.gone = threading.Event()
         self.controller = listener.channel(lambda _: not self.gone.is_set())
         self.heard = Heard(self.controller)
-        self.invitation = listener.invite(self.controller)
+        self.token = listener.admit(self.controller)
         reader, self.start_up = os.pipe()
         self._reader = reader
-        self.agent = Dialled(self.invitation, reader)
+        self.agent = Dialled(self.token, reader)
         self.commands = os.fdopen(self.agent.commands, "rb")
 
     def close(self) -> None:
@@ -125,22 +125,22 @@ def ends(listener: AgentListener) -> Iterator[Ends]:
         yield ends
 
 
-def connect(invitation: Invitation) -> socket.socket:
-    return socket.create_connection((invitation.address, invitation.port), DEADLINE_S)
+def connect(token: JoinToken) -> socket.socket:
+    return socket.create_connection((token.address, token.port), DEADLINE_S)
 
 
 class Client:
     """The other end, a step at a time: it is greeted, and shows a secret."""
 
-    def __init__(self, invitation: Invitation, secret: bytes | None = None, *, late: bool = False) -> None:
-        context = ssl.create_default_context(cadata=invitation.authority)
-        plain = connect(invitation)
-        plain.sendall(greeting(invitation))
+    def __init__(self, token: JoinToken, secret: bytes | None = None, *, late: bool = False) -> None:
+        context = ssl.create_default_context(cadata=token.authority)
+        plain = connect(token)
+        plain.sendall(greeting(token))
         if late:
             self._connection = plain
             return
-        self._connection = context.wrap_socket(plain, server_hostname=invitation.address)
-        self._connection.sendall((secret or bytes.fromhex(invitation.secret)) + COUNT.pack(0))
+        self._connection = context.wrap_socket(plain, server_hostname=token.address)
+        self._connection.sendall((secret or bytes.fromhex(token.secret)) + COUNT.pack(0))
         if secret is None:
             assert self.read(COUNT.size) == COUNT.pack(0)
 
@@ -170,9 +170,9 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def greeting(invitation: Invitation, secret: bytes | None = None) -> bytes:
-    agent, once = bytes.fromhex(invitation.agent), secrets.token_bytes(16)
-    return GREETING.pack(agent, once, proof_of(secret or bytes.fromhex(invitation.secret), agent, once))
+def greeting(token: JoinToken, secret: bytes | None = None) -> bytes:
+    agent, once = bytes.fromhex(token.agent), secrets.token_bytes(16)
+    return GREETING.pack(agent, once, proof_of(secret or bytes.fromhex(token.secret), agent, once))
 
 
 def test_every_message_arrives_once_and_in_order_however_often_the_connection_drops(ends: Ends) -> None:
@@ -199,7 +199,7 @@ def test_what_comes_before_anybody_reads_is_kept_and_the_agent_hears_that_it_has
     """A node waits for its first command until the handshakes of all are there."""
     controller = listener.channel(lambda _: True)
     reader, start_up = os.pipe()
-    agent = Dialled(listener.invite(controller), reader)
+    agent = Dialled(listener.admit(controller), reader)
     for number in range(3):
         agent.answers.write(b"%d\n" % number)
     wait_until(lambda: not agent._channel._unconfirmed and not agent._channel._unsent)
@@ -232,13 +232,13 @@ def test_a_connection_that_takes_no_more_is_replaced_and_keeps_nobody_waiting(
     """Whoever holds it up is in between; the agent dials again."""
     wait_until(lambda: ends.controller.is_connected)
     controller = listener.channel(lambda _: True)
-    invitation = listener.invite(controller)
-    with closing(Client(invitation)) as held_up:
+    token = listener.admit(controller)
+    with closing(Client(token)) as held_up:
         wait_until(lambda: controller.is_connected)
         controller.write(b"x" * 50_000_000)
         ends.controller.write(b"go on\n")
         assert ends.commands.readline() == b"go on\n"
-        with closing(Client(invitation)) as again:
+        with closing(Client(token)) as again:
             read = sum(again.piece() for _ in range(763))
             assert read == 50_000_000
         assert held_up.is_connected
@@ -294,14 +294,14 @@ def test_who_does_not_know_a_secret_hears_nothing_and_nothing_of_theirs_is_kept(
     listener: AgentListener, ends: Ends
 ) -> None:
     wait_until(lambda: ends.controller.is_connected)
-    unknown = Invitation("", 0, "", secrets.token_hex(16), secrets.token_hex(32))
+    unknown = JoinToken("", 0, "", secrets.token_hex(16), secrets.token_hex(32))
     for attempt in (
         b"\0" * GREETING.size,
         b"GET / HTTP/1.1\r\n" * 8,
         greeting(unknown),
-        greeting(ends.invitation, b"?"),
+        greeting(ends.token, b"?"),
     ):
-        with connect(ends.invitation) as unproven:
+        with connect(ends.token) as unproven:
             unproven.sendall(attempt)
             assert is_closed(unproven)
     wait_until(lambda: not listener._unproven)
@@ -309,11 +309,11 @@ def test_who_does_not_know_a_secret_hears_nothing_and_nothing_of_theirs_is_kept(
 
 
 def test_a_greeting_that_somebody_has_overheard_opens_nothing_again(listener: AgentListener, ends: Ends) -> None:
-    overheard = greeting(ends.invitation)
-    with connect(ends.invitation) as first, connect(ends.invitation) as second:
+    overheard = greeting(ends.token)
+    with connect(ends.token) as first, connect(ends.token) as second:
         first.sendall(overheard)
         wait_until(lambda: any(invited.used for invited in listener._invited.values()))
-        wait_until(lambda: len(listener._invited[bytes.fromhex(ends.invitation.agent)].used) >= 2)  # the agent's own
+        wait_until(lambda: len(listener._invited[bytes.fromhex(ends.token.agent)].used) >= 2)  # the agent's own
         second.sendall(overheard)
         assert is_closed(second)
 
@@ -321,7 +321,7 @@ def test_a_greeting_that_somebody_has_overheard_opens_nothing_again(listener: Ag
 def test_a_greeting_without_the_secret_inside_tls_takes_no_place(ends: Ends) -> None:
     wait_until(lambda: ends.controller.is_connected)
     before = ends.controller._connection
-    with closing(Client(ends.invitation, secrets.token_bytes(32))) as unproven, suppress(ConnectionResetError):
+    with closing(Client(ends.token, secrets.token_bytes(32))) as unproven, suppress(ConnectionResetError):
         assert unproven.read(1) == b""
     assert ends.controller._connection is before
 
@@ -332,11 +332,11 @@ def test_of_an_agent_that_dials_again_before_its_turn_only_the_last_connection_i
     """So however many agents wait for their turn, and however long, none of the work is done twice."""
     listener.admitted_at_once = 0
     controller = listener.channel(lambda _: True)
-    invitation = listener.invite(controller)
-    with connect(invitation) as first, ExitStack() as last:
-        first.sendall(greeting(invitation))
+    token = listener.admit(controller)
+    with connect(token) as first, ExitStack() as last:
+        first.sendall(greeting(token))
         wait_until(lambda: len(listener._arrivals) == 1)
-        last.enter_context(closing(Client(invitation, late=True)))
+        last.enter_context(closing(Client(token, late=True)))
         assert is_closed(first)
         assert len(listener._arrivals) == 1
 
@@ -349,7 +349,7 @@ def test_agents_are_let_in_a_few_at_a_time_and_the_others_are_read_in_between(
     others = [listener.channel(lambda _: True) for _ in range(5)]
     with ExitStack() as stack:
         for channel in others:
-            stack.enter_context(closing(Client(listener.invite(channel), late=True)))
+            stack.enter_context(closing(Client(listener.admit(channel), late=True)))
         wait_until(lambda: len(listener._arrivals) == len(others))
         ends.agent.answers.write(b"still here\n")
         wait_until(lambda: ends.heard.lines == [b"still here"])
@@ -362,13 +362,11 @@ def test_an_agent_tells_its_secret_to_nobody_but_the_controller(listener: AgentL
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as impostor:
         impostor.settimeout(DEADLINE_S)
-        genuine = listener.invite(listener.channel(lambda _: False))
-        invitation = Invitation(
-            "127.0.0.1", impostor.getsockname()[1], genuine.authority, genuine.agent, genuine.secret
-        )
+        genuine = listener.admit(listener.channel(lambda _: False))
+        token = JoinToken("127.0.0.1", impostor.getsockname()[1], genuine.authority, genuine.agent, genuine.secret)
         context = agent_listener._server_context(Authority().issue("127.0.0.1"))
         reader, start_up = os.pipe()
-        agent = Dialled(invitation, reader)
+        agent = Dialled(token, reader)
         for _ in range(2):
             plain, _ = impostor.accept()
             plain.settimeout(DEADLINE_S)
@@ -384,19 +382,19 @@ def test_an_agent_tells_its_secret_to_nobody_but_the_controller(listener: AgentL
 
 def test_connections_that_others_hold_keep_no_agent_out(listener: AgentListener) -> None:
     controller = listener.channel(lambda _: True)
-    invitation = listener.invite(controller)
+    token = listener.admit(controller)
     with ExitStack() as stack:
         for _ in range(3 * MAX_UNPROVEN):
-            stack.enter_context(connect(invitation)).sendall(b"sl")
+            stack.enter_context(connect(token)).sendall(b"sl")
         wait_until(lambda: len(listener._unproven) == MAX_UNPROVEN)
-        with closing(Client(invitation)):
+        with closing(Client(token)):
             wait_until(lambda: controller.is_connected)
 
 
 def test_a_connection_that_says_nothing_is_closed() -> None:
     with closing(AgentListener("127.0.0.1", proof_s=0.1)) as listener:
-        invitation = listener.invite(listener.channel(lambda _: False))
-        with connect(invitation) as unproven:
+        token = listener.admit(listener.channel(lambda _: False))
+        with connect(token) as unproven:
             assert is_closed(unproven)
 
 

@@ -19,7 +19,7 @@ import pytest
 import laggard.telemetry
 from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.grafana.server_client import read_shape
-from laggard.telemetry.link_matrix import BURST_BYTES, LEAF_SEND_TIME, SEND_TIME
+from laggard.telemetry.link_matrix import LEAF_SEND_TIME, SEND_TIME, TRANSFER_BYTES
 from tests.integration.serving import SECOND_US, Served, serve
 
 NODES = ("node1", "node2", "gpu-a.rack-2")
@@ -37,7 +37,7 @@ def served(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) 
         now_us = round(time.time() * SECOND_US)
         add = server.node.store.add
         for host in NODES:
-            add(BURST_BYTES, {"host": host}, now_us, 4096.0)
+            add(TRANSFER_BYTES, {"host": host}, now_us, 4096.0)
             for peer in NODES:
                 if host == peer or (host, peer) == NEVER_MET:
                     continue

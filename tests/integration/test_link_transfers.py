@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from laggard.collectors.links.gate import BURSTS, DONE, PINGS, Gate, Step
+from laggard.collectors.links.gate import DONE, PINGS, TRANSFERS, Gate, Step
 from laggard.collectors.links.handshake import NONCE_BYTES, PROOF_BYTES, UnauthenticatedError, key_of
 from laggard.collectors.links.prober import LinkProber, LinkRound
 from laggard.collectors.links.transfer import LinkCall, LinkListener
@@ -146,6 +146,6 @@ def test_a_node_that_is_a_round_ahead_is_not_measured_and_not_waited_for() -> No
     gate.reach(Step(4, 1, PINGS))
     soon_s = time.monotonic() + DEADLINE_S
     assert gate.wait(Step(4, 1, PINGS), soon_s)
-    assert not gate.wait(Step(4, 0, BURSTS), soon_s)
+    assert not gate.wait(Step(4, 0, TRANSFERS), soon_s)
     assert gate.wait(Step(4, 0, DONE), soon_s)
-    assert not gate.wait(Step(4, 1, BURSTS), time.monotonic())
+    assert not gate.wait(Step(4, 1, TRANSFERS), time.monotonic())

@@ -19,7 +19,7 @@ from tests.integration.test_agent import AgentAtWork
 Start = Callable[..., RunningJob]
 
 BROKEN = (sys.executable, "-c", "import no_such_library")
-TWO_COPIES = ("--local-nodes=2", "--virtual-gpus=1", "--per-node", "--telemetry-level=2")
+TWO_RANKS = ("--local-nodes=2", "--virtual-gpus=1", "--per-node", "--telemetry-level=2")
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def _records(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_logs_of_a_failed_job_are_kept_in_its_record(start_job: Start, tmp_path: Path) -> None:
     """Those of every node's agent as well; no other user can read them."""
     job = start_job(
-        *TWO_COPIES,
+        *TWO_RANKS,
         "--verbose",
         f"--report-dir={tmp_path}",
         program="import os; exit(3 * int(os.environ['NODE_RANK']))",
@@ -47,7 +47,7 @@ def test_the_logs_of_a_failed_job_are_kept_in_its_record(start_job: Start, tmp_p
 
 
 def test_a_job_that_succeeds_keeps_no_logs_and_prints_nothing_extra(start_job: Start, tmp_path: Path) -> None:
-    job = start_job(*TWO_COPIES, f"--report-dir={tmp_path}", program="print('done')")
+    job = start_job(*TWO_RANKS, f"--report-dir={tmp_path}", program="print('done')")
 
     assert job.finish() == 0, job.everything()
 
@@ -57,7 +57,7 @@ def test_a_job_that_succeeds_keeps_no_logs_and_prints_nothing_extra(start_job: S
 
 def test_verbose_shows_decisions_and_no_secret(start_job: Start, tmp_path: Path) -> None:
     job = start_job(
-        *TWO_COPIES,
+        *TWO_RANKS,
         "--verbose",
         f"--report-dir={tmp_path}",
         program="""
@@ -119,7 +119,7 @@ def test_the_reason_reaches_the_user(start_job: Start, tmp_path: Path, monkeypat
     )
     path = [str(broken.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    job = start_job(*TWO_COPIES, program="import signal; signal.pause()")
+    job = start_job(*TWO_RANKS, program="import signal; signal.pause()")
 
     why = "ImportError: libfoo.so.1: no such file"
     job.wait_for(rf"node1: telemetry ended with exit code 1; it will be restarted in 1\.0 s: {why}")

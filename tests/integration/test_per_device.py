@@ -1,4 +1,4 @@
-"""A copy of the program for each device, with torchrun's variables; and host files for other launchers. No Ray."""
+"""The program runs for each device, with torchrun's variables; and host files for other launchers. No Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs without Ray: a copy on every node, relaunched together. Real processes, no Ray anywhere."""
+"""Programs without Ray: on every node, relaunched together. Real processes, no Ray anywhere."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_a_copy_runs_on_every_active_node_with_its_rank_and_without_ray(start_jo
     assert_nothing_is_left(job)
 
 
-def test_a_lost_node_is_replaced_and_the_copies_are_relaunched_together(start_job: Start) -> None:
+def test_a_lost_node_is_replaced_and_the_ranks_are_relaunched_together(start_job: Start) -> None:
     job = counting(start_job)
-    copy = job.process_of("node2", "program.py")
-    agent = copy.parent()
+    rank = job.process_of("node2", "program.py")
+    agent = rank.parent()
     assert agent is not None
     agent.kill()
     assert job.finish() == 0, job.everything()
@@ -93,7 +93,7 @@ def test_a_copy_killed_by_a_signal_causes_a_relaunch_of_all_on_the_same_nodes(st
     job = counting(start_job)
     job.process_of("node2", "program.py").kill()
     assert job.finish() == 0, job.everything()
-    assert re.search("the copy on node2 was killed by SIGKILL after .*; strike 1 for node2", job.account)
+    assert re.search("the program on node2 was killed by SIGKILL after .*; strike 1 for node2", job.account)
     assert "[node1] launch 1 rank 0 of 2 on node1\n" in job.output
     assert "[node2] launch 1 rank 1 of 2 on node2\n" in job.output
     assert_nothing_is_left(job)
@@ -121,7 +121,7 @@ def test_the_first_failure_wins_and_the_others_get_their_grace(start_job: Start,
     job = start_job(*PER_NODE, "--on-failure=end", program=program, directory=tmp_path)
     assert job.finish() == 7, job.everything()
     assert job.output == "[node1] saved\n"
-    assert "the copy on node2 exited with 7 after" in job.account
+    assert "the program on node2 exited with 7 after" in job.account
     assert_nothing_is_left(job)
 
 
@@ -158,7 +158,7 @@ def test_a_detector_in_a_program_without_ray_is_pointed_to_the_detect_option(sta
 def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     start_job: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All copies fail within moments of each other, and the others say what they noticed."""
+    """All ranks fail within moments of each other, and the others say what they noticed."""
     program = """
         import os, signal, sys
 
@@ -173,7 +173,7 @@ def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     job = start_job(*PER_NODE, "--report-dir=reports", program=program, directory=tmp_path)
     assert job.finish() == 0, job.everything()
     failure = (
-        r"the copy on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
+        r"the program on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
         r"encountered \(hardware: uncorrectable memory error of a GPU\)"
     )
     assert re.search(f"{failure}; strike 1 for node2; on the same nodes", job.account), job.everything()

@@ -257,4 +257,4 @@ def test_a_device_that_computes_wrong_results_after_its_quarantine_keeps_its_nod
     here.cluster.nodes[here.host].tasks.start_sidecar("reserve-probe", ["sleep", "1000"])
     assert here.returning.next_event(Roster(("node1",), (), (over,)), 1.0, urgent=False) is None
     here.series.add([wrong])
-    assert "3 wrong results" in here.event(over).faults[0].fault
+    assert "3 wrong results" in str(here.event(over).faults[0].slow)

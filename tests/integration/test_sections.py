@@ -31,8 +31,8 @@ STEPS = """
     if "RANK" not in os.environ:
         first = 2 * int(os.environ["NODE_RANK"])
         ranks = [{"RANK": str(first + place), "LOCAL_RANK": str(place)} for place in (0, 1)]
-        copies = [subprocess.Popen([sys.executable, __file__], env=os.environ | rank) for rank in ranks]
-        sys.exit(max(copy.wait() for copy in copies))
+        processes = [subprocess.Popen([sys.executable, __file__], env=os.environ | rank) for rank in ranks]
+        sys.exit(max(process.wait() for process in processes))
 
     now_s = 0.0
     time.perf_counter = lambda: now_s
@@ -57,15 +57,15 @@ STEPS = """
 def wait_for_readings(job: RunningJob, metric: str, count: int, launch: int = 0) -> None:
     """Wait until there are so many samples of a metric more than when the launch had just begun."""
     job.wait_for(f"launch +{launch} on ")
-    wait_until(lambda: any(True for _ in copies(job, launch)), job.everything)
-    endpoint = Endpoint.load(Path(next(copies(job, launch)).environ()["LAGGARD_ENDPOINT_FILE"]))
+    wait_until(lambda: any(True for _ in ranks(job, launch)), job.everything)
+    endpoint = Endpoint.load(Path(next(ranks(job, launch)).environ()["LAGGARD_ENDPOINT_FILE"]))
     with endpoint.connect() as client:
         series = Series(client, endpoint, launch)
         count += len(series.read(metric))
         wait_until(lambda: len(series.read(metric)) >= count, job.everything)
 
 
-def copies(job: RunningJob, launch: int) -> Iterator[psutil.Process]:
+def ranks(job: RunningJob, launch: int) -> Iterator[psutil.Process]:
     """Yield the program's processes on the first node."""
     for process in job.processes_of("node1"):
         with contextlib.suppress(*HIDDEN):

@@ -253,6 +253,7 @@ def test_the_shared_directory_outlives_all_nodes(nodes_of: MakeNodes, tmp_path: 
         DamagedCheckpointError, match=rf"the block at byte {BLOCK_BYTES} .*restore the one before, of step 1"
     ):
         later.checkpointer("n1").restore(2)
+    assert later.checkpointer("n1").latest_intact() == 1
 
 
 def test_without_room_in_the_shared_directory_checkpoints_count_in_memory_and_that_is_said_once(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import re
 import signal
 import subprocess
@@ -16,19 +15,14 @@ from typing import Any
 
 import pytest
 
-from laggard.detectors.evidence import Evidence, WrongResults
-from laggard.detectors.verdict import Verdict
-from laggard.kvstore.client.connection import Session
-from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.detectors.evidence import WrongResults
+from laggard.detectors.verdict import Evidence, Verdict
+from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.server.process import StateServer
 from laggard.telemetry import wording
 from laggard.telemetry.events import EventLog
-from laggard.telemetry.node import NodeTelemetry
-from laggard.telemetry.nodes.bus import NodeAsker
-from laggard.telemetry.nodes.watch import NodeWatch
-from laggard.telemetry.settings import TelemetrySettings
 from tests.integration.jobs import RunningJob
 from tests.integration.serving import Served, serve, strict
 from tests.queries import sub_query
@@ -103,7 +97,7 @@ def query(served: Served, **more: object) -> tuple[int, set[str], str, bytes]:
     return status, found, headers.get("x-laggard-missing-nodes", ""), content
 
 
-def test_a_node_that_hangs_is_asked_in_the_background_only_and_is_back_when_it_answers(
+def test_a_node_that_hangs_is_missing_from_answers_and_is_back_when_it_answers(
     state_server: StateServer, tmp_path: Path, served: Served
 ) -> None:
     served.node.store.add("load_average", {"host": "node1"}, round(time.time() * 1e6), 1.0)
@@ -115,96 +109,16 @@ def test_a_node_that_hangs_is_asked_in_the_background_only_and_is_back_when_it_a
         wait_until(lambda: health_of(served, "hanging").get("up") is False)
         assert health_of(served, "node1")["up"]
 
-        with state_server.endpoint.connect().pubsub() as overheard:  # type: ignore[no-untyped-call]
-            overheard.subscribe(state_server.endpoint.key("telemetry-ask", "hanging"))
-            answers = [query(served, number=number)[:3] for number in range(5)]
-            served.json("/api/suggest?type=metrics")
-            kinds: set[str] = set()
-            while (message := overheard.get_message(timeout=0.5)) is not None and len(kinds) < 5:
-                if message["type"] == "message":
-                    kinds.add(json.loads(message["data"])["question"]["kind"])
+        answers = [query(served, number=number)[:3] for number in range(5)]
 
         assert {status for status, _, _ in answers} == {200}
         assert all("node1" in found for _, found, _ in answers)
         assert all("hanging" in missing for _, _, missing in answers)
-        assert kinds <= {"ping"}, "a node that hangs is asked nothing but whether it is back"
         assert health_of(served, "hanging")["lag_s"] > 1
 
         node.send_signal(signal.SIGCONT)
         wait_until(lambda: health_of(served, "hanging").get("up"))
         wait_until(lambda: query(served, number=time.time())[1:3] == ({"node1", "hanging"}, ""))
-
-
-def test_a_query_in_progress_gives_up_a_node_that_does_not_answer_its_pulse(
-    state_server: StateServer, tmp_path: Path
-) -> None:
-    """The deadline is far beyond the test's own: only the ping can end the wait."""
-    endpoint = state_server.endpoint
-    (tmp_path / "here").mkdir(mode=0o700)
-    path = tmp_path / "here" / "endpoint.json"
-    endpoint.save(path)
-    with (
-        endpoint.connect() as client,
-        NodeTelemetry(Session(JobEnvironment(path, 0, "here", 4), endpoint, client), TelemetrySettings()),
-        node_process(state_server, tmp_path, "stuck", AHEAD) as node,
-        NodeWatch(client, endpoint, set, longest_s=1e6) as watch,
-    ):
-        asker = NodeAsker(client, endpoint, watch, deadline_s=1e6)
-        # Its clock is known from its answers only: it has been timed.
-        wait_until(lambda: "stuck" in watch.health() and watch.health()["stuck"].clock_skew_s > AHEAD_S / 2)
-        wait_until(lambda: {"here", "stuck"} <= set(asker.hosts()))
-        node.send_signal(signal.SIGSTOP)
-
-        replies = asker.ask({"kind": "newest"}, hosts=["here", "stuck"])
-
-        assert (sorted(replies.by_host), replies.missing) == (["here"], ["stuck"])
-
-
-def test_while_a_node_is_late_queries_wait_for_the_others_only_and_still_ask_it(
-    state_server: StateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody looks again whether a node is late, and the deadline is far away: only the others' answers end a wait."""
-    endpoint = state_server.endpoint
-    (tmp_path / "prompt").mkdir(mode=0o700)
-    path = tmp_path / "prompt" / "endpoint.json"
-    endpoint.save(path)
-    with (
-        endpoint.connect() as client,
-        NodeTelemetry(Session(JobEnvironment(path, 0, "prompt", 4), endpoint, client), TelemetrySettings()),
-        node_process(state_server, tmp_path, "late", AHEAD) as node,
-        NodeWatch(client, endpoint, set, longest_s=1e6) as watch,
-        client.pubsub() as overheard,
-    ):
-        asker = NodeAsker(client, endpoint, watch, deadline_s=1e6)
-        wait_until(lambda: "late" in watch.health() and watch.health()["late"].clock_skew_s > AHEAD_S / 2)
-        node.send_signal(signal.SIGSTOP)
-        wait_until(lambda: watch.all_late(["late"]))
-        overheard.subscribe(endpoint.key("telemetry-ask", "late"))
-        monkeypatch.setattr("laggard.telemetry.nodes.bus.LOOK_S", 1e6)
-
-        answers = [asker.ask({"kind": "newest"}, hosts=["late", "prompt"]) for _ in range(5)]
-
-        assert [(sorted(each.by_host), each.missing) for each in answers] == [(["prompt"], ["late"])] * 5
-        kinds: list[str] = []
-        while kinds.count("newest") < len(answers) and (message := overheard.get_message(timeout=WAIT_S)) is not None:
-            kinds += [json.loads(message["data"])["question"]["kind"]] if message["type"] == "message" else []
-        assert kinds.count("newest") == len(answers), "what it knows is not lost if it answers before the others"
-
-
-def test_however_many_queries_wonder_whether_a_node_is_there_it_is_asked_once(state_server: StateServer) -> None:
-    endpoint = state_server.endpoint
-    channel = endpoint.key("telemetry-ask", "mute")
-    with endpoint.connect() as client, endpoint.connect() as other, other.pubsub() as node:
-        node.subscribe(channel)
-        assert node.get_message(timeout=WAIT_S), "it listens"
-        with NodeWatch(client, endpoint, set, longest_s=1e6, clock=lambda: 100.0) as watch:  # no second round begins
-            wait_until(lambda: watch.health().get("mute") is not None and watch.health()["mute"].up)
-            for _ in range(100):
-                watch.hurry(["mute"])
-        client.publish(channel, b"the end")
-        messages = list(iter(lambda: node.get_message(timeout=WAIT_S)["data"], b"the end"))
-
-    assert len(messages) == 1
 
 
 def test_a_node_whose_clock_is_ahead_answers_like_any_other(

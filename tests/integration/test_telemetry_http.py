@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laggard.detectors.evidence import Evidence, WrongResults
-from laggard.detectors.verdict import Verdict
+from laggard.detectors.evidence import WrongResults
+from laggard.detectors.verdict import Evidence, Verdict
 from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord

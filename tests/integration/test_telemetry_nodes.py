@@ -367,14 +367,6 @@ def test_a_node_that_hangs_is_named_after_the_deadline(
     assert (replies.missing, sorted(replies.by_host)) == (["hung"], ["node1", "node2"])
 
 
-def test_queries_reach_a_new_node_a_moment_later(state_server: StateServer, asker: NodeAsker) -> None:
-    with state_server.endpoint.connect().pubsub() as late:  # type: ignore[no-untyped-call]
-        assert "late" not in asker.recent_hosts()
-        late.subscribe(state_server.endpoint.key("telemetry-ask", "late"))
-        wait_until(lambda: "late" in asker.recent_hosts())
-    wait_until(lambda: "late" not in asker.recent_hosts())
-
-
 def test_an_error_while_waiting_for_nodes_does_not_affect_later_questions(
     nodes: list[NodeTelemetry], asker: NodeAsker
 ) -> None:

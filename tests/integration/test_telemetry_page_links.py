@@ -20,7 +20,7 @@ from laggard.resilience.report.page import write_report
 from laggard.telemetry.course import JobBegan, LaunchBegan
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events
-from laggard.telemetry.link_matrix import BURST_BYTES, LEAF, SEND_TIME
+from laggard.telemetry.link_matrix import LEAF, SEND_TIME, TRANSFER_BYTES
 from tests.browser import Browser, browser, find_browser
 from tests.integration.serving import SECOND_US, serve
 from tests.integration.test_telemetry_page import open_page, place, text
@@ -52,7 +52,7 @@ def series_of(links: Links, at_s: float, leaves: Mapping[str, str] | None = None
         yield TimeSeries(SEND_TIME, {"host": sender, "peer": receiver}, times_us, np.array([seconds]))
     for host, leaf in (leaves or {}).items():
         yield TimeSeries(LEAF, {"host": host, "leaf": leaf}, times_us, np.ones(1))
-    yield TimeSeries(BURST_BYTES, {"host": SLOW}, times_us, np.array([2.0**25]))
+    yield TimeSeries(TRANSFER_BYTES, {"host": SLOW}, times_us, np.array([2.0**25]))
 
 
 def write(folder: Path, links: Links, leaves: Mapping[str, str] | None = None) -> Path:

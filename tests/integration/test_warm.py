@@ -439,7 +439,7 @@ def test_a_relaunch_is_forked_from_what_the_last_launch_had_loaded_while_that_st
     for rank in (0, 1):
         assert f"[node1 rank {rank}] launch 0 rank {rank} loaded False seen None\n" in job.output
         assert re.search(rf"\[node1 rank {rank}\] launch 1 rank {rank} loaded True seen [3-9]\n", job.output)
-    assert "2 of 2 copies were forked from a warm process" in job.account
+    assert "2 of 2 ranks were forked from a warm process" in job.account
     assert job.processes() == []
 
 

@@ -21,13 +21,14 @@ from laggard.collectors.errors import DeviceError
 from laggard.collectors.group import ERROR
 from laggard.detectors import Detector, SlowGPUDetector, Verdict
 from laggard.detectors.detector import Window
-from laggard.detectors.evidence import Accused, Evidence
+from laggard.detectors.evidence import Accused
 from laggard.detectors.judging import watcher as watching
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round, RoundAssembler
 from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.notices import Blind, Notice
+from laggard.detectors.verdict import Evidence
 from laggard.kvstore import control
 from laggard.kvstore.client.connection import Endpoint, current_session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE

@@ -65,7 +65,7 @@ def test_every_module_that_needs_no_extra_is_imported(environment: dict[str, str
 @pytest.mark.parametrize(
     ("arguments", "variables", "remedy"),
     [
-        (["true"], {}, f"{INSTALL}, or run a copy of the program on each node with --per-node"),
+        (["true"], {}, f"{INSTALL}, or run the program on each node with --per-node"),
         (["--wlm=ray", "--per-node", "true"], {"RAY_ADDRESS": "127.0.0.1:1"}, INSTALL),
     ],
 )

@@ -25,7 +25,7 @@ WITH_RAY: Mapping[Victim, int] = {
     "state server": 12,
     "controller": 1,
 }
-# Without Ray each worker is a copy of the program, and there is no driver.
+# Without Ray each worker is one of its ranks, and there is no driver.
 WITHOUT_RAY: Mapping[Victim, int] = {"worker": 12, "agent": 2, "state server": 12, "controller": 1}
 LONGEST_PAUSE_S = 1.0
 

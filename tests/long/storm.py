@@ -74,7 +74,7 @@ def count(rank):
             file.write(f"{n}\\n")
         time.sleep(0.02)
 """
-COPIES = """
+COUNT_ON_NODE = """
 count(int(os.environ["NODE_RANK"]))
 """
 # In most launches Ray restarts a killed worker itself; in every fourth the program fails because of it.
@@ -126,7 +126,7 @@ class Outcome:
 class _Storm:
     def __init__(self, directory: Path, chance: random.Random, *, ray: bool) -> None:
         self._ray = ray
-        (directory / "program.py").write_text(COUNT + (SOMETIMES + ACTORS if ray else COPIES))
+        (directory / "program.py").write_text(COUNT + (SOMETIMES + ACTORS if ray else COUNT_ON_NODE))
         self._options = OPTIONS if ray else (*OPTIONS, "--per-node")
         self._worker = "ray::Counter" if ray else f"{sys.executable} program.py"
         self._directory = directory
@@ -224,7 +224,7 @@ def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool) -
     longest_s
         When to begin no more.
     ray
-        The program's workers are Ray's actors; otherwise they are copies of it, one on each node.
+        The program's workers are Ray's actors; otherwise they are ranks of it, one on each node.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class Small:
 # By the beginning of the text after ``python -m benchmarks``; the longest match counts.
 SMALL = {
     "chaos": Small(
-        "--faults 1 --seed 2",  # copies on two nodes, of which one is killed
+        "--faults 1 --seed 2",  # on two nodes, of which one is killed
         ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],
     ),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),

@@ -75,29 +75,6 @@ def test_the_stand_in_for_cupy_has_only_what_cupy_has(environment: Path) -> None
     assert "skipped" not in done.stdout, done.stdout
 
 
-CUBLAS = """
-import cupy
-from cupy.cuda import cublas
-from laggard.collectors.probes.cublas_library import CapturedCublas, loaded_cublas
-
-assert cublas.gemmEx
-library = loaded_cublas()
-print(*(getattr(library, name) for name in ("cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasGemmEx")))
-try:
-    CapturedCublas()
-except RuntimeError as error:
-    print(error)
-"""
-
-
-def test_the_cublas_that_cupy_loads_is_found_and_has_the_functions_that_are_captured(environment: Path) -> None:
-    """Where there is no driver it refuses to make a handle, which is as far as this goes without a GPU."""
-    done = subprocess.run([str(environment), "-c", CUBLAS], capture_output=True, text=True, timeout=DEADLINE_S)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("_FuncPtr") == 3
-    assert done.stdout.endswith("cublasCreate failed with status 1\n") or Path("/dev/nvidiactl").exists()
-
-
 def test_the_clock_is_read_right_before_and_after_the_chain(machine_code: dict[int, dict[str, list[str]]]) -> None:
     for architecture, kernels in machine_code.items():
         marks = re.findall(r"SR_GLOBALTIMERLO|SR_CLOCKLO|FFMA", "\n".join(kernels["clock_ratio"]))

@@ -398,7 +398,8 @@ def test_a_verdict_against_a_primary_that_cannot_be_spared_is_reported_and_nothi
 ) -> None:
     program = """
         from laggard.detectors import Verdict
-        from laggard.detectors.evidence import Evidence, WrongResults
+        from laggard.detectors.evidence import WrongResults
+        from laggard.detectors.verdict import Evidence
         from laggard.kvstore.control import Control
         from laggard.kvstore.client.connection import current_session
 

@@ -28,7 +28,8 @@ DEADLINE_S = 60.0
 # Commits until it is told to stop; says then that a device is slow, as a detector would.
 PROGRAM = """
     import os, time
-    from laggard.detectors.evidence import Evidence, WrongResults
+    from laggard.detectors.evidence import WrongResults
+    from laggard.detectors.verdict import Evidence
     from laggard.detectors.verdict import Verdict
     from laggard.kvstore import State
     from laggard.kvstore.client.connection import current_session

@@ -9,21 +9,21 @@ from tests.long.storm import storm
 
 # Two hundred faults in total, or as many as this machine manages in time.
 WITH_RAY_FAULTS, WITH_RAY_S = 30, 120.0
-COPIES_FAULTS, COPIES_S = 170, 220.0
+RANKS_FAULTS, RANKS_S = 170, 220.0
 FEWEST = 10
 
 
 def test_a_plan_is_the_same_each_time_and_has_all_kinds_of_victims() -> None:
-    plan = plan_of(1, COPIES_FAULTS, WITH_RAY)
-    assert plan_of(1, COPIES_FAULTS, WITH_RAY) == plan
-    assert sum(len(fault.victims) for fault in plan) == COPIES_FAULTS
+    plan = plan_of(1, RANKS_FAULTS, WITH_RAY)
+    assert plan_of(1, RANKS_FAULTS, WITH_RAY) == plan
+    assert sum(len(fault.victims) for fault in plan) == RANKS_FAULTS
     assert {victim for fault in plan for victim in fault.victims} == WITH_RAY.keys()
     assert {blow for fault in plan for blow in fault.blows} == BLOWS.keys()
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("ray", "n_faults", "longest_s"), [(True, WITH_RAY_FAULTS, WITH_RAY_S), (False, COPIES_FAULTS, COPIES_S)]
+    ("ray", "n_faults", "longest_s"), [(True, WITH_RAY_FAULTS, WITH_RAY_S), (False, RANKS_FAULTS, RANKS_S)]
 )
 def test_every_committed_increment_is_there_exactly_once_after_a_storm(
     *, ray: bool, n_faults: int, longest_s: float

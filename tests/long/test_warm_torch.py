@@ -117,7 +117,7 @@ def test_a_training_from_warm_processes_is_the_same_training(
     job.wait_for("warm +node1 keeps a process ready that has loaded")
     (folder / "fail").touch()
     assert job.finish(DEADLINE_S) == 1, job.everything()  # the same error at the same place again ends the job
-    assert "2 of 2 copies were forked from a warm process" in job.account, job.everything()
+    assert "2 of 2 ranks were forked from a warm process" in job.account, job.everything()
     assert of_launch(0, job.output) == of_launch(1, job.output)
     told = re.findall(r"warm (\w+) chance (\S+) threads (\d+)", job.output)
     assert sorted(is_warm for is_warm, _, _ in told) == ["False", "False", "True", "True"]

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.detectors.evidence import StillSlow
+from laggard.detectors.verdict import Evidence, Severity, Verdict
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
 from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline
 from laggard.telemetry.course import Progress
@@ -30,6 +32,10 @@ def launch(
     return Launch(number, ("node1", "node2"), (), T0 + began_s, T0 + ended_s, wait_s=wait_s, progress=points)
 
 
+def said(time_s: float, host: str, gpu: str | None, slowdown: float, severity: Severity = "slow") -> RecordedVerdict:
+    return RecordedVerdict(time_s, Verdict(host, gpu, slowdown, severity, Evidence(host, gpu, StillSlow(slowdown))))
+
+
 @st.composite
 def any_job(draw: st.DrawFn) -> Timeline:
     launches = []
@@ -40,9 +46,7 @@ def any_job(draw: st.DrawFn) -> Timeline:
             Launch(number, ("node1",), (), began_s, ended_s, wait_s=draw(st.floats(-10, 100)), progress=tuple(points))
         )
     slowdown = draw(st.floats(0, 100) | st.just(math.nan))
-    verdict = RecordedVerdict(
-        draw(TIMES.filter(math.isfinite)), "node1", "0", slowdown, "slow", "", "unknown", "report"
-    )
+    verdict = said(draw(TIMES.filter(math.isfinite)), "node1", "0", slowdown)
     ended_s = draw(st.floats(-10, 1000))
     return job(*launches, ended_s=ended_s, exit_code=draw(st.sampled_from([None, 0, 1])), verdicts=(verdict,))
 
@@ -134,23 +138,20 @@ def test_what_a_running_launch_has_not_kept_is_not_lost_yet() -> None:
 
 def test_a_slow_devices_share_of_the_progress_is_a_part_of_its_own() -> None:
     first = launch(0, 0, 1000, (0, 0, None), (100, 0, 1), (1000, 0, 901))
-    verdict = RecordedVerdict(T0 + 400, "node2", "0", 1.5, "slow", "", "unknown", "report")
+    verdict = said(T0 + 400, "node2", "0", 1.5)
     found = effective_time(job(first, exit_code=0, verdicts=(verdict,)))
     assert parts(found) == {"start_s": 100, "slow_s": 200, "effective_s": 700}
 
 
 def test_a_device_that_is_well_again_costs_nothing_any_more_and_the_slowest_counts() -> None:
     first = launch(0, 0, 1000, (0, 0, None), (100, 0, 1), (1000, 0, 901))
-    said = [
+    course: list[tuple[float, str | None, float, Severity]] = [
         (400, "0", 1.5, "slow"),
         (460, "1", 2.0, "slow"),
         (520, "1", 1.0, "well again"),
         (580, None, 1.0, "well again"),
     ]
-    verdicts = tuple(
-        RecordedVerdict(T0 + at_s, "node2", gpu, slowdown, severity, "", "unknown", "report")
-        for at_s, gpu, slowdown, severity in said
-    )
+    verdicts = tuple(said(T0 + at_s, "node2", gpu, slowdown, severity) for at_s, gpu, slowdown, severity in course)
     found = effective_time(job(first, exit_code=0, verdicts=verdicts))
     assert parts(found) == {"start_s": 100, "slow_s": 20 + 30 + 20, "effective_s": 830}
 

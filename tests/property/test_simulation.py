@@ -31,13 +31,13 @@ FOUND = {
         ("the controller is killed", 1.0, None), leaves=True, per_node=False
     ),
     "a node that ends the old launch too slowly is lost, not the job": simple_schedule(
-        ("the network is slow", 0.8, 20.0), ("a copy cannot be killed", 0.5, None), steps=12
+        ("the network is slow", 0.8, 20.0), ("a rank cannot be killed", 0.5, None), steps=12
     ),
     "an agent that hangs in the kernel is not waited for": simple_schedule(
         ("an agent hangs in the kernel", 1.0, None), leaves=True
     ),
     "a second Ctrl-C ends the command also while the kernel holds a process": simple_schedule(
-        ("a copy cannot be killed", 1.0, None),
+        ("a rank cannot be killed", 1.0, None),
         ("the job is stopped", 5.0, None),
         ("the job is stopped", 2.0, None),
         nodes=1,

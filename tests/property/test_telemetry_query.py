@@ -1,4 +1,4 @@
-"""The query engine against an obvious slow one, and parts of nodes against the whole."""
+"""The query engine against an obvious slow one, with and without downsampling first."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from laggard.telemetry.query import BadQueryError, TimeSeries, evaluate, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS
-from laggard.telemetry.query.engine import Span, downsample_series, finish_parts, parts_of
+from laggard.telemetry.query.engine import Span, downsample_series
 
 START_S, END_S = 1_000_000_000, 1_000_000_120
-MERGEABLE = sorted(name for name, each in AGGREGATORS.items() if each.mergeable)
 
 points = st.dictionaries(
     st.integers(START_S * 10, END_S * 10), st.floats(-1e6, 1e6, allow_nan=False), min_size=1, max_size=30
@@ -90,28 +89,6 @@ def test_the_engine_agrees_with_an_obvious_slow_one(group: list[TimeSeries], mer
 
     assert answer.times_us.tolist() == times
     assert answer.values.tolist() == pytest.approx(list(expected.values()), rel=1e-9, abs=1e-3)
-
-
-@given(
-    st.lists(many_series, min_size=1, max_size=4),
-    st.sampled_from(MERGEABLE),
-    st.sampled_from(["7s-avg", "10s-max", "1s-sum-nan", "30s-count-zero", "0all-sum"]),
-    st.booleans(),
-)
-def test_parts_of_nodes_merge_to_what_one_pass_over_all_series_gives(
-    nodes: list[list[TimeSeries]], aggregator: str, downsample: str, group_by: bool
-) -> None:
-    query, span = parse(sub_query(aggregator, downsample, group_by=group_by))
-    whole = evaluate(query, span, [series for node in nodes for series in node])  # type: ignore[arg-type]
-
-    there = [[downsample_series(query, span, each) for each in node] for node in nodes]  # type: ignore[arg-type]
-    merged = finish_parts(query, span, [part for node in there for part in parts_of(query, span, node)])  # type: ignore[arg-type]
-
-    assert [(a.tags, a.aggregate_tags, a.times_us.tolist()) for a in merged] == [
-        (a.tags, a.aggregate_tags, a.times_us.tolist()) for a in whole
-    ]
-    for ours, theirs in zip(merged, whole, strict=True):
-        np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-9, atol=1e-3)
 
 
 @given(many_series, st.sampled_from(sorted(AGGREGATORS)), st.sampled_from(["", "7s-avg", "500ms-p90", "1m-last-nan"]))

@@ -97,9 +97,9 @@ def _undo(job: Job, fault: Fault, undo: Callable[[], object]) -> None:
         job.scheduler.at(fault.length_s, undo)
 
 
-def _copy(job: Job, fault: Fault) -> Process | None:
-    copies = job.copies()
-    return copies[fault.number % len(copies)] if copies else None
+def _rank(job: Job, fault: Fault) -> Process | None:
+    ranks = job.ranks()
+    return ranks[fault.number % len(ranks)] if ranks else None
 
 
 def _host(job: Job, fault: Fault, first: int = 0) -> str:
@@ -107,49 +107,49 @@ def _host(job: Job, fault: Fault, first: int = 0) -> str:
     return hosts[fault.number % len(hosts)]
 
 
-def _kill_copy(job: Job, fault: Fault) -> str:
-    if (copy := _copy(job, fault)) is None:
-        return "no copy"
-    copy.send_signal(signal.SIGKILL)
-    return str(copy)
+def _kill_rank(job: Job, fault: Fault) -> str:
+    if (rank := _rank(job, fault)) is None:
+        return "no rank"
+    rank.send_signal(signal.SIGKILL)
+    return str(rank)
 
 
-def _fail_copy(job: Job, fault: Fault) -> str:
-    if (copy := _copy(job, fault)) is None:
-        return "no copy"
-    if copy.stderr is not None and not copy.stderr.pipe.broken and not copy.halted:
+def _fail_rank(job: Job, fault: Fault) -> str:
+    if (rank := _rank(job, fault)) is None:
+        return "no rank"
+    if rank.stderr is not None and not rank.stderr.pipe.broken and not rank.halted:
         lines = BUG if fault.number % 2 else (ECC,)
-        copy.stderr.pipe.arrive("".join(f"{line}\n" for line in lines).encode())
-    copy.exit(1)
-    return str(copy)
+        rank.stderr.pipe.arrive("".join(f"{line}\n" for line in lines).encode())
+    rank.exit(1)
+    return str(rank)
 
 
 def _break_gpu(job: Job, fault: Fault) -> str:
-    if (copy := _copy(job, fault)) is None:
-        return "no copy"
-    copy.host.kernel_lines.append(XID)
-    copy.send_signal(signal.SIGABRT)
-    return str(copy)
+    if (rank := _rank(job, fault)) is None:
+        return "no rank"
+    rank.host.kernel_lines.append(XID)
+    rank.send_signal(signal.SIGABRT)
+    return str(rank)
 
 
-def _stick_copy(job: Job, fault: Fault) -> str:
-    if (copy := _copy(job, fault)) is None:
-        return "no copy"
-    copy.stuck = True
+def _stick_rank(job: Job, fault: Fault) -> str:
+    if (rank := _rank(job, fault)) is None:
+        return "no rank"
+    rank.stuck = True
     if job.plan.settings.resilient:
-        _undo(job, fault, copy.release)
+        _undo(job, fault, rank.release)
     else:  # nobody has to do anything about it, so it must pass
-        job.scheduler.at(5.0, copy.release)
+        job.scheduler.at(5.0, rank.release)
     # Without a timeout for hangs nobody would notice.
-    blamed = [] if fault.number % 2 else [host for host in job.plan.hosts[1:] if host == copy.environment[NODE]]
-    job.disk.ask(copy.environment[LAUNCH], blamed)
-    return str(copy)
+    blamed = [] if fault.number % 2 else [host for host in job.plan.hosts[1:] if host == rank.environment[NODE]]
+    job.disk.ask(rank.environment[LAUNCH], blamed)
+    return str(rank)
 
 
-def _freeze_copy(job: Job, fault: Fault) -> str:
-    if (copy := _copy(job, fault)) is None:
-        return "no copy"
-    return _freeze(job, fault, copy)
+def _freeze_rank(job: Job, fault: Fault) -> str:
+    if (rank := _rank(job, fault)) is None:
+        return "no rank"
+    return _freeze(job, fault, rank)
 
 
 def _freeze(job: Job, fault: Fault, process: Process) -> str:
@@ -323,11 +323,11 @@ def _stop(job: Job, fault: Fault) -> str:
 
 
 FAULTS: Mapping[str, Callable[[Job, Fault], str]] = {
-    "a copy is killed": _kill_copy,
-    "a copy fails": _fail_copy,
+    "a rank is killed": _kill_rank,
+    "a rank fails": _fail_rank,
     "a GPU is lost": _break_gpu,
-    "a copy cannot be killed": _stick_copy,
-    "a copy is stopped": _freeze_copy,
+    "a rank cannot be killed": _stick_rank,
+    "a rank is stopped": _freeze_rank,
     "an agent is killed": _kill_agent,
     "an agent is stopped": _freeze_agent,
     "an agent is asked to end": _end_agent,

@@ -34,10 +34,10 @@ from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
-from laggard.resilience.decision.pace import LEASE_S
+from laggard.resilience.decision.heartbeat_timing import LEASE_S
 from laggard.resilience.decision.policy import decide
-from laggard.resilience.nodes import copies as copies_module
 from laggard.resilience.nodes import program as program_module
+from laggard.resilience.nodes import ranks as ranks_module
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
 from laggard.telemetry.settings import TelemetrySettings
@@ -74,7 +74,7 @@ class Plan:
     grace_s, hang_timeout_s
         As the options of the command.
     per_node
-        Whether a copy runs on every node; otherwise one program on the primary.
+        Whether a rank runs on every node; otherwise one program on the primary.
     remote
         Whether the nodes are separate machines.
     """
@@ -180,12 +180,12 @@ class Job:
         agents = [process for process in where.living if process.tag == ("agent", host)]
         return agents[-1] if agents else None  # those before it were left by earlier commands
 
-    def copies(self) -> list[Process]:
-        """Return the copies of the program that run now."""
+    def ranks(self) -> list[Process]:
+        """Return the ranks of the program that run now."""
         return [process for process in self.living() if process.tag == "program"]
 
     def of_the_program(self) -> list[Process]:
-        """Return the copies that run now, and what copies have left."""
+        """Return the ranks that run now, and what ranks have left."""
         return [process for process in self.living() if process.tag in ("program", "left")]
 
     def living(self) -> list[Process]:
@@ -384,7 +384,7 @@ def simulated_world() -> Iterator[Path]:
             (ShardServers, "files", lambda *_: {}),
             (program_module, "StderrTee", _StderrTee),
             (resource_manager, "ThreadPoolExecutor", Executor),
-            (copies_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
+            (ranks_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_supervisor, "StateServer", SimulatedServer),
             (hang, "MIN_RANK_S", MIN_SILENCE_S),
             (hang, "MIN_OUTSIDE_S", MIN_SILENCE_S),

@@ -22,7 +22,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Settings,
 )
-from laggard.resilience.decision.pace import LONGEST_S, Pace
+from laggard.resilience.decision.heartbeat_timing import LONGEST_S, HeartbeatTiming
 from laggard.resilience.decision.silence import CONFIRMED_S
 from laggard.resilience.errors import NodeDownError
 from tests.simulation.processes import Process
@@ -166,7 +166,7 @@ class Judge:
         self._newest_launch = max(launch, self._newest_launch)
 
     def program_starts(self, process: Process) -> None:
-        """Check a copy that has been started just now."""
+        """Check a rank that has been started just now."""
         launch, node = process.environment[LAUNCH], process.environment[NODE]
         for other in self._job.of_the_program():
             if other is not process and other.environment[LAUNCH] == launch and other.environment.get(NODE) == node:
@@ -207,7 +207,7 @@ class Judge:
     def node_hit(self, host: str, length_s: float | None) -> None:
         """Check later that a node that is lost is noticed in time."""
         job = self._job
-        command, controller, wait_s = job.command, job.controller, Pace().timeout_s + NOTICE_SLACK_S
+        command, controller, wait_s = job.command, job.controller, HeartbeatTiming().timeout_s + NOTICE_SLACK_S
         node = None if controller is None else controller._cluster.nodes.get(host)
         if node is None or not node.agent.has_started or (length_s is not None and length_s < wait_s):
             return

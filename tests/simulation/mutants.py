@@ -20,7 +20,7 @@ from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
-from laggard.resilience.nodes.copies import Copies
+from laggard.resilience.nodes.ranks import Ranks
 from tests.simulation.allocation import Allocation
 from tests.simulation.faults import Fault
 from tests.simulation.job import Plan
@@ -150,12 +150,12 @@ def _that_leaves_lost_nodes_alone() -> AbstractContextManager[None]:
 
 
 def _that_waits_for_ever() -> AbstractContextManager[None]:
-    def wait(copies: Any, deadline_s: float) -> bool:
+    def wait(ranks: Any, deadline_s: float) -> bool:
         del deadline_s
-        with copies._changed:
-            return bool(copies._changed.wait_for(lambda: copies.ended))
+        with ranks._changed:
+            return bool(ranks._changed.wait_for(lambda: ranks.ended))
 
-    return _replaced((Copies, "wait", wait))
+    return _replaced((Ranks, "wait", wait))
 
 
 def _that_repeats_commits() -> AbstractContextManager[None]:

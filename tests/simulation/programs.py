@@ -72,7 +72,7 @@ class Habits:
 
 
 class UserProgram:
-    """Starts the copies of the user's program; each counts in State.
+    """Starts the ranks of the user's program; each counts in State.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class UserProgram:
         self._acknowledged = acknowledged
 
     def start(self, process: Process) -> None:
-        """Run one copy."""
+        """Run one rank."""
         process.run(lambda: self._run(process))
 
     def _state(self, process: Process) -> State:

@@ -70,7 +70,7 @@ class Schedule:
             per_node=chance.random() < 0.8,
             remote=chance.random() < 0.8,
         )
-        names = tuple(name for name in FAULTS if hangs or name != "a copy is stopped")
+        names = tuple(name for name in FAULTS if hangs or name != "a rank is stopped")
         n_faults = chance.choice((0, 1, 1, 2, 2, 3, 4, 5))
         return cls(plan, tuple(Fault.draw(chance, names) for _ in range(n_faults)))
 

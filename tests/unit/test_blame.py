@@ -12,8 +12,8 @@ import pytest
 
 from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.probing import is_of_this_job
-from laggard.detectors.evidence import Evidence, Slow
-from laggard.detectors.verdict import Verdict, with_cause
+from laggard.detectors.evidence import Slow
+from laggard.detectors.verdict import Evidence, Verdict, with_cause
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 
 HOT = Cause("cooling", "cooling: the clock was held back by heat for 80% of the round, at 91 °C")

@@ -27,7 +27,7 @@ def test_an_offset_counts_as_far_as_it_is_certain(offset: ClockOffset, correctio
 
 def test_the_first_of_two_processes_that_say_nothing_is_so_by_the_primarys_clock() -> None:
     """The clock of n2 is two seconds ahead: its process ended first, though its own clock says otherwise."""
-    ends = [ProcessEnd("n1", "the copy", 7, 1, 100.0, 60.0), ProcessEnd("n2", "the copy", 8, 1, 101.5, 60.0)]
+    ends = [ProcessEnd("n1", 7, 1, 100.0, 60.0), ProcessEnd("n2", 8, 1, 101.5, 60.0)]
     assert explain(ends, {}).host == "n1"
     corrected = by_one_clock(ends, {"n2": 2.0})
     assert [end.ended_s for end in corrected] == [100.0, 99.5]

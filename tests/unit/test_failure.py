@@ -29,7 +29,7 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection cl
 
 def end(text: str = "", *, host: str = "node2", exit_code: int = 1, ended_s: float = T0) -> ProcessEnd:
     lines = tuple(textwrap.dedent(text).strip("\n").splitlines())
-    return ProcessEnd(host, "the copy", 4211, exit_code, ended_s, 724.0, lines)
+    return ProcessEnd(host, 4211, exit_code, ended_s, 724.0, lines)
 
 
 def torchrun(own: str, rank: int, exit_code: int = 1) -> str:
@@ -92,7 +92,7 @@ def test_the_sentence_names_rank_node_exit_code_time_and_cause() -> None:
 
 def test_a_signal_is_named_and_the_job_would_end_with_128_and_its_number() -> None:
     failure = why(end(exit_code=-6))
-    assert wording.failure(failure) == "the copy on node2 was killed by SIGABRT after 12 min 4 s"
+    assert wording.failure(failure) == "the program on node2 was killed by SIGABRT after 12 min 4 s"
     assert (failure.job_exit_code, failure.response, failure.kind) == (134, "strike", "unknown")
 
 
@@ -118,12 +118,12 @@ def test_a_child_that_was_killed_below_a_shell_is_named_and_comes_before_those_t
     shell = end("./run.sh: line 6: 3470 Killed  python train.py", exit_code=137, ended_s=T0 + 1)
     failure = why(shell, end(host="node1", exit_code=3))
     assert wording.failure(failure) == (
-        "the copy on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s, "
+        "the program on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s, "
         "its last line: ./run.sh: line 6: 3470 Killed  python train.py"
     )
 
 
-@pytest.mark.parametrize(("exit_code", "subject"), [(1, "rank 3"), (3, "the copy"), (137, "the copy")])
+@pytest.mark.parametrize(("exit_code", "subject"), [(1, "rank 3"), (3, "the program"), (137, "the program")])
 def test_a_rank_that_only_noticed_it_did_not_end_with_the_code_of_another_below_the_same_script(
     exit_code: int, subject: str
 ) -> None:

@@ -175,48 +175,6 @@ def test_the_clock_is_the_same_while_another_kernel_takes_half_of_the_gpu(bench:
         assert bench.probes["clock"].seconds() == pytest.approx(alone["clock"], rel=1e-6)
 
 
-SEVERAL_KERNELS = [*GEMMS, "triad", "peer_copy"]
-
-
-@pytest.mark.parametrize("name", SEVERAL_KERNELS)
-def test_a_repeat_of_several_kernels_is_one_graph_that_does_the_same_in_the_same_time(bench: Bench, name: str) -> None:
-    probe: Any = bench.probes[name]
-    assert probe._launch is not None
-    probe.prepare()
-    begun = len(bench.board.log)
-    as_graph_s = probe.seconds()
-    launched = [work.name for work in bench.board.log[begun:]]
-    assert probe.wrong_results() == 0
-    probe.prepare()
-    begun = len(bench.board.log)
-    eager_s = bench.device.timed(probe.kernel)[1]
-    assert launched == [work.name for work in bench.board.log[begun:]]
-    assert len(launched) > 1
-    assert as_graph_s == pytest.approx(eager_s)
-
-
-def test_the_launch_of_kernels_is_timed_one_by_one(bench: Bench) -> None:
-    """What the processor adds to each is the reading."""
-    launch: Any = bench.probes["launch"]
-    assert launch._launch is None
-
-
-def test_where_products_cannot_be_captured_they_are_submitted_one_by_one_and_it_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with cupy_on(Board()):
-        monkeypatch.setattr("laggard.collectors.probes.cublas_library.loaded_cublas", not_loaded)
-        probes: list[Any] = probes_of(GpuDevice("0", 0), ["gemm_fp32", "gemm_fp16", "triad"])
-    assert [probe._launch is not None for probe in probes] == [False, False, True]
-    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
-    assert said.startswith("gpu 0: the probe gemm_fp32 cannot be captured as a CUDA graph")
-    assert said.endswith(": cuBLAS is not loaded")
-
-
-def not_loaded() -> Any:
-    raise OSError("cuBLAS is not loaded")
-
-
 def test_the_host_sleeps_while_it_waits_for_the_device(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default it would spin, on a processor that the program needs."""
     flags = []

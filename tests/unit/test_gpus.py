@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from laggard.collectors.device import GpuDevice
-from laggard.collectors.device_check import check_device
 from laggard.collectors.group import CollectorGroup, DeviceCollector
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
 from laggard.collectors.probing import Probing
@@ -53,54 +51,6 @@ def test_every_probe_has_a_reading_of_milliseconds_and_computes_correctly(probes
         assert 1e-5 < probe.seconds() < 0.1, name
         assert 0 < probe.figure(probe.seconds()) < math.inf, name
         assert probe.wrong_results() == 0, name
-
-
-@pytest.mark.parametrize("name", ["gemm_fp32", "gemm_tf32", "gemm_fp16", "gemm_bf16"])
-def test_one_wrong_number_in_a_product_is_seen(device: GpuDevice, probes: dict[str, Probe], name: str) -> None:
-    probe: Any = probes[name]
-    probe.prepare()
-    probe.seconds()
-    device.run(lambda: probe._product.reshape(-1)[5:6].fill(1e6))
-    assert probe.wrong_results() == 1
-
-
-def test_the_triad_subtracts_half_of_what_it_had_and_a_wrong_difference_is_seen(
-    device: GpuDevice, probes: dict[str, Probe]
-) -> None:
-    probe: Any = probes["triad"]
-    probe.prepare()
-    probe.seconds()
-    expected = np.float32(0)
-    for _ in range(20):
-        expected = np.float32(3) - expected / np.float32(2)
-    assert (device.run(lambda: probe._a[:4].get()) == expected).all()
-    device.run(lambda: probe._a[7:8].fill(9.0))
-    assert probe.wrong_results() == 1
-
-
-def test_a_check_has_a_figure_of_each_probe_and_finds_nothing_wrong(
-    device: GpuDevice, probes: dict[str, Probe]
-) -> None:
-    check = check_device(device, repeats=2)
-
-    assert check.figures.keys() == probes.keys()
-    assert (check.trouble, check.wrong) == ("", {})
-
-
-@pytest.mark.parametrize("name", ["gemm_fp32", "gemm_tf32", "gemm_fp16", "gemm_bf16", "triad"])
-def test_a_graph_computes_what_its_kernels_do_one_by_one(
-    device: GpuDevice, probes: dict[str, Probe], name: str
-) -> None:
-    probe: Any = probes[name]
-    assert probe._launch is not None
-    results = []
-    for submit in (probe.submit, probe.kernel):
-        probe.prepare()
-        device.timing(submit)
-        assert probe.wrong_results() == 0
-        result = probe._a if name == "triad" else probe._product
-        results.append(device.run(result.get))
-    assert np.array_equal(*results)
 
 
 def test_probes_take_turns_and_leave_the_product_right(device: GpuDevice) -> None:

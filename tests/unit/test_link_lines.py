@@ -13,7 +13,7 @@ N_BYTES = 3_100_000
 
 
 def check_of(n_nodes: int, slow: dict[tuple[str, str], float], foreign: float = 0.0) -> LinkCheck:
-    """Return a check in which a burst takes 31 ms, and on slow links some times as long."""
+    """Return a check in which a transfer takes 31 ms, and on slow links some times as long."""
     names = [f"node{number}" for number in range(1, n_nodes + 1)]
     links = [(a, b) for a in names for b in names if a != b]
     times = {(a, b): slow.get((a, b)) or slow.get((a, "")) or slow.get(("", b)) or 1.0 for a, b in links}

@@ -130,7 +130,7 @@ def test_it_is_bounded_and_every_cell_is_a_link_that_was_measured(
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["median"] == found.median_s
 
 
-def test_only_bursts_of_the_present_size_count() -> None:
+def test_only_transfers_of_the_present_size_count() -> None:
     samples = [(("a", "b"), 1, 0.001), (("b", "a"), 2, 0.001), (("a", "b"), 12, 0.03), (("a", "c"), 13, 0.04)]
     sizes = [(12, 2.0**25), (1, 2.0**20), (2, 2.0**20), (13, 2.0**25)]
 

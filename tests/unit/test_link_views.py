@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from laggard.resilience.views.links import against_median, cell_names, link_grid, matrix_that_fits
-from laggard.resilience.views.screen import View, extent_of
+from laggard.resilience.views.screen import View, body_of
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.resilience.views.top import after_key
 from tests.unit.test_views import printed, snapshot_of
@@ -27,7 +27,8 @@ def linked(n_nodes: int, *, leaves: int = 0, n_partners: int = 8, accused: bool 
         for step in range(1, min(n_partners, n_nodes - 1) + 1)
     }
     snapshot = snapshot_of()
-    verdict = replace(snapshot.timeline.verdicts[-1], host=SLOW, gpu=None)
+    last = snapshot.timeline.verdicts[-1]
+    verdict = replace(last, of=replace(last.of, host=SLOW, gpu=None))
     timeline = replace(snapshot.timeline, verdicts=(verdict,) if accused else ())
     below = {name: f"leaf{at % leaves}" for at, name in enumerate(names)} if leaves else {}
     return replace(snapshot, timeline=timeline, links=links, leaves=below)
@@ -38,7 +39,7 @@ def test_l_opens_the_matrix_and_the_arrows_read_it() -> None:
     view = View()
     said = []
     for key in ("l", "down", "right"):
-        following = after_key(key, view, extent_of(snapshot, view, 80, 24))
+        following = after_key(key, view, body_of(snapshot, view, 80, 24))
         assert following is not None
         view = following
         said.append(printed(snapshot, view, 80, 24)[3])
@@ -73,12 +74,11 @@ def test_the_matrix_fits_every_terminal(width: int, height: int, n_nodes: int, l
     snapshot = linked(n_nodes, leaves=leaves)
 
     lines = printed(snapshot, View("links"), width, height)
-    extent = extent_of(snapshot, View("links"), width, height)
+    body = body_of(snapshot, View("links"), width, height)
 
     assert len(lines) == height
     assert max(cell_len(line) for line in lines) <= width
-    assert extent.grid is not None
-    assert extent.grid.height <= max(extent.room, 2)
+    assert body.grid.height <= max(body.room, 2)
     assert lines[-1].rstrip().endswith("? help  q quit")
 
 
@@ -104,7 +104,7 @@ def test_a_search_finds_a_link() -> None:
     snapshot = linked(4)
     view = View("links")
     for key in "/node3 → node1":
-        following = after_key(key, view, extent_of(snapshot, view, 80, 24))
+        following = after_key(key, view, body_of(snapshot, view, 80, 24))
         assert following is not None
         view = following
 
@@ -136,13 +136,13 @@ def test_a_time_is_said_against_the_median(ratio: float, words: str) -> None:
     assert against_median(ratio) == words
 
 
-@given(st.integers(2, 80), st.integers(0, 9), st.integers(30, 240), st.integers(3, 80))
+@given(st.integers(2, 80), st.integers(0, 9), st.integers(40, 240), st.integers(3, 80))
 def test_every_cell_has_a_place_of_its_own_within_the_terminal(
     n_nodes: int, leaves: int, width: int, room: int
 ) -> None:
     matrix = matrix_that_fits(linked(n_nodes, leaves=leaves), width, room)
     assert matrix is not None
-    grid = link_grid(matrix, width)
+    grid = link_grid(matrix, {})
 
     assert len(grid.places) == len(set(grid.places)) == len(cell_names(matrix))
     assert all(0 < line < grid.height <= room and column + grid.cell <= width for line, column in grid.places)

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from laggard.collectors.causes import Cause
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
-from laggard.detectors.evidence import Evidence, WrongResults
+from laggard.detectors.evidence import WrongResults
 from laggard.detectors.judging.diagnosis import diagnose
-from laggard.detectors.verdict import Verdict
+from laggard.detectors.verdict import Evidence, Verdict
 from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.views import print_status
 from laggard.resilience.decision import wording

@@ -1,4 +1,4 @@
-"""The newest reading of each link in a job's record: one a launch, of bursts of one size, and not too many."""
+"""The newest reading of each link in a job's record: one a launch, of transfers of one size, and not too many."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_of_each_link_the_newest_reading_is_kept() -> None:
     assert log.of(1).seconds == {}
 
 
-def test_once_bursts_have_another_size_earlier_readings_count_no_more_even_if_they_come_late() -> None:
+def test_once_transfers_have_another_size_earlier_readings_count_no_more_even_if_they_come_late() -> None:
     before = sample("a", "b", 0.001), sample("b", "a", 0.001)
     after = sample("a", "b", 0.03, number=1, n_bytes=32 * MIB)
 

@@ -10,6 +10,7 @@ import pytest
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.nodes.node import Node
+from laggard.resilience.nodes.notices import Unreadable
 from laggard.resilience.wire import ALIVE
 from tests.waiting import wait_until
 
@@ -31,5 +32,6 @@ def test_a_node_whose_messages_cannot_be_read_is_lost_and_says_why(line: str, wh
     wait_until(lambda: node.agent.gone)
     assert node.agent.has_started
     (notice,) = node.take_notices()
-    assert notice.startswith(f"its agent's messages cannot be read ({why}")
+    assert isinstance(notice, Unreadable)
+    assert f"{notice.kind}: {notice.problem}".startswith(why)
     node.agent.kill()

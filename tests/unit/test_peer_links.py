@@ -59,7 +59,7 @@ def test_a_slow_way_is_told_from_the_way_back() -> None:
     assert back.n_bytes / back.duration_s == pytest.approx(NVLINK_RATE)
 
 
-def test_a_burst_takes_about_a_millisecond_and_never_less_than_one_copy() -> None:
+def test_a_transfer_takes_about_a_millisecond_and_never_less_than_one_copy() -> None:
     with cupy_on(*boards(3, {(0, 1): 10e9, (0, 2): 100e9})):
         copies = PeerCopies(gpus())
         assert [copies.run([way])[0].n_bytes // BUFFER_BYTES for way in (("0", "1"), ("0", "2"))] == [1, 3]

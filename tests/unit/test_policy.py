@@ -74,7 +74,6 @@ def failed(
             kind="unknown",
             response=response,
             fingerprint=fingerprint,
-            name="the copy",
         )
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +12,14 @@ from numpy.typing import NDArray
 
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
 from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json
-from laggard.telemetry.query.aggregators import AGGREGATORS, Gaps, aggregator
+from laggard.telemetry.query.aggregators import AGGREGATORS, aggregator
 from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, parse_downsample
 from laggard.telemetry.query.engine import (
     Span,
     downsample_series,
-    finish_parts,
-    n_groups,
-    parts_of,
+    merge,
 )
 from laggard.telemetry.query.filters import TagFilter, matches
-from laggard.telemetry.query.merging import Line, Partial, merge_lines
 from laggard.telemetry.query.parsing import Query, SubQuery
 from laggard.telemetry.query.rates import Rate, rate
 from laggard.telemetry.query.times import parse_duration, parse_time
@@ -182,7 +178,6 @@ COLUMNS = [[3.0, 1.0, 2.0, 8.0], [NAN, 5.0, NAN, 4.0], [NAN, NAN, 7.0, NAN], [NA
 PLAIN: dict[str, Callable[[list[float]], float]] = {
     "sum": math.fsum,
     "zimsum": math.fsum,
-    "pfsum": math.fsum,
     "min": min,
     "mimmin": min,
     "max": max,
@@ -190,11 +185,7 @@ PLAIN: dict[str, Callable[[list[float]], float]] = {
     "avg": statistics.fmean,
     "dev": statistics.pstdev,
     "count": len,
-    "squareSum": lambda values: math.fsum(value**2 for value in values),
     "median": statistics.median_high,
-    "mult": math.prod,
-    "diff": lambda values: values[-1] - values[0],
-    "first": lambda values: values[0],
     "last": lambda values: values[-1],
     "none": lambda values: values[-1],
 }
@@ -211,32 +202,21 @@ def test_an_aggregator_makes_one_value_of_each_column_without_what_is_missing(na
 
 
 @pytest.mark.parametrize(("digits", "quantile"), [("50", 0.5), ("75", 0.75), ("90", 0.9), ("99", 0.99), ("999", 0.999)])
-@pytest.mark.parametrize(
-    ("pattern", "method"), [("p{}", "weibull"), ("ep{}r3", "closest_observation"), ("ep{}r7", "linear")]
-)
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_a_percentile_is_numpys_of_the_same_kind(
-    digits: str, quantile: float, pattern: str, method: Any, count: int
-) -> None:
+def test_a_percentile_is_numpys_of_the_same_kind(digits: str, quantile: float, count: int) -> None:
     values = np.random.default_rng(count).normal(0, 1, count)
     matrix = np.full((count + 2, 2), NAN)
     matrix[1 : count + 1, 0] = values
 
-    found = aggregator(pattern.format(digits)).reduce(matrix)
+    found = aggregator(f"p{digits}").reduce(matrix)
 
-    np.testing.assert_allclose(found, [np.quantile(values, quantile, method=method), NAN], rtol=1e-12)
+    np.testing.assert_allclose(found, [np.quantile(values, quantile, method="weibull"), NAN], rtol=1e-12)
 
 
 def test_aggregators_treat_gaps_as_opentsdbs_guide_says() -> None:
-    gaps = {name: each.gaps for name, each in AGGREGATORS.items()}
-
-    skip = {"count", "zimsum", "mimmin", "mimmax", "squareSum", "first", "last", "none"}
-    assert {name for name, each in gaps.items() if each is Gaps.SKIP} == skip
-    assert {name for name, each in gaps.items() if each is Gaps.PREVIOUS} == {"pfsum"}
-    assert {name for name, each in AGGREGATORS.items() if each.mergeable} == {
-        "sum", "min", "max", "avg", "dev", "count", "zimsum", "mimmin", "mimmax", "pfsum"
-    }  # fmt: skip
-    assert {name for name, each in AGGREGATORS.items() if not each.keeps_one} == {"count", "dev", "diff", "squareSum"}
+    skip = {"count", "zimsum", "mimmin", "mimmax", "last", "none"}
+    assert {name for name, each in AGGREGATORS.items() if not each.interpolates} == skip
+    assert {name for name, each in AGGREGATORS.items() if not each.keeps_one} == {"count", "dev"}
 
 
 # -- downsampling ------------------------------------------------------------------------------------------------------
@@ -289,46 +269,35 @@ def test_buckets_of_whole_seconds_are_known(text: str, whole: bool) -> None:
 
 # -- merging -----------------------------------------------------------------------------------------------------------
 
-GRID = floats(0, 10, 20, 40)
-LINES = [Line(np.array([0, 3]), floats(1, 9)), Line(np.array([1, 2]), floats(4, 6)), Line(np.array([2]), floats(5))]
-FILLED: dict[Gaps, list[list[float]]] = {
-    Gaps.SKIP: [[1, NAN, NAN, 9], [NAN, 4, 6, NAN], [NAN, NAN, 5, NAN]],
-    Gaps.INTERPOLATE: [[1, 3, 5, 9], [NAN, 4, 6, NAN], [NAN, NAN, 5, NAN]],
-    Gaps.PREVIOUS: [[1, 1, 1, 9], [NAN, 4, 6, NAN], [NAN, NAN, 5, NAN]],
+GRID = np.array([0, 10, 20, 40])
+LINES = [
+    TimeSeries("m", {}, np.array(at), floats(*values))
+    for at, values in (([0, 40], (1, 9)), ([10, 20], (4, 6)), ([20], (5,)))
+]
+FILLED: dict[bool, list[list[float]]] = {
+    False: [[1, NAN, NAN, 9], [NAN, 4, 6, NAN], [NAN, NAN, 5, NAN]],
+    True: [[1, 3, 5, 9], [NAN, 4, 6, NAN], [NAN, NAN, 5, NAN]],
 }
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_merging_fills_gaps_between_the_first_and_the_last_point(name: str) -> None:
     how = aggregator(name)
-    present, values = merge_lines(how, GRID, LINES)
+    present, values = merge(how, GRID, LINES, None)
 
     assert present.tolist() == [True] * 4
-    np.testing.assert_allclose(values, how.reduce(np.array(FILLED[how.gaps])), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", sorted(name for name, each in AGGREGATORS.items() if each.mergeable))
-def test_parts_of_two_nodes_make_the_whole_and_a_time_without_points_has_none(name: str) -> None:
-    how, grid = aggregator(name), np.append(GRID, 50.0)
-    one, other = Partial.empty(5), Partial.empty(5)
-    for line, part in zip(LINES, (one, other, other), strict=True):
-        part.add(line, grid, how.gaps)
-    one.merge(other)
-
-    expected = how.reduce(np.array([[*each, NAN] for each in FILLED[how.gaps]]))
-    np.testing.assert_allclose(one.finish(name), [*expected[:4], NAN], rtol=1e-12)
-    assert one.points.tolist() == [1, 1, 2, 1, 0]
+    np.testing.assert_allclose(values, how.reduce(np.array(FILLED[how.interpolates])), rtol=1e-12)
 
 
 def test_a_value_is_present_only_where_a_series_has_a_point_of_its_own() -> None:
     for name in ("sum", "median"):
-        assert merge_lines(aggregator(name), GRID, LINES[:1])[0].tolist() == [True, False, False, True]
+        assert merge(aggregator(name), GRID, LINES[:1], None)[0].tolist() == [True, False, False, True]
 
 
-def test_what_cannot_be_merged_in_parts_has_a_bound() -> None:
-    merge_lines(aggregator("median"), GRID, LINES, 12)
+def test_a_group_has_a_bound() -> None:
+    merge(aggregator("median"), GRID, LINES, None, 12)
     with pytest.raises(QueryTooLargeError, match="median over 4 series at 4 times"):
-        merge_lines(aggregator("median"), GRID, [*LINES, LINES[0]], 12)
+        merge(aggregator("median"), GRID, [*LINES, LINES[0]], None, 12)
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -408,19 +377,22 @@ def test_tags_are_shared_or_differ_or_are_not_of_all() -> None:
     query, asked = sub("sum:10s-sum:m"), span(0, 20)
 
     (answer,) = evaluate(query, asked, data)
-    nodes = [parts_of(query, asked, [downsample_series(query, asked, each)]) for each in data]
-    (merged,) = finish_parts(query, asked, [part for parts in nodes for part in parts])
 
-    for found in (answer, merged):
-        assert (found.metric, found.tags, found.aggregate_tags) == ("m", {"dc": "x"}, ["host"])
-        assert points(found) == [(0, 3), (10, 3)]
+    assert (answer.metric, answer.tags, answer.aggregate_tags) == ("m", {"dc": "x"}, ["host"])
+    assert points(answer) == [(0, 3), (10, 3)]
 
 
 def test_groups_are_by_the_tags_that_group() -> None:
     data = [series({"host": host, "gpu": gpu}, (0, 1)) for host in "ab" for gpu in "01"]
 
-    assert [n_groups(sub(m), data) for m in ("sum:m", "sum:m{host=*}", "sum:m{host=*,gpu=*}", "none:m")] == [1, 2, 4, 4]
-    assert n_groups(sub("sum:m{}{host=*}"), data) == 1
+    for m, n_groups in {
+        "sum:m": 1,
+        "sum:m{host=*}": 2,
+        "sum:m{host=*,gpu=*}": 4,
+        "none:m": 4,
+        "sum:m{}{host=*}": 1,
+    }.items():
+        assert len(evaluate(sub(m), span(0, 10), data)) == n_groups
     answers = evaluate(sub("sum:m{gpu=0}{host=a|b}"), span(0, 10), data)
     assert [(each.tags, each.aggregate_tags, each.values.tolist()) for each in answers] == [
         ({"gpu": "0"}, ["host"], [2])
@@ -445,14 +417,11 @@ def test_empty_buckets_are_filled_or_left_out(m: str, expected: list[tuple[float
     np.testing.assert_array_equal(np.array(points(answer)), np.array(expected))
 
 
-def test_an_answer_has_a_bound_on_its_points_and_its_steps() -> None:
+def test_an_answer_has_a_bound_on_its_points() -> None:
     data = [series({"host": host}, (0, 1), (1, 1)) for host in "ab"]
     assert len(evaluate(sub("none:m"), span(0, 10), data, max_points=4)) == 2
     with pytest.raises(QueryTooLargeError, match="more than 3 points"):
         evaluate(sub("none:m"), span(0, 10), data, max_points=3)
-    assert len(evaluate(sub("sum:m"), span(0, 10), data, max_steps=4)) == 1
-    with pytest.raises(QueryTooLargeError, match="2 series at 2 times"):
-        evaluate(sub("sum:m"), span(0, 10), data, max_steps=3)
 
 
 def test_samples_that_are_not_finite_and_series_outside_the_range_are_not_shown() -> None:

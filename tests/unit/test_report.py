@@ -21,7 +21,7 @@ from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.node_names import folded, joined, parted, unfolded
 from laggard.resilience.record.entries import Told
 from laggard.resilience.record.journal import Entry, JournalError
-from laggard.resilience.record.timeline import natural, timeline_of_entries
+from laggard.resilience.record.timeline import timeline_of_entries
 from laggard.resilience.report.costs import costs_of
 from laggard.resilience.report.frozen import NO_VALUE
 from laggard.resilience.report.inputs import read_inputs
@@ -165,7 +165,7 @@ def test_a_dump_alone_has_launches_and_verdicts(tmp_path: Path) -> None:
     assert [launch.nodes for launch in inputs.timeline.launches] == [("node1", "node2"), ("node1", "node3")]
     assert inputs.timeline.launches[0].excluded == ("node2",)
     (verdict,) = inputs.timeline.verdicts
-    assert (verdict.target, verdict.severity, verdict.evidence) == ("node2 gpu 0", "slow", evidence)
+    assert (verdict.target, verdict.of.severity, str(verdict.of.evidence)) == ("node2 gpu 0", "slow", evidence)
     assert math.isnan(costs_of(inputs.timeline, inputs.probes[0]).saved_s)
     assert "35 % slower" in write_report(inputs, tmp_path).read_text()
 
@@ -218,8 +218,7 @@ def test_times_are_formatted_for_people(seconds: float, words: str, time: str) -
     assert (duration(seconds), clock(seconds)) == (words, time)
 
 
-def test_names_are_sorted_naturally_and_abbreviated() -> None:
-    assert sorted(["node10", "node2", "gpu"], key=natural) == ["gpu", "node2", "node10"]
+def test_names_are_abbreviated() -> None:
     assert abbreviated(["a", "b"]) == "a, b"
     assert abbreviated([f"nid{number:05}" for number in range(126)]) == "nid[00000-00125]"
     assert abbreviated([f"n{number}" for number in (*range(4), 6, *range(8, 1000))]) == "n[0-3,6,8-999]"

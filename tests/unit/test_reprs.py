@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from laggard import Job, Verdict
 from laggard.collectors.causes import Cause
-from laggard.detectors.evidence import Evidence, Slow
+from laggard.detectors.evidence import Slow
+from laggard.detectors.verdict import Evidence
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.state.mapping import State

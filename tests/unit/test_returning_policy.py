@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from laggard.detectors.evidence import Slow
+from laggard.detectors.verdict import Evidence
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
@@ -111,10 +113,10 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
     (
         "a node that does not pass its probe after its quarantine has a longer one",
         job_without(excluded()),
-        NodeReturned("n2", (Finding("slow", fault="gpu 1: 2.1 times as slow"),)),
+        NodeReturned("n2", (Finding("slow", slow=Evidence("n2", "1", Slow(2.1, "own past", 7))),)),
         NOW_S + DAY_S,
         Roster(("n1", "n3"), ("n4",), (excluded(since_s=NOW_S + DAY_S, count=2),)),
-        "n2 does not pass its probe (gpu 1: 2.1 times as slow): excluded for 48 h 0 min",
+        "n2 does not pass its probe (n2 gpu 1: 110 % slower than its own past and 7 peers): excluded for 48 h 0 min",
     ),
     (
         "a node that was lost and does not pass its probe goes into quarantine",

@@ -13,13 +13,14 @@ from laggard.collectors.causes import Cause
 from laggard.detectors import SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
-from laggard.detectors.evidence import Evidence, Slow
+from laggard.detectors.evidence import Slow
 from laggard.detectors.judging.groups import Groups
 from laggard.detectors.judging.history_store import HistoryStore, SectionKeeper
 from laggard.detectors.judging.judge import Judge
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.judging.section_readings import Condition, Probes, SectionReadings, Worker, worker_of
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
+from laggard.detectors.verdict import Evidence
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state.mapping import State
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from laggard.kvstore.errors import EndpointFileError
-from laggard.resilience.agent.second_path import INTERVAL_S, SecondPath
-from laggard.resilience.decision.pace import LONGEST_S, Pace
+from laggard.resilience.agent.out_of_band import INTERVAL_S, OutOfBandHeartbeat
+from laggard.resilience.decision.heartbeat_timing import LONGEST_S, HeartbeatTiming
 from laggard.resilience.decision.silence import CONFIRMED_S, Silence, is_lost
-from laggard.resilience.nodes.second_path import N_SILENT, Count, seen, seen_of_all
+from laggard.resilience.nodes.out_of_band import N_SILENT, Count, seen, seen_of_all
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from laggard.resilience.nodes.second_path import N_SILENT, Count, seen, seen_of_
         (LONGEST_S + 0.1, 0.0, True),  # it is there, but cannot be told anything
     ],
 )
-def test_a_silent_node_is_lost_once_the_second_path_confirms_it_or_after_a_while(
+def test_a_silent_node_is_lost_once_the_out_of_band_heartbeat_confirms_it_or_after_a_while(
     silent_s: float, unchanged_s: float | None, lost: bool
 ) -> None:
     assert is_lost(Silence(silent_s, unchanged_s), 3.5, LONGEST_S) is lost
@@ -68,8 +68,8 @@ def test_no_count_stands_still_while_very_many_agents_are_silent_at_once() -> No
 def test_in_a_large_job_heartbeats_are_rarer_and_silence_is_judged_later(
     n_nodes: int, interval_s: float, timeout_s: float
 ) -> None:
-    pace = Pace(n_nodes)
-    assert (pace.interval_s, pace.timeout_s) == (interval_s, timeout_s)
+    timing = HeartbeatTiming(n_nodes)
+    assert (timing.interval_s, timing.timeout_s) == (interval_s, timeout_s)
 
 
 SIZES = pytest.mark.parametrize("n_nodes", [1, 250, 500, 1000, 3000, 10_000, 100_000])
@@ -77,12 +77,12 @@ SIZES = pytest.mark.parametrize("n_nodes", [1, 250, 500, 1000, 3000, 10_000, 100
 
 @SIZES
 def test_what_a_frozen_agent_does_not_do_is_known_before_its_silence_is_too_long(n_nodes: int) -> None:
-    pace = Pace(n_nodes)
-    assert pace.unheard_s + INTERVAL_S < pace.look_after_s + CONFIRMED_S < pace.timeout_s < pace.longest_s
+    timing = HeartbeatTiming(n_nodes)
+    assert timing.unheard_s + INTERVAL_S < timing.look_after_s + CONFIRMED_S < timing.timeout_s < timing.longest_s
     assert CONFIRMED_S > 2 * INTERVAL_S
-    assert pace.unheard_s > 2 * pace.interval_s
-    assert pace.replace_s > 3 * pace.interval_s, "a connection is not replaced because one heartbeat was late"
-    assert pace.longest_s < pace.lease_s
+    assert timing.unheard_s > 2 * timing.interval_s
+    assert timing.replace_s > 3 * timing.interval_s, "a connection is not replaced because one heartbeat was late"
+    assert timing.longest_s < timing.lease_s
 
 
 # What the controller takes for each agent that dials on a core of its own, and on one that it shares with another.
@@ -91,35 +91,35 @@ def test_what_a_frozen_agent_does_not_do_is_known_before_its_silence_is_too_long
 def test_no_agent_is_taken_for_lost_nor_gives_up_because_all_of_a_job_dial_at_once(
     n_nodes: int, dials_s: float
 ) -> None:
-    pace = Pace(n_nodes)
+    timing = HeartbeatTiming(n_nodes)
     last_s = n_nodes * dials_s
-    silent_s = pace.replace_s + last_s + pace.interval_s  # the connection was noticed to be of no use before
-    assert last_s < pace.answer_s, "it would lose its turn"
-    assert last_s + pace.interval_s < pace.first_heartbeat_s
-    assert silent_s < pace.lease_s
-    assert not is_lost(Silence(silent_s, 0.0), pace.timeout_s, pace.longest_s), "its count says that it is there"
+    silent_s = timing.replace_s + last_s + timing.interval_s  # the connection was noticed to be of no use before
+    assert last_s < timing.answer_s, "it would lose its turn"
+    assert last_s + timing.interval_s < timing.first_heartbeat_s
+    assert silent_s < timing.lease_s
+    assert not is_lost(Silence(silent_s, 0.0), timing.timeout_s, timing.longest_s), "its count says that it is there"
 
 
-def test_an_agent_that_ends_while_the_second_path_is_loading_has_no_folder_any_more(tmp_path: Path) -> None:
-    SecondPath(lambda: None)._run(tmp_path / "ended/endpoint.json", "node1", Pace())
+def test_an_agent_that_ends_while_the_out_of_band_heartbeat_is_loading_has_no_folder_any_more(tmp_path: Path) -> None:
+    OutOfBandHeartbeat(lambda: None)._run(tmp_path / "ended/endpoint.json", "node1", HeartbeatTiming())
     damaged = tmp_path / "endpoint.json"
     damaged.write_text("{")
     damaged.chmod(0o600)
     with pytest.raises(EndpointFileError):
-        SecondPath(lambda: None)._run(damaged, "node1", Pace())
+        OutOfBandHeartbeat(lambda: None)._run(damaged, "node1", HeartbeatTiming())
 
 
-def test_an_agent_that_ends_while_the_second_path_is_loading_prints_no_traceback() -> None:
+def test_an_agent_that_ends_while_the_out_of_band_heartbeat_is_loading_prints_no_traceback() -> None:
     """Python refuses to load a library with threads once its main thread has ended."""
     late = """
         import threading
         from pathlib import Path
-        from laggard.resilience.agent.second_path import SecondPath
-        from laggard.resilience.decision.pace import Pace
+        from laggard.resilience.agent.out_of_band import OutOfBandHeartbeat
+        from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 
         def begin():
             threading.main_thread().join()
-            SecondPath(lambda: None)._run(Path("/nowhere"), "node1", Pace())
+            OutOfBandHeartbeat(lambda: None)._run(Path("/nowhere"), "node1", HeartbeatTiming())
 
         threading.Thread(target=begin).start()
     """

@@ -206,11 +206,11 @@ def test_a_slow_node_is_named_though_each_round_has_bursts_on_most_of_its_transf
     analysis = SlowLinkAnalysis(nodes)
     for one_round in islice(readings(nodes, {}), LEARNED):
         assert analysis.add_round(one_round) == []
-    found, had_burst = [], set[str]()
+    found, had_spike = [], set[str]()
     for one_round in islice(readings(nodes, all_from("node2", nodes, 1.3)), 20):
         partners = [each.receiver for each in one_round if each.sender == "node2"]
-        bursts = [partner for partner in partners if partner not in had_burst][:2]  # never twice running on a path
-        had_burst = (had_burst - set(partners)) | set(bursts)
+        bursts = [partner for partner in partners if partner not in had_spike][:2]  # never twice running on a path
+        had_spike = (had_spike - set(partners)) | set(bursts)
         disturbed = [
             replace(each, duration_s=each.duration_s * 1.6)
             if each.sender == "node2" and each.receiver in bursts

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.collectors.causes import Cause
+from laggard.detectors.evidence import Said
+from laggard.detectors.verdict import Evidence, Verdict
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.reasons import Change
 from laggard.resilience.decision.signatures import Kind
@@ -22,7 +25,7 @@ GAP = {"stop_s": 1.0, "fence_s": 0.0, "nodes_s": 0.5}
 
 
 def trouble(kind: Kind, quote: str) -> Failure:
-    return Failure("node2", 1, 7, 1, 1, T0, 9.0, quote, "an error", kind, "once", "", "the copy")
+    return Failure("node2", 1, 7, 1, 1, T0, 9.0, quote, "an error", kind, "once", "")
 
 
 def failed(
@@ -89,7 +92,8 @@ def test_every_kind_of_end_says_what_to_do(cause: LaunchEndCause, to_do: str) ->
 
 
 def test_a_slow_device_is_named_with_what_was_found() -> None:
-    verdict = RecordedVerdict(T0 + 20, "node2", "0", 2.0, "slow", "node2 gpu 0: half as fast", "heat", "report")
+    evidence = Evidence("node2", "0", Said("node2 gpu 0: half as fast"))
+    verdict = RecordedVerdict(T0 + 20, Verdict("node2", "0", 2.0, "slow", evidence, Cause("heat")))
     text = "\n".join(told(replace(job(failed(0, 0, 100), ended_s=100), verdicts=(verdict,))))
     assert "launch 0 waited 15.0 s for a slow device: node2 gpu 0: half as fast" in text
     assert (

@@ -49,11 +49,6 @@ def test_it_is_a_terminal_if_the_other_is_one() -> None:
         assert not UnblockedText(nothing).isatty()
 
 
-def test_it_is_no_stream_of_bytes() -> None:
-    with Path(os.devnull).open("w") as nothing, pytest.raises(TypeError, match="a text is needed, not bytes"):
-        UnblockedText(nothing).write(b"")  # type: ignore[arg-type]
-
-
 def test_libraries_that_look_for_standard_error_write_to_it(capfd: pytest.CaptureFixture[str]) -> None:
     with unblocked_stderr():
         click.echo("from click", err=True)

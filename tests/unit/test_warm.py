@@ -110,7 +110,7 @@ def test_what_all_copies_on_a_node_share_in_every_launch(per_device: bool) -> No
         launch_variables(NODES[:n_nodes], port, launch, {}, per_device=per_device)
         for n_nodes, port, launch in ((1, 4000, 0), (2, 5000, 3))
     ]
-    parts = [shared_variables(copy) for nodes in launches for copies in nodes for copy in copies]
+    parts = [shared_variables(rank) for nodes in launches for ranks in nodes for rank in ranks]
     shared, varying = parts[0]
     assert all(part == (shared, varying) for part in parts)
     assert shared["PYTHONUNBUFFERED"] == "1"

@@ -150,7 +150,7 @@ def a_report(folder: Path) -> Decisions:
     """A job's record is read for a report: launches, what they lost, who was accused, and which panels come first."""
     inputs = read_inputs(write_record(folder / "record"))
     timeline = inputs.timeline
-    verdicts = [(each.host, each.gpu, each.slowdown, each.severity, each.action) for each in timeline.verdicts]
+    verdicts = [each.of for each in timeline.verdicts]
     panels = [panel.metric for panel in inputs.probes]
     losses = [(each.time_s, each.of) for each in timeline.failures]
     return [timeline.launches, verdicts, losses, effective_time(timeline), panels]

@@ -28,7 +28,7 @@ from laggard.resilience.decision.reasons import Change, Fact, NodeWord, WhyLost
 from laggard.resilience.decision.stacks import Standing, Standstill
 from laggard.resilience.record.entries import FailureFound, HangFound, JobEnded, LaunchEnded
 from laggard.resilience.record.journal import JOURNAL_FILE, Entry, read_journal
-from laggard.resilience.record.timeline import RecordedVerdict, Timeline, timeline_of_entries, timeline_of_events
+from laggard.resilience.record.timeline import Timeline, timeline_of_entries, timeline_of_events
 from laggard.resilience.report.costs import Costs, costs_of
 from laggard.resilience.report.frozen import events_of_timeline
 from laggard.resilience.report.inputs import read_inputs
@@ -120,7 +120,7 @@ def course_of(schedule: Schedule) -> tuple[object, list[str]]:
     return (outcome.failure, outcome.exit_code, outcome.events, course), outcome.trace
 
 
-FAILURE = Failure("node3", 5, 7, 1, 1, T0 + 500, 190.0, "KeyError: 'x'", "an error", "program", "once", "1", "the copy")
+FAILURE = Failure("node3", 5, 7, 1, 1, T0 + 500, 190.0, "KeyError: 'x'", "an error", "program", "once", "1")
 HANG = ProgramHung(
     61.0, Silent("node3", 5), Standstill((Standing("stuck", "load (data.py:4)", 1, "node3", 5),)), "node3"
 )
@@ -161,10 +161,6 @@ def test_a_report_counts_the_same_with_hashes_for_words(tmp_path: Path) -> None:
     assert len(hashed_told) == len(told), "the same losses are told of"
 
 
-def without_words(verdict: RecordedVerdict) -> RecordedVerdict:
-    return replace(verdict, evidence="", cause="")
-
-
 def report_of(folder: Path) -> tuple[tuple[Timeline, Costs, object, object], str, list[str]]:
     """Return what a report is made of, its page, and the story."""
     write_record(folder)
@@ -175,13 +171,11 @@ def report_of(folder: Path) -> tuple[tuple[Timeline, Costs, object, object], str
     shown = events_of_timeline(timeline)
     dumped = timeline_of_events("train", events_of_series(series_of_events(shown)), {}, (T0, T0 + LENGTH_S))
     of_dump = [(launch.number, launch.nodes, launch.excluded) for launch in dumped.launches]
-    severities = [(verdict.target, verdict.severity, verdict.action) for verdict in dumped.verdicts]
+    severities = [(verdict.target, verdict.of.severity, verdict.of.action) for verdict in dumped.verdicts]
     snapshot = compose(timeline, Readings(), T0 + LENGTH_S, level=0, port=0)
-    of_devices = [each.verdict and without_words(each.verdict) for each in snapshot.devices]
-    roles = [(node.host, node.role) for node in snapshot.nodes], of_devices
+    roles = [(node.host, node.role) for node in snapshot.nodes], [each.verdict for each in snapshot.devices]
     page = write_report(inputs, folder).read_text()
-    # The timeline has verdicts and lines of the log in words, as they are shown; everything else in it is the same.
-    verdicts = tuple(map(without_words, timeline.verdicts))
+    # The timeline has lines of the log in words, as they are shown; everything else in it is the same.
     log = tuple(replace(line, text="") for line in timeline.log)
-    found = (replace(timeline, verdicts=verdicts, log=log), costs, (list(accused(shown)), of_dump, severities), roles)
+    found = (replace(timeline, log=log), costs, (list(accused(shown)), of_dump, severities), roles)
     return found, page, story(timeline, costs.times, running=False)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.fake_cupy.cuda import cublas, device, driver, graph, memory, pinned_memory, runtime, stream
+from tests.fake_cupy.cuda import cublas, device, driver, memory, pinned_memory, runtime, stream
 from tests.fake_cupy.cuda.device import Device
-from tests.fake_cupy.cuda.graph import Graph
 from tests.fake_cupy.cuda.memory import MemoryPointer
 from tests.fake_cupy.cuda.pinned_memory import alloc_pinned_memory
 from tests.fake_cupy.cuda.stream import Event, Stream, get_current_stream, get_elapsed_time
@@ -12,7 +11,6 @@ from tests.fake_cupy.cuda.stream import Event, Stream, get_current_stream, get_e
 __all__ = [
     "Device",
     "Event",
-    "Graph",
     "MemoryPointer",
     "Stream",
     "alloc_pinned_memory",
@@ -21,7 +19,6 @@ __all__ = [
     "driver",
     "get_current_stream",
     "get_elapsed_time",
-    "graph",
     "is_available",
     "memory",
     "pinned_memory",

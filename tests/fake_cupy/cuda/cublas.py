@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.fake_cupy.cuda import runtime
 from tests.fake_cupy.cuda.device import get_cublas_handle
-from tests.fake_cupy.cuda.stream import get_current_stream, in_stream_order
+from tests.fake_cupy.cuda.stream import get_current_stream
 from tests.fake_cupy.machine import the_machine
 
 __all__ = ["CUBLASError", "gemmEx"]
@@ -82,7 +82,6 @@ def gemmEx(  # noqa: N802 - CuPy's name and arguments
     multiply(*arguments)
 
 
-@in_stream_order
 def multiply(
     transa: int,
     transb: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fake_cupy.cuda.stream import Stream, get_current_stream, in_stream_order
+from tests.fake_cupy.cuda.stream import Stream, get_current_stream
 from tests.fake_cupy.machine import Memory, OutOfMemoryError, the_machine
 
 __all__ = ["MemoryPointer", "OutOfMemoryError"]
@@ -14,7 +14,6 @@ class MemoryPointer:
     def __init__(self, mem: Memory, offset: int) -> None:
         self.mem, self.ptr, self.device_id = mem, mem.ptr + offset, mem.device_id
 
-    @in_stream_order
     def copy_from_device_async(self, src: MemoryPointer, size: int, stream: Stream | None = None) -> None:
         """Copy, directly between boards of which the source's can reach the other, else by way of the host."""
         assert stream is None

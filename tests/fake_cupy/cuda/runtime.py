@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.fake_cupy.cuda.stream import in_stream_order, stream_of
+from tests.fake_cupy.cuda.stream import stream_of
 from tests.fake_cupy.machine import CUDARuntimeError, the_machine
 
 __all__ = ["CUDARuntimeError"]
@@ -62,7 +62,6 @@ def memGetInfo() -> tuple[int, int]:  # noqa: N802
     return board.free_bytes, board.memory_bytes
 
 
-@in_stream_order
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
     """Copy between the current device's memory and pinned memory of the host."""
     board = the_machine().board()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from itertools import count
-from typing import ClassVar, ParamSpec, Self
+from typing import ClassVar, Self
 
-from tests.fake_cupy.cuda.graph import Graph
 from tests.fake_cupy.machine import CUDARuntimeError, the_machine
 
-__all__ = ["Event", "Stream", "get_current_stream", "get_elapsed_time", "in_stream_order", "stream_of"]
-
-P = ParamSpec("P")
+__all__ = ["Event", "Stream", "get_current_stream", "get_elapsed_time", "stream_of"]
 
 _pointers = count(0x1000)
 
@@ -30,7 +25,6 @@ class Stream:
         self.ptr = 0 if null else next(_pointers)
         self.is_non_blocking, self.priority = non_blocking, priority or 0
         self.captures = False  # a test may set it: work is then not captured
-        self.records: list[Callable[[], object]] | None = None
 
     def __enter__(self) -> Self:
         machine = the_machine()
@@ -45,20 +39,6 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         streams = the_machine().streams
         next(stack for stack in streams.values() if stack and stack[-1] is self).pop()
-
-    def begin_capture(self, mode: int | None = None) -> None:
-        assert mode is None
-        assert not self.captures
-        if self.ptr == 0:
-            raise RuntimeError("cannot capture on the default (legacy) stream")
-        if the_machine().is_hip:
-            raise RuntimeError("streamBeginCapture is not supported on HIP")
-        self.captures, self.records = True, []
-
-    def end_capture(self) -> Graph:
-        assert self.records is not None
-        graph, self.captures, self.records = Graph(self.records), False, None
-        return graph
 
     def is_capturing(self) -> bool:
         return self.captures
@@ -109,20 +89,6 @@ def get_elapsed_time(start_event: Event, end_event: Event) -> float:
     if start_event.at_s is None or end_event.at_s is None or not (start_event.has_time and end_event.has_time):
         raise CUDARuntimeError(400)
     return (end_event.at_s - start_event.at_s) * 1000
-
-
-def in_stream_order(operation: Callable[P, object]) -> Callable[P, None]:
-    """Have an operation wait for the launch of the graph, if its stream is captured into one."""
-
-    @functools.wraps(operation)
-    def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        records = get_current_stream().records
-        if records is None:
-            operation(*args, **kwargs)
-        else:
-            records.append(functools.partial(operation, *args, **kwargs))
-
-    return call
 
 
 def stream_of(pointer: int) -> Stream:

@@ -1,4 +1,4 @@
-"""The second path by which an agent shows that it is there: a count in the state server, raised while nobody replies.
+"""The out-of-band heartbeat of an agent: a count in the state server, raised while nobody replies.
 
 The controller reads it before it takes a silent node for lost (:mod:`laggard.resilience.decision.silence`).
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from laggard.resilience.decision.pace import Pace
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -22,7 +22,7 @@ INTERVAL_S = 0.5
 ANSWER_S = 1.0
 
 
-class SecondPath:
+class OutOfBandHeartbeat:
     """Raises this node's count in the state server, from a thread of its own."""
 
     def __init__(self, unheard_s: Callable[[], float | None]) -> None:
@@ -31,15 +31,15 @@ class SecondPath:
         self._unheard_s = unheard_s
         self._started = False
 
-    def start(self, endpoint_file: Path, host: str, pace: Pace) -> None:
+    def start(self, endpoint_file: Path, host: str, timing: HeartbeatTiming) -> None:
         """Begin, unless it has begun already."""
         if not self._started:
             self._started = True
             threading.Thread(
-                target=self._run, args=(endpoint_file, host, pace), name="second-path", daemon=True
+                target=self._run, args=(endpoint_file, host, timing), name="out-of-band", daemon=True
             ).start()
 
-    def _run(self, endpoint_file: Path, host: str, pace: Pace) -> None:
+    def _run(self, endpoint_file: Path, host: str, timing: HeartbeatTiming) -> None:
         # Now, not when it is urgent: the libraries may be on a file system that is slow just then.
         try:
             import redis
@@ -59,7 +59,7 @@ class SecondPath:
             while True:
                 time.sleep(INTERVAL_S)
                 unheard_s = self._unheard_s()
-                if unheard_s is None or not pace.unheard_s < unheard_s < pace.longest_s:
+                if unheard_s is None or not timing.unheard_s < unheard_s < timing.longest_s:
                     continue
                 try:
                     client.hincrby(endpoint.key(COUNTS), host, 1)

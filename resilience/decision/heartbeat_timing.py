@@ -24,7 +24,7 @@ FIRST_HEARTBEAT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class HeartbeatTiming:
     """The intervals and limits of one job."""
 
     n_nodes: int = 1  # how many nodes it has

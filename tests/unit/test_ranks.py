@@ -1,4 +1,4 @@
-"""The copies of a --per-node program: their variables, their common exit code, their output."""
+"""The ranks of a --per-node program: their variables, their common exit code, their output."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.nodes import copies as module
-from laggard.resilience.nodes.copies import LONGEST_LINE_BYTES, Copies, Lines, Printer, combined_exit_code
+from laggard.resilience.nodes import ranks as module
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import device_variables, host_file, host_list, node_variables
+from laggard.resilience.nodes.ranks import LONGEST_LINE_BYTES, Lines, Printer, Ranks, combined_exit_code
 from tests.waiting import wait_until
 
 DEADLINE_S = 10.0
 
 
-def test_a_copy_gets_its_rank_and_the_address_of_the_primary_also_for_torchrun() -> None:
+def test_a_node_gets_its_rank_and_the_address_of_the_primary_also_for_torchrun() -> None:
     variables = node_variables(1, 3, "127.5.6.1", 29500)
     expected = {"NODE_RANK": "1", "NNODES": "3", "MASTER_ADDR": "127.5.6.1", "MASTER_PORT": "29500"}
     assert variables == expected | {f"PET_{name}": value for name, value in expected.items()}
@@ -98,7 +98,7 @@ def test_other_launchers_get_the_hosts_with_their_devices() -> None:
         ([-15, -9], -15),
     ],
 )
-def test_the_exit_code_of_all_copies_together(exits: list[int | None], exit_code: int | None) -> None:
+def test_the_exit_code_of_all_ranks_together(exits: list[int | None], exit_code: int | None) -> None:
     assert combined_exit_code(exits) == exit_code
 
 
@@ -135,7 +135,7 @@ class Closed(io.BytesIO):
         raise BrokenPipeError
 
 
-def test_output_that_cannot_be_written_is_dropped_and_the_copies_go_on() -> None:
+def test_output_that_cannot_be_written_is_dropped_and_the_ranks_go_on() -> None:
     printer = Printer({"stdout": Closed()})
     printed: list[int] = []
     for number in range(3):
@@ -161,7 +161,7 @@ for line in sys.stdin.buffer:
 
 
 @pytest.fixture
-def two_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Node, Copies]]:
+def two_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Node, Ranks]]:
     """Two ranks on one node, of which the second one has ended; whoever waits for the other waits for ever."""
     monkeypatch.setattr(module, "SETTLE_S", 3600.0)
     agent = subprocess.Popen(
@@ -169,25 +169,25 @@ def two_ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     )
     changed, printer = threading.Condition(), Printer()
     node = Node(NodeRecord("node1", "127.0.0.1", ("0", "1")), agent, changed)
-    copies = Copies(["train"], 0, [node], 29500, changed, printer, per_device=True)
-    wait_until(lambda: copies.exit_code is not None)
-    yield node, copies
+    ranks = Ranks(["train"], 0, [node], 29500, changed, printer, per_device=True)
+    wait_until(lambda: ranks.exit_code is not None)
+    yield node, ranks
     node.agent.kill()
     printer.close(DEADLINE_S)
 
 
 @pytest.mark.parametrize("two_ranks", [-signal.SIGKILL], indirect=True)
-def test_when_a_rank_was_killed_from_outside_nobody_waits_for_the_others(two_ranks: tuple[Node, Copies]) -> None:
-    _, copies = two_ranks
-    assert [(end.rank, end.exit_code) for end in copies.failed()] == [(1, -signal.SIGKILL)]
+def test_when_a_rank_was_killed_from_outside_nobody_waits_for_the_others(two_ranks: tuple[Node, Ranks]) -> None:
+    _, ranks = two_ranks
+    assert [(end.rank, end.exit_code) for end in ranks.failed()] == [(1, -signal.SIGKILL)]
 
 
 @pytest.mark.parametrize("two_ranks", [-signal.SIGSEGV, -signal.SIGABRT, 1], indirect=True)
 def test_when_a_rank_crashed_or_exited_without_a_word_the_others_may_still_say_why(
-    two_ranks: tuple[Node, Copies],
+    two_ranks: tuple[Node, Ranks],
 ) -> None:
-    node, copies = two_ranks
+    node, ranks = two_ranks
     with ThreadPoolExecutor(1) as pool:
-        failed = pool.submit(copies.failed)
+        failed = pool.submit(ranks.failed)
         node.checks.ping()
         assert sorted(end.rank for end in failed.result(DEADLINE_S) if end.rank is not None) == [0, 1]

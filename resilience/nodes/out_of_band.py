@@ -1,4 +1,4 @@
-"""The controller's end of the second path: the counts that unheard agents raise in the state server."""
+"""The controller's end of the out-of-band heartbeats: the counts that unheard agents raise in the state server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import cast
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.resilience.agent.second_path import COUNTS
+from laggard.resilience.agent.out_of_band import COUNTS
 
 _log = logging.getLogger("laggard.resilience.nodes")
 
@@ -68,7 +68,7 @@ class Counts:
             count = self._silent.setdefault(host, None)
             if not self._is_reading:
                 self._is_reading = True
-                threading.Thread(target=self._read_on, name="second-path", daemon=True).start()
+                threading.Thread(target=self._read_on, name="out-of-band", daemon=True).start()
             return None if count is None else count.seen_s - count.since_s
 
     def forget(self, host: str) -> None:

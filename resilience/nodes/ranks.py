@@ -1,4 +1,4 @@
-"""``--per-node``, ``--per-device``: a copy of the program on every node or device of the launch.
+"""``--per-node``, ``--per-device``: the program runs on every node, or for every device, of the launch.
 
 What they write is printed on the user's terminal.
 """
@@ -23,35 +23,31 @@ from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 
 LONGEST_LINE_BYTES = 1 << 16
-# How long to wait for the other copies when another one may be why the first failed, or is why for sure.
+# How long to wait for the other ranks when another one may be why the first failed, or is why for sure.
 SETTLE_S = 1.0
 CASCADE_SETTLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Copy:
-    """One copy, a task of its node; with its rank, if it is the process of one device."""
+class _Rank:
+    """One process of the program, a task of its node."""
 
     node: Node
     task: str
-    rank: int | None
-
-    @property
-    def name(self) -> str:
-        return "the copy" if self.rank is None else f"rank {self.rank}"
+    number: int | None  # None with --per-node: what runs there may start processes with ranks of their own
 
     @property
     def prefix(self) -> str:
         host = self.node.record.hostname
-        return f"[{host}] " if self.rank is None else f"[{host} rank {self.rank}] "
+        return f"[{host}] " if self.number is None else f"[{host} rank {self.number}] "
 
     @property
     def end(self) -> TaskEnded | None:
         return self.node.tasks.ends.get(self.task)
 
 
-class Copies:
-    """The running copies of one launch; to the controller they are one program."""
+class Ranks:
+    """The running ranks of one launch; to the controller they are one program."""
 
     def __init__(
         self,
@@ -66,65 +62,65 @@ class Copies:
         writes_stacks: bool = False,
         may_be_warm: bool = False,
     ) -> None:
-        self._changed = changed  # notified by the nodes when a copy has ended
-        self._copies: list[_Copy] = []
+        self._changed = changed  # notified by the nodes when a rank has ended
+        self._ranks: list[_Rank] = []
         records = [node.record for node in nodes]
         variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
         hosts, host_list = f"hosts-{launch}", host_file(records)
         for node, of_node in zip(nodes, variables, strict=True):
             for number, own in enumerate(of_node):
-                rank = int(own["RANK"]) if per_device else None
-                copy = _Copy(node, f"program-{launch}" + (f"-{number}" if per_device else ""), rank)
-                self._copies.append(copy)
+                name = f"program-{launch}-{number}" if per_device else f"program-{launch}"
+                rank = _Rank(node, name, int(own["RANK"]) if per_device else None)
+                self._ranks.append(rank)
                 start = StartTask(
-                    copy.task,
+                    rank.task,
                     tuple(command),
                     {**own, HOST_FILE: node.path_of(hosts)},
                     str(Path.cwd()),
                     {hosts: host_list},
                     writes_stacks=writes_stacks,
                     may_be_warm=may_be_warm,
-                    records_imports=may_be_warm and len(self._copies) == 1,
+                    records_imports=may_be_warm and len(self._ranks) == 1,
                 )
-                node.tasks.start(start, _Relay(copy, printer).take)
+                node.tasks.start(start, _Relay(rank, printer).take)
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of all copies together; some may still be running when it is known."""
+        """The exit code of all ranks together; some may still be running when it is known."""
         return combined_exit_code(self._exits())
 
     @property
     def ended(self) -> bool:
-        """Whether all copies have ended; a copy on a lost node counts as ended."""
-        return all(copy.end is not None or copy.node.agent.gone for copy in self._copies)
+        """Whether all ranks have ended; a rank on a lost node counts as ended."""
+        return all(rank.end is not None or rank.node.agent.gone for rank in self._ranks)
 
     def starts(self) -> list[tuple[str, str]] | None:
-        """Return each copy's host, and why it was not forked from a warm process, if not; None: not known yet."""
-        if any(copy.task not in copy.node.tasks.starts and not copy.node.agent.gone for copy in self._copies):
+        """Return each rank's host, and why it was not forked from a warm process, if not; None: not known yet."""
+        if any(rank.task not in rank.node.tasks.starts and not rank.node.agent.gone for rank in self._ranks):
             return None
         return [
-            (copy.node.record.hostname, copy.node.tasks.starts.get(copy.task, "it is lost")) for copy in self._copies
+            (rank.node.record.hostname, rank.node.tasks.starts.get(rank.task, "it is lost")) for rank in self._ranks
         ]
 
     def ask_to_stop(self) -> None:
-        """Ask all copies to save their state and end (SIGTERM)."""
+        """Ask all ranks to save their state and end (SIGTERM)."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill all copies; the processes that they leave are ended with the other leftovers of the launch."""
+        """Kill all ranks; the processes that they leave are ended with the other leftovers of the launch."""
         self._signal(signal.SIGKILL)
 
     def wait(self, deadline_s: float) -> bool:
-        """Wait until all copies have ended; return whether they did in time."""
+        """Wait until all ranks have ended; return whether they did in time."""
         return wait_for(self._changed, lambda: self.ended, deadline_s)
 
     def _signal(self, signum: int) -> None:
-        for copy in self._copies:
-            copy.node.tasks.signal(copy.task, signum)
+        for rank in self._ranks:
+            rank.node.tasks.signal(rank.task, signum)
 
     def failed(self) -> list[ProcessEnd]:
-        """Return the copies that have ended badly, once it is known which of them was first, or after a while."""
-        # The nodes were pinged since the first of them failed, so all copies that ended before it are known.
+        """Return the ranks that have ended badly, once it is known which of them was first, or after a while."""
+        # The nodes were pinged since the first of them failed, so all ranks that ended before it are known.
         wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), SETTLE_S)
         wait_for(
             self._changed,
@@ -135,7 +131,7 @@ class Copies:
             return self._bad_ends()
 
     def lingering(self, silent_s: float) -> list[ProcessEnd]:
-        """Return the copies that run, with what they have written by the last look at their stacks, as if they failed.
+        """Return the ranks that run, with what they have written by the last look at their stacks, as if they failed.
 
         Parameters
         ----------
@@ -144,44 +140,42 @@ class Copies:
         """
         return [
             ProcessEnd(
-                copy.node.record.hostname,
-                copy.name,
+                rank.node.record.hostname,
                 pid=0,
                 exit_code=EXIT_ERROR,
                 ended_s=0.0,
                 ran_s=0.0,
-                lines=tuple(copy.node.checks.error_output.get(copy.task, "").splitlines()),
-                rank=copy.rank,
+                lines=tuple(rank.node.checks.error_output.get(rank.task, "").splitlines()),
+                rank=rank.number,
                 lingers_s=silent_s,
             )
-            for copy in self._copies
-            if copy.end is None
+            for rank in self._ranks
+            if rank.end is None
         ]
 
     def _bad_ends(self) -> list[ProcessEnd]:
         return [
             ProcessEnd(
-                copy.node.record.hostname,
-                copy.name,
+                rank.node.record.hostname,
                 end.pid,
                 end.exit_code,
                 end.ended_s,
                 end.ran_s,
                 tuple(end.error_output.splitlines()),
-                rank=copy.rank,
+                rank=rank.number,
             )
-            for copy in self._copies
-            if (end := copy.end) is not None and end.exit_code != 0
+            for rank in self._ranks
+            if (end := rank.end) is not None and end.exit_code != 0
         ]
 
     def _exits(self) -> list[int | None]:
-        return [None if copy.end is None else copy.end.exit_code for copy in self._copies]
+        return [None if rank.end is None else rank.end.exit_code for rank in self._ranks]
 
 
 def combined_exit_code(exits: Sequence[int | None]) -> int | None:
-    """Return the exit code of all copies together, or None while there is none. Pure."""
-    # If a copy was killed by a signal, that is why the others failed. Otherwise the first failure counts (that of the
-    # lowest rank, if several are known at once). The result is 0 once all copies have ended with 0.
+    """Return the exit code of all ranks together, or None while there is none. Pure."""
+    # If a rank was killed by a signal, that is why the others failed. Otherwise the first failure counts (that of the
+    # lowest rank, if several are known at once). The result is 0 once all ranks have ended with 0.
     ended = [code for code in exits if code is not None]
     died = [code for code in ended if code < 0]
     failed = [code for code in ended if code > 0]
@@ -191,12 +185,12 @@ def combined_exit_code(exits: Sequence[int | None]) -> int | None:
 
 
 class _Relay:
-    """Passes the output of one copy on to the printer, line by line."""
+    """Passes the output of one rank on to the printer, line by line."""
 
-    def __init__(self, copy: _Copy, printer: Printer) -> None:
-        self._node = copy.node
+    def __init__(self, rank: _Rank, printer: Printer) -> None:
+        self._node = rank.node
         self._printer = printer
-        prefix = copy.prefix.encode()
+        prefix = rank.prefix.encode()
         self._lines = {stream: Lines(prefix) for stream in ("stdout", "stderr")}
 
     def take(self, stream: Stream, data: bytes) -> None:
@@ -230,7 +224,7 @@ class Lines:
 
 
 class Printer:
-    """Writes the output of copies in a separate thread, so that nothing else waits for a slow terminal.
+    """Writes the output of ranks in a separate thread, so that nothing else waits for a slow terminal.
 
     Output that cannot be written, because our own standard output is closed, is dropped.
     """
