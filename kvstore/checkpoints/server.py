@@ -46,10 +46,8 @@ _LONGEST_SUMS_BYTES = 64 << 20  # of a shard of 64 TiB
 class ShardServer:
     """The shard server of one node."""
 
-    def __init__(
-        self, folder: Path, settings: NodeShards, endpoint: Endpoint, memory_folder: Path = MEMORY_FOLDER
-    ) -> None:
-        where, default_bytes = default_memory(memory_folder, settings.sharers)
+    def __init__(self, folder: Path, settings: NodeShards, endpoint: Endpoint) -> None:
+        where, default_bytes = default_memory(MEMORY_FOLDER, settings.sharers)
         client = endpoint.connect()
         self._folder = folder  # the node's private folder
         self._settings = settings  # the node's

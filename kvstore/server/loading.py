@@ -41,14 +41,11 @@ class LoadingWatch:
         patience_s: float,
         now_s: float,
         tell: Callable[[str], None],
-        first_message_s: float = FIRST_MESSAGE_S,
-        message_interval_s: float = MESSAGE_INTERVAL_S,
     ) -> None:
-        self._message_interval_s = message_interval_s
         self.deadline_s = now_s + patience_s  # until when to wait, in monotonic seconds
         self._patience_s = patience_s  # how long the server may take without getting on, in seconds
         self._began_s = now_s
-        self._next_message_s = now_s + first_message_s
+        self._next_message_s = now_s + FIRST_MESSAGE_S
         self._tell = tell  # takes a sentence for the user
         self._loaded_bytes = 0
 
@@ -59,6 +56,6 @@ class LoadingWatch:
         self._loaded_bytes = loading.loaded_bytes
         self.deadline_s = now_s + self._patience_s
         if now_s >= self._next_message_s:
-            self._next_message_s = now_s + self._message_interval_s
+            self._next_message_s = now_s + MESSAGE_INTERVAL_S
             left_s = loading.left_s(now_s - self._began_s)
             self._tell(f"the server is loading its log: {loading}, about {left_s:.0f} s left")
