@@ -122,6 +122,8 @@ class Mappings:
                         return False
                     raise
                 mapped.ready_bytes = max(mapped.ready_bytes, end)
+                if self._mapped.get(number) is not mapped:  # it was given up: its server has ended
+                    return False
         finally:
             os.close(descriptor)
         return True
