@@ -19,15 +19,14 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import FencedWriter
-from laggard.kvstore.client.retry import RetryPolicy
+from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.records import plain, record_of
 
 RequestKind = Literal["verdicts", "notices", "reboot", "shards"]
 
-_MAX_REQUESTS = 10_000
-RETRY_FOR_S = 30.0
-DETECT_INTERVAL_S = 3.0
+_MAX_REQUESTS = 10_000  # the controller reads them at once
+DETECT_INTERVAL_S = 3.0  # `SlowGPUDetector`'s default
 
 
 @dataclass(frozen=True, slots=True)

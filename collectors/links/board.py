@@ -14,9 +14,8 @@ import redis
 from laggard.collectors.links.prober import FIRST_BYTES, Address
 from laggard.kvstore.client.connection import Session
 from laggard.kvstore.client.fence import FencedWriter
-from laggard.kvstore.client.retry import RetryPolicy
+from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 
-RETRY_FOR_S = 30.0
 _NODE = "node "
 _FIRST = "first"
 _BYTES = "bytes"

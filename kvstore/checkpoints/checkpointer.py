@@ -1,6 +1,6 @@
 """Checkpoints: one shard per rank, complete once every shard has the copies that it was to have, the last few kept.
 
-State has the small shards, and of the others a record (:mod:`laggard.kvstore.checkpoints.manifest`): these lie in the
+State has the small shards, and of the others a record (:mod:`laggard.kvstore.checkpoints.complete`): these lie in the
 memory of the nodes, each on the rank's own node and on a peer, and, if the job has one, in a shared directory.  Shards
 of different launches never form one checkpoint, since two launches may reach a step differently.
 """
@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
-from laggard.kvstore.checkpoints.layout import Plan, plan
-from laggard.kvstore.checkpoints.manifest import (
+from laggard.kvstore.checkpoints.complete import (
     Checkpoint,
     Found,
     ShardKey,
@@ -24,9 +23,10 @@ from laggard.kvstore.checkpoints.manifest import (
     shards_in,
     that_count,
 )
+from laggard.kvstore.checkpoints.layout import Plan, plan
 from laggard.kvstore.checkpoints.node_store import NodeStore, current_store
 from laggard.kvstore.checkpoints.resharding import Regions, even_regions, open_tree, reshard
-from laggard.kvstore.checkpoints.shard import HEADER, Shard, WholeSource
+from laggard.kvstore.checkpoints.shard import HEADER, Shard
 from laggard.kvstore.checkpoints.stores import FolderStore, Unreadable
 from laggard.kvstore.errors import (
     CorruptValueError,
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 # Smaller shards are values of State, which survives more and needs nothing else.
 SMALL_BYTES = 1 << 20
-POLL_S = 0.05
+POLL_S = 0.05  # copies take seconds
 # Who saves faster than copies can be made waits for them up to this long.
 ROOM_DEADLINE_S = 60.0
 
@@ -211,7 +211,7 @@ class Checkpointer:
             if (shard := self._shard(found, rank, whole=False)) is not None:
                 return shard
             key = self._key_of(found, rank).value
-            return Shard(key, WholeSource(_plan_of_tree(encode(key, self._state[key])).content()))
+            return Shard.whole(key, _plan_of_tree(encode(key, self._state[key])).content())
 
     def ranks_of(self, step: int) -> int:
         """Return how many ranks saved the checkpoint of this step.

@@ -11,10 +11,10 @@ from laggard.kvstore.checkpoints.wire import receive_with_file, send
 
 # The servers are started when a program first has a checkpointer.
 START_DEADLINE_S = 60.0
-ANSWER_DEADLINE_S = 90.0
+ANSWER_DEADLINE_S = 90.0  # longer than a peer is waited for, and State
 # What a peer sends, and how much memory is cleared, in a second at the very least.
 _SLOWEST_BYTES_PER_S = 20e6
-_POLL_S = 0.02
+_POLL_S = 0.02  # a shard server starts in a second
 
 
 def deadline_s(size_bytes: int) -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import redis
 
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord, is_record, may_change
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord, is_record, may_change
 from laggard.kvstore.checkpoints.settings import Registry
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
@@ -16,7 +15,7 @@ from laggard.kvstore.errors import FencedError, KVStoreError, NoLaunchRecordErro
 from laggard.kvstore.state.layout import UPKEEP
 from laggard.kvstore.state.mapping import State, Transaction
 
-TOLD_FOR_S = 3600
+TOLD_FOR_S = 3600  # docs/checkpoints.md: a notice for all nodes comes once
 
 
 class JobView:
@@ -29,8 +28,6 @@ class JobView:
         self.host = host  # this node, and the id of this server
         self.server = server
         self._meta = endpoint.key("state", "meta")
-        self._lock = threading.Lock()
-        self._ring: tuple[int, list[str]] = (-1, [])
 
     def launch(self) -> int:
         """Return the current launch."""
@@ -46,15 +43,11 @@ class JobView:
 
     def ring(self) -> list[str]:
         """Return the hosts of the current launch in their order, its reserve after them."""
-        launch = self.launch()
-        with self._lock:
-            if self._ring[0] != launch:
-                try:
-                    record = Control(self._client, self._endpoint, launch).read_launch()
-                except NoLaunchRecordError:
-                    return []  # it is about to begin
-                self._ring = launch, [node.hostname for node in (*record.nodes, *record.reserve)]
-            return self._ring[1]
+        try:
+            record = Control(self._client, self._endpoint, self.launch()).read_launch()
+        except NoLaunchRecordError:
+            return []  # it is about to begin
+        return [node.hostname for node in (*record.nodes, *record.reserve)]
 
     def ids(self) -> set[str]:
         """Return the ids of all shards that State has a record of."""

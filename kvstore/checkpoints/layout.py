@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from laggard.kvstore.values.decoding import Buffer
 
-BLOCK_BYTES = 4 << 20
-_ALIGNMENT = 64
+BLOCK_BYTES = 4 << 20  # what a partial read fetches at least: docs/checkpoints.md
+_ALIGNMENT = 64  # a cache line, and what NumPy and PyTorch align arrays to
 _FOOTER = struct.Struct("<QQ")
 FOOTER_BYTES = _FOOTER.size
-_SUM_BYTES = 4
+_SUM_BYTES = 4  # of a CRC-32
 
 
 @dataclass(frozen=True, slots=True)

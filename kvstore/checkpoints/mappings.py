@@ -25,7 +25,7 @@ from laggard.kvstore.errors import KVStoreError
 # A save takes this share of the processors, and several ranks of a node save at once.
 _PROCESSORS_PER_THREAD = 4
 _MAX_THREADS = 4  # more are no faster: docs/benchmarks/checkpoints.md
-_PIECE_BYTES = 32 << 20
+_PIECE_BYTES = 32 << 20  # a few milliseconds of copying
 # Of the thread that clears memory, as `nice` counts: ranks and copies come first.
 _LOW_PRIORITY = 10
 _log = logging.getLogger("laggard.kvstore")
@@ -122,6 +122,8 @@ class Mappings:
                         return False
                     raise
                 mapped.ready_bytes = max(mapped.ready_bytes, end)
+                if self._mapped.get(number) is not mapped:  # it was given up: its server has ended
+                    return False
         finally:
             os.close(descriptor)
         return True

@@ -11,15 +11,14 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord
 from laggard.kvstore.checkpoints.connecting import ANSWER_DEADLINE_S, ask_ahead, connect, deadline_s
-from laggard.kvstore.checkpoints.layout import Plan
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord
+from laggard.kvstore.checkpoints.layout import Plan, block_range
 from laggard.kvstore.checkpoints.mappings import Mappings
 from laggard.kvstore.checkpoints.settings import SOCKET, NodeShards, Registry
-from laggard.kvstore.checkpoints.shard import PartialSource, Shard, WholeSource, verify_whole
+from laggard.kvstore.checkpoints.shard import Shard, verify_whole
 from laggard.kvstore.checkpoints.stores import Unreadable, read_from_folder
 from laggard.kvstore.checkpoints.wire import Message, receive, receive_exactly, receive_into, receive_with_file, send
 from laggard.kvstore.client.connection import current_session
@@ -122,8 +121,8 @@ class NodeStore:
         if holders:
             try:
                 if whole or self._settings.host in holders:
-                    return Shard(key.record, self._whole(key, record, holders))
-                return Shard(key.record, PartialSource(record.size_bytes, _Blocks(self, key, record, holders)))
+                    return Shard.whole(key.record, self._whole(key, record, holders))
+                return self._in_part(key, record, holders)
             except (Unreadable, OSError) as error:
                 reasons.append(str(error))
         if record.in_directory and self._directory is not None:
@@ -136,7 +135,7 @@ class NodeStore:
     def forget(self, ids: Iterable[str]) -> None:
         """Do nothing: the shard servers see in State what is no longer kept."""
 
-    def _whole(self, key: ShardKey, record: ShardRecord, holders: list[str]) -> WholeSource:
+    def _whole(self, key: ShardKey, record: ShardRecord, holders: list[str]) -> memoryview:
         with self._exchange():
             connection = self._connected()
             connection.settimeout(deadline_s(record.size_bytes))
@@ -151,9 +150,21 @@ class NodeStore:
         # What came from a peer has been verified on its way.
         if sums and (wrong := verify_whole(content, sums, record.sums)):
             raise Unreadable(f"on {self._settings.host}, {wrong}")
-        return WholeSource(content)
+        return content
 
-    def fetch(self, key: ShardKey, record: ShardRecord, holders: list[str], start: int, stop: int) -> memoryview:
+    def _in_part(self, key: ShardKey, record: ShardRecord, holders: list[str]) -> Shard:
+        """Return a shard on another node, of which only what is read is fetched, in whole blocks."""
+
+        def read(start: int, stop: int) -> memoryview:
+            first, last = block_range(start, stop, record.size_bytes)
+            try:
+                return self._fetch(key, record, holders, first, last)[start - first : stop - first]
+            except (Unreadable, OSError) as error:
+                raise DamagedCheckpointError(key.checkpoint.step, str(error), None) from error
+
+        return Shard(key.record, record.size_bytes, read)
+
+    def _fetch(self, key: ShardKey, record: ShardRecord, holders: list[str], start: int, stop: int) -> memoryview:
         """Return verified blocks of a shard on another node."""
         with self._exchange():
             connection = self._connected()
@@ -240,22 +251,6 @@ class NodeStore:
 
     def _silent(self, error: OSError) -> ShardServerError:
         return ShardServerError(self._settings.host, str(error) or type(error).__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """Fetches blocks of one shard."""
-
-    store: NodeStore
-    key: ShardKey
-    record: ShardRecord
-    holders: list[str]
-
-    def __call__(self, start: int, stop: int) -> memoryview:
-        try:
-            return self.store.fetch(self.key, self.record, self.holders, start, stop)
-        except (Unreadable, OSError) as error:
-            raise DamagedCheckpointError(self.key.checkpoint.step, str(error), None) from error
 
 
 def _tell(control: Control, host: str, size_bytes: int, error: OSError) -> None:

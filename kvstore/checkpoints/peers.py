@@ -11,7 +11,7 @@ from pathlib import Path
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, digest, wrong_block
 from laggard.kvstore.checkpoints.settings import ServerAddress, tls_context
 from laggard.kvstore.checkpoints.shard_file import ShardFile
-from laggard.kvstore.checkpoints.wire import receive, receive_exactly, receive_into, send
+from laggard.kvstore.checkpoints.wire import receive, receive_exactly, send
 from laggard.kvstore.errors import KVStoreError
 
 # A peer that neither sends nor takes anything for this long is given up.
@@ -44,23 +44,22 @@ class Peers:
             connection.settimeout(ANSWER_DEADLINE_S)
             _raise_if_refused(receive(connection))
 
-    def sums(self, peer: ServerAddress, key: str, shard_id: str) -> bytes:
-        """Return the checksums of a shard that a peer has."""
-        with self._connected(peer) as connection:
-            send(connection, {"do": "sums", "key": key, "id": shard_id})
-            answer = receive(connection)
-            _raise_if_refused(answer)
-            return receive_exactly(connection, int(answer["sums"]))
-
-    def read(self, peer: ServerAddress, key: str, shard_id: str, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the blocks of a range of a shard that a peer has; the range begins and ends where blocks do."""
+    def read(
+        self, peer: ServerAddress, key: str, shard_id: str, expected: int, start: int, stop: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and content of the verified blocks of a range of a peer's shard, which begins where one does."""
         with self._connected(peer) as connection:
             send(connection, {"do": "read", "key": key, "id": shard_id, "start": start, "stop": stop})
-            _raise_if_refused(receive(connection))
+            answer = receive(connection)
+            _raise_if_refused(answer)
+            sums = receive_exactly(connection, int(answer["sums"]))
+            if digest(sums) != expected:
+                raise TransferError("its checksums are not those that State knows")
             for at in range(start, stop, BLOCK_BYTES):
-                block = bytearray(min(BLOCK_BYTES, stop - at))
-                receive_into(connection, memoryview(block))
-                yield bytes(block)
+                block = receive_exactly(connection, min(BLOCK_BYTES, stop - at))
+                if wrong_block(sums, at, [block]) is not None:
+                    raise TransferError(f"the block at byte {at} does not match its checksum")
+                yield at, block
 
     @contextmanager
     def _connected(self, peer: ServerAddress) -> Iterator[ssl.SSLSocket]:
@@ -70,21 +69,6 @@ class Peers:
         ):
             connection.settimeout(PROGRESS_DEADLINE_S)
             yield connection
-
-
-def read_shard(
-    peers: Peers, peer: ServerAddress, key: str, shard_id: str, expected: int, start: int, stop: int
-) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and content of the verified blocks of a range of a peer's shard."""
-    sums = peers.sums(peer, key, shard_id)
-    if digest(sums) != expected:
-        raise TransferError("its checksums are not those that State knows")
-    at = start
-    for block in peers.read(peer, key, shard_id, start, stop):
-        if wrong_block(sums, at, [block]) is not None:
-            raise TransferError(f"the block at byte {at} does not match its checksum")
-        yield at, block
-        at += len(block)
 
 
 def _raise_if_refused(answer: dict[str, object]) -> None:

@@ -6,6 +6,7 @@ block is taken from the lowest rank that saved it.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from laggard.kvstore.checkpoints.shard import HEADER, Shard
 from laggard.kvstore.errors import MissingElementsError, ReshardingError
 from laggard.kvstore.values.blocks import Block, Region, plan_reads
-from laggard.kvstore.values.decoding import Stream, Value, leaf_in_place, naming_errors, read_header, read_leaf, rebuild
+from laggard.kvstore.values.decoding import Stream, Value, leaf_bytes, leaf_of, naming_errors, rebuild
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Where a value is in a tree: keys of dicts, and positions in lists."""
@@ -37,7 +38,7 @@ class StoredLeaf:
 
     def read(self) -> Value:
         """Return the value."""
-        return leaf_in_place(self.kind, self.content, self.shard.read(self.piece))
+        return leaf_of(self.kind, self.content, self.shard.read(self.piece))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +66,14 @@ class StoredBlock:
 
 def open_tree(key: str, shard: Shard) -> Value:
     """Return the tree of a shard with a `StoredLeaf` for each large value, and a `StoredBlock` for each block."""
-    header = iter([shard.read(HEADER)])
-    with naming_errors(key):
-        return rebuild(read_header(Stream(key, header).read_into), _Later(shard))
+    header, numbers = Stream(key, [shard.read(HEADER)]), itertools.count()
 
-
-class _Later:
-    """Notes in which piece each leaf is instead of reading it."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self._n_leaves = 0
-
-    def leaf(self, kind: str, content: Any) -> Value:
-        found = StoredLeaf(self._shard, str(self._n_leaves), kind, content)
-        self._n_leaves += 1
+    def leaf(kind: str, content: Any) -> Value:
+        found = StoredLeaf(shard, str(next(numbers)), kind, content)
         return found.read() if kind == "text" else found  # a text may be the key of a dict
 
-    def block(self, data: object, region: Region, shape: tuple[int, ...]) -> StoredBlock:
-        return StoredBlock(rebuild(data, self), region, shape)
+    with naming_errors(key):
+        return rebuild(header.header(), leaf, StoredBlock)
 
 
 def even_regions(rank: int, ranks: int) -> Regions:
@@ -151,14 +141,14 @@ def _assemble(path: Path, blocks: Sequence[StoredBlock], regions: Regions) -> Bl
     if first.region == wanted:  # nothing to put together
         return Block(first.data.read(), wanted, first.shape)
 
-    def fill(target: memoryview) -> None:
-        if pieces:
-            elements = np.frombuffer(target, np.dtype((np.void, len(target) // wanted.size))).reshape(wanted.shape)
-            for piece in pieces:
-                part: Any = (*piece.region.slices(wanted), ...)  # with the dots, a view of an array of no axes too
-                _copy(piece.region, blocks[piece.source], elements[part])
-
-    return Block(read_leaf(first.data.kind, [dtype, list(wanted.shape), order], fill), wanted, first.shape)
+    content = [dtype, list(wanted.shape), order]
+    target = np.empty(leaf_bytes(first.data.kind, content), np.uint8)
+    if pieces:
+        elements = target.view(np.dtype((np.void, len(target) // wanted.size))).reshape(wanted.shape)
+        for piece in pieces:
+            part: Any = (*piece.region.slices(wanted), ...)  # with the dots, a view of an array of no axes too
+            _copy(piece.region, blocks[piece.source], elements[part])
+    return Block(leaf_of(first.data.kind, content, target.data), wanted, first.shape)
 
 
 def _copy(region: Region, block: StoredBlock, target: NDArray[np.void]) -> None:

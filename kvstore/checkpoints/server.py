@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER, default_memory
-from laggard.kvstore.checkpoints.holdings import Held, Holdings
+from laggard.kvstore.checkpoints.complete import ShardKey
+from laggard.kvstore.checkpoints.copying import Held, Holdings
 from laggard.kvstore.checkpoints.job import JobView
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, wrong_block
-from laggard.kvstore.checkpoints.manifest import ShardKey
 from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
-from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError, read_shard
+from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError
 from laggard.kvstore.checkpoints.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
 from laggard.kvstore.checkpoints.shard_file import ShardFile
 from laggard.kvstore.checkpoints.wire import ENDED, Message, receive, receive_exactly, receive_into, send
@@ -38,18 +38,16 @@ _log = logging.getLogger("laggard.kvstore.checkpoints")
 
 # How long to look for what is no longer kept before a shard is refused.
 ROOM_DEADLINE_S = 1.0
-_POLL_S = 0.1
-_BACKLOG = 128
-_LONGEST_SUMS_BYTES = 64 << 20
+_POLL_S = 0.1  # it is woken when a shard has been worked on
+_BACKLOG = 128  # ranks of a node that connect at one moment
+_LONGEST_SUMS_BYTES = 64 << 20  # of a shard of 64 TiB
 
 
 class ShardServer:
     """The shard server of one node."""
 
-    def __init__(
-        self, folder: Path, settings: NodeShards, endpoint: Endpoint, memory_folder: Path = MEMORY_FOLDER
-    ) -> None:
-        where, default_bytes = default_memory(memory_folder, settings.sharers)
+    def __init__(self, folder: Path, settings: NodeShards, endpoint: Endpoint) -> None:
+        where, default_bytes = default_memory(MEMORY_FOLDER, settings.sharers)
         client = endpoint.connect()
         self._folder = folder  # the node's private folder
         self._settings = settings  # the node's
@@ -196,7 +194,7 @@ class ShardServer:
                 continue
             try:
                 found = (servers[host], message["key"], message["id"], int(message["expected"]))
-                for at, block in read_shard(self._peers, *found, start, stop):
+                for at, block in self._peers.read(*found, start, stop):
                     put(at, block)
             except (TransferError, OSError) as error:
                 reasons.append(f"{host}: {error}")
@@ -215,12 +213,6 @@ class ShardServer:
             match message["do"]:
                 case "put":
                     self._receive_copy(encrypted, message)
-                case "sums":
-                    held = self._holdings.find(message["key"], message["id"])
-                    if held is None or held.sums is None:
-                        send(encrypted, {"refused": "it is not here"})
-                    else:
-                        send(encrypted, {"sums": len(held.sums)}, held.sums)
                 case "read":
                     self._send_blocks(encrypted, message)
                 case unknown:
@@ -256,14 +248,14 @@ class ShardServer:
 
     def _send_blocks(self, connection: socket.socket, message: Message) -> None:
         held = self._holdings.find(message["key"], message["id"])
-        if held is None:
+        if held is None or held.sums is None:
             send(connection, {"refused": "it is not here"})
             return
         with self._memory.reading(held.file) as file:
             if file is None:
                 send(connection, {"refused": "it is not here any more"})
                 return
-            send(connection, {})
+            send(connection, {"sums": len(held.sums)}, held.sums)
             stop = min(int(message["stop"]), file.size_bytes)
             for at in range(int(message["start"]), stop, BLOCK_BYTES):
                 connection.sendall(file.read(at, min(at + BLOCK_BYTES, stop)))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self, TypeAlias
+from typing import Self
 
 from laggard.kvstore.checkpoints.layout import (
     BLOCK_BYTES,
     FOOTER_BYTES,
-    block_range,
     digest,
     index_range,
     parse_index,
@@ -21,59 +20,28 @@ from laggard.kvstore.values.codec import decode_in_place
 from laggard.kvstore.values.decoding import Value
 
 HEADER = "header"
-_MAX_THREADS = 8
-
-
-class WholeSource:
-    """A shard that is mapped into memory, privately."""
-
-    def __init__(self, content: memoryview) -> None:
-        self._content = content
-        self.size_bytes = content.nbytes
-
-    def read(self, start: int, stop: int) -> memoryview:
-        """Return a range of it."""
-        return self._content[start:stop]
-
-    def close(self) -> None:
-        """Let it go, as soon as nothing that was read is in use."""
-        self._content = memoryview(b"")
-
-
-class PartialSource:
-    """A shard on another node, of which only what is read is fetched, in blocks."""
-
-    def __init__(self, size_bytes: int, fetch: Callable[[int, int], memoryview]) -> None:
-        self.size_bytes = size_bytes  # its size
-        self._fetch = fetch  # returns verified blocks, given where they begin and end
-
-    def read(self, start: int, stop: int) -> memoryview:
-        """Fetch a range of it."""
-        first, last = block_range(start, stop, self.size_bytes)
-        return self._fetch(first, last)[start - first : stop - first]
-
-    def close(self) -> None:
-        """Do nothing: nothing is kept."""
-
-
-Source: TypeAlias = WholeSource | PartialSource
+_MAX_THREADS = 8  # as fast as memory is read
 
 
 class Shard:
     """A shard, piece by piece. Use it in a ``with`` block, or close it."""
 
-    def __init__(self, key: str, source: Source) -> None:
+    def __init__(self, key: str, size_bytes: int, read: Callable[[int, int], memoryview]) -> None:
         self._key = key  # its key, named in errors
-        self._source = source  # its bytes
-        size_bytes = source.size_bytes
+        self._read = read  # returns a range of its bytes, as private memory
         try:
-            footer = source.read(size_bytes - FOOTER_BYTES, size_bytes)
-            self._places = parse_index(source.read(*index_range(footer, size_bytes)))
+            footer = read(size_bytes - FOOTER_BYTES, size_bytes)
+            self._places = parse_index(read(*index_range(footer, size_bytes)))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptValueError(key, f"its index cannot be read: {error!r}") from error
         # Size of each piece in bytes, by name: `header` (what the codec says of the tree) and `0`, `1`, ... (the bytes
         # of its arrays and long texts, in the header's order)
         self.sizes: Mapping[str, int] = {name: size for name, (_, size) in self._places.items()}
+
+    @classmethod
+    def whole(cls, key: str, content: memoryview) -> Self:
+        """Return a shard that is mapped into memory, privately."""
+        return cls(key, content.nbytes, lambda start, stop: content[start:stop])
 
     def __enter__(self) -> Self:
         return self
@@ -83,13 +51,13 @@ class Shard:
 
     def close(self) -> None:
         """Read no more; what was read stays valid."""
-        self._source.close()
+        self._read = lambda *_: memoryview(b"")  # so that what is mapped goes with what was read of it
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
         """Return a piece, or a range of its bytes: private memory that may be written to."""
         at, size = self._places[name]
         stop = size if stop is None else min(stop, size)
-        return self._source.read(at + start, at + stop) if start < stop else memoryview(bytearray())
+        return self._read(at + start, at + stop) if start < stop else memoryview(bytearray())
 
     def value(self) -> Value:
         """Return the tree that was saved, whose arrays lie where they were read."""

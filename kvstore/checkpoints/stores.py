@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord
 from laggard.kvstore.checkpoints.folder import map_shard_file, shard_file, write_shard_file
 from laggard.kvstore.checkpoints.layout import Plan, digest, sums_of
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord
-from laggard.kvstore.checkpoints.shard import Shard, WholeSource, verify_whole
+from laggard.kvstore.checkpoints.shard import Shard, verify_whole
 
 
 class Unreadable(Exception):  # noqa: N818 - says why, to the checkpointer, which knows the step
@@ -63,4 +63,4 @@ def read_from_folder(folder: Path, key: ShardKey, record: ShardRecord) -> Shard:
     content = memoryview(mapped)
     if wrong := verify_whole(content, sums, record.sums):
         raise Unreadable(f"in {folder}, {wrong}")
-    return Shard(key.record, WholeSource(content))
+    return Shard.whole(key.record, content)

@@ -6,7 +6,6 @@ read by whoever knows where to put them.
 
 from __future__ import annotations
 
-import array
 import json
 import socket
 import struct
@@ -16,8 +15,7 @@ from laggard.kvstore.values.decoding import Buffer
 
 Message = dict[str, Any]
 _LENGTH = struct.Struct("<I")
-_LONGEST_BYTES = 1 << 20
-_FILE = struct.calcsize("i")
+_LONGEST_BYTES = 1 << 20  # beyond any message of ours
 # What a connection that the other end has given up looks like.
 ENDED = (ConnectionError, TimeoutError, OSError)
 
@@ -29,7 +27,7 @@ def send(connection: socket.socket, message: Message, *payload: Buffer | bytearr
     if file is None:
         connection.sendall(framed)
     else:
-        sent = connection.sendmsg([framed], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
+        sent = socket.send_fds(connection, [framed], [file])
         connection.sendall(framed[sent:])
     for part in payload:
         connection.sendall(part)
@@ -43,14 +41,10 @@ def receive(connection: socket.socket) -> Message:
 
 def receive_with_file(connection: socket.socket) -> tuple[Message, int | None]:
     """Receive a message, and the file that was sent with it."""
-    head, ancillary, _, _ = connection.recvmsg(_LENGTH.size, socket.CMSG_SPACE(_FILE), socket.MSG_CMSG_CLOEXEC)
-    file = None
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            (file,) = struct.unpack("i", data[:_FILE])
+    head, files, _, _ = socket.recv_fds(connection, _LENGTH.size, 1, socket.MSG_CMSG_CLOEXEC)
     head += receive_exactly(connection, _LENGTH.size - len(head))
     (length,) = _LENGTH.unpack(head)
-    return _parse(length, connection), file
+    return _parse(length, connection), next(iter(files), None)
 
 
 def receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:

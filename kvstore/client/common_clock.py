@@ -13,7 +13,7 @@ from laggard.system.clock_offset import ClockOffset
 
 # A clock that nothing corrects drifts by about 50 us a second, so this keeps it right to a few milliseconds.
 MEASURE_EVERY_S = 60.0
-PINGS = 4
+PINGS = 4  # the quickest of a few counts
 
 
 class CommonClock:

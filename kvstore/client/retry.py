@@ -13,8 +13,9 @@ from laggard.kvstore.errors import MEMORY_ADVICE, StateFullError, StateUnavailab
 
 T = TypeVar("T")
 
-_FIRST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 0.5
+RETRY_FOR_S = 30.0  # a state server that has died is up again by then: docs/restart.md
+_FIRST_PAUSE_S = 0.02  # a server starts in less than 0.1 s: docs/benchmarks/state.md
+_LONGEST_PAUSE_S = 0.5  # a small part of the time in which it is tried
 # A try that seems to have taken longer was interrupted: this process was stopped and continued, and the server may well
 # answer it now.
 _LONGEST_TRY_S = 10.0

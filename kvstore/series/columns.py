@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,9 @@ Floats = NDArray[np.float64]
 
 RAW = -1
 """Number of decimals of numbers that are no short decimals."""
-MAX_DECIMALS = 6
-EXACT = 2.0**52
-_WIDTHS = (0, 1, 2, 4, 8)
+MAX_DECIMALS = 6  # more are no numbers that somebody has rounded
+EXACT = 2.0**52  # up to here floats hold every whole number, and halves
+_WIDTHS = (0, 1, 2, 4, 8)  # NumPy's integers, in bytes
 _FIRST = struct.Struct("<qb")
 """First number, and width of the differences in bytes."""
 
@@ -48,41 +49,14 @@ def scaled(values: Floats, decimals: int) -> Integers:
     return np.rint(values * 10.0**decimals).astype(np.int64)
 
 
-def pack(numbers: Integers) -> tuple[int, bytes]:
-    """Return the fewest bytes that hold each of some integers, and them; small negative ones count as small too."""
-    folded = (numbers << 1 ^ numbers >> 63).view(np.uint64)
+def encode_integers(numbers: Integers) -> bytes:
+    """Pack integers whose differences are small, in the fewest bytes that hold each; there is at least one."""
+    steps = np.diff(numbers)
+    folded = (steps << 1 ^ steps >> 63).view(np.uint64)  # small negative ones count as small too
     largest = int(folded.max(initial=0))
     width = next((width for width in _WIDTHS if largest < 1 << 8 * width), 8)
-    if width == 0:
-        return 0, b""
-    return width, folded.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T.tobytes()
-
-
-def unpack(body: memoryview, width: int, count: int) -> Integers:
-    """Return the integers that :func:`pack` packed."""
-    if width == 0:
-        return np.zeros(count, dtype=np.int64)
-    folded = planes(body, width, count).view(f"<u{width}").astype(np.uint64)
-    return (folded >> np.uint64(1)).view(np.int64) ^ -(folded & np.uint64(1)).view(np.int64)
-
-
-def planes(body: memoryview, width: int, count: int) -> NDArray[np.uint8]:
-    """Return the bytes of numbers of which all first bytes were written first, then all second bytes, and so on."""
-    return np.frombuffer(body, dtype=np.uint8, count=count * width).reshape(width, count).T.reshape(-1).copy()
-
-
-def xored(values: Floats) -> bytes:
-    """Return the bits of each number, XORed with its predecessor's, first bytes first."""
-    bits = values.view(np.uint64)
-    mixed = bits.copy()
-    mixed[1:] ^= bits[:-1]
-    return mixed.view(np.uint8).reshape(-1, 8).T.tobytes()
-
-
-def encode_integers(numbers: Integers) -> bytes:
-    """Pack integers whose differences are small: a steady rise takes no room. There is at least one."""
-    width, body = pack(np.diff(numbers))
-    return _FIRST.pack(int(numbers[0]), width) + deflated(body)
+    body = _planes(folded.astype(f"<u{width}")) if width else b""
+    return _FIRST.pack(int(numbers[0]), width) + _deflated(body)
 
 
 def decode_integers(block: bytes, count: int) -> Integers:
@@ -93,31 +67,54 @@ def decode_integers(block: bytes, count: int) -> Integers:
         raise ValueError(f"not a packed column: {error}") from error
     if width not in _WIDTHS:
         raise ValueError(f"not a packed column: numbers of {width} bytes")
-    body = inflated(memoryview(block)[_FIRST.size :], width * (count - 1))
-    numbers = np.empty(count, dtype=np.int64)
-    numbers[0] = first
-    numbers[1:] = unpack(body, width, count - 1)
-    return numbers.cumsum()
+    body = _inflated(memoryview(block)[_FIRST.size :], width * (count - 1))
+    folded = _of_planes(body, width).astype(np.uint64) if width else np.zeros(count - 1, dtype=np.uint64)
+    steps = (folded >> np.uint64(1)).view(np.int64) ^ -(folded & np.uint64(1)).view(np.int64)
+    return np.concatenate([[np.int64(first)], steps]).cumsum()
 
 
 def encode_words(words: Words) -> bytes:
     """Pack 64-bit words, of which many share their first bytes or are 0."""
-    return deflated(np.ascontiguousarray(words).view(np.uint8).reshape(-1, 8).T.tobytes())
+    return _deflated(_planes(np.ascontiguousarray(words)))
 
 
 def decode_words(block: bytes, count: int) -> Words:
     """Return the words that :func:`encode_words` packed."""
-    return planes(inflated(memoryview(block), 8 * count), 8, count).view(np.uint64)
+    return _of_planes(_inflated(memoryview(block), 8 * count), 8)
 
 
-def deflated(body: bytes) -> bytes:
+def encode_numbers(values: Floats, decimals: int) -> bytes:
+    """Pack numbers that change little from one to the next, and have so many decimals; there is at least one."""
+    if decimals != RAW:
+        return encode_integers(scaled(values, decimals))
+    words = values.view(np.uint64)
+    return encode_words(words ^ np.append(np.uint64(0), words[:-1]))
+
+
+def decode_numbers(block: bytes, count: int, decimals: int) -> Floats:
+    """Return the numbers that :func:`encode_numbers` packed."""
+    if decimals != RAW:
+        return decode_integers(block, count) / 10.0**decimals
+    return np.bitwise_xor.accumulate(decode_words(block, count)).view(np.float64)
+
+
+def _planes(words: NDArray[np.unsignedinteger]) -> bytes:
+    """Return the first bytes of all words, then all second bytes, and so on."""
+    return words.view(np.uint8).reshape(-1, words.itemsize).T.tobytes()
+
+
+def _of_planes(body: memoryview, width: int) -> NDArray[Any]:
+    return np.frombuffer(body, np.uint8).reshape(width, -1).T.reshape(-1).copy().view(f"<u{width}")
+
+
+def _deflated(body: bytes) -> bytes:
     """Return the bytes after a mark, deflated if that makes them smaller."""
     shorter = zlib.compress(body, level=1, wbits=-15)
     return b"\1" + shorter if len(shorter) < len(body) else b"\0" + body
 
 
-def inflated(block: memoryview, size_bytes: int) -> memoryview:
-    """Return what :func:`deflated` was given, never allocating more than its size."""
+def _inflated(block: memoryview, size_bytes: int) -> memoryview:
+    """Return what :func:`_deflated` was given, never allocating more than its size."""
     if len(block) and block[0] == 0:
         body = block[1:]
     else:

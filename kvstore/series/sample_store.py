@@ -32,8 +32,8 @@ Tags = tuple[tuple[str, str], ...]
 SeriesKey = tuple[str, Tags]
 """Metric and tags."""
 
-BLOCK_SAMPLES = 128
-_LARGEST_BLOCK = 4096
+BLOCK_SAMPLES = 128  # docs/benchmarks/telemetry.md: bytes for each sample
+_LARGEST_BLOCK = 4096  # unpacked in less than a millisecond
 # Blocks of a quick series are larger, which takes less time and room for each sample.
 _BLOCK_US = 2_000_000
 _SECOND_US = 1_000_000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,10 +16,9 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import Command, FencedWriter
-from laggard.kvstore.client.retry import RetryPolicy
+from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 
-DEFAULT_WINDOW_S = 300.0
-RETRY_FOR_S = 30.0
+WINDOW_S = 300.0  # `default_tmdb_window`'s default: docs/telemetry.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Sample:
 
 
 class Series:
-    """The samples of one job. Writes are fenced; samples older than ``window_s`` are deleted.
+    """The samples of one job. Writes are fenced; samples older than five minutes are deleted.
 
     :meth:`add`, :meth:`read` and :meth:`last_id` wait for a server that is being restarted; a batch whose reply was
     lost may then be stored twice.
@@ -45,16 +44,11 @@ class Series:
         client: redis.Redis,
         endpoint: Endpoint,
         launch: int,
-        *,
-        window_s: float = DEFAULT_WINDOW_S,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._endpoint = endpoint
         self._writer = FencedWriter(client, endpoint, launch)
         self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
-        self._window_s = window_s
-        self._clock = clock
 
     def add(self, samples: Sequence[Sample]) -> None:
         """Store samples in one atomic step."""
@@ -64,7 +58,7 @@ class Series:
 
     def commands(self, samples: Sequence[Sample]) -> list[Command]:
         """Return the commands that store samples."""
-        oldest = str(int((self._clock() - self._window_s) * 1000))
+        oldest = str(int((time.time() - WINDOW_S) * 1000))
         commands: list[Command] = [
             ("XADD", self._key(sample.metric), "MINID", "~", oldest, "*", "sample", _to_json(sample))
             for sample in samples

@@ -2,8 +2,7 @@
 
 Times become differences of differences, which are 0 for a steady rate. Values that are decimal numbers with few digits,
 as sensors report them, become integers and then differences; others keep their 64 bits, each XORed with its
-predecessor's. Both are packed as columns (:mod:`laggard.kvstore.series.columns`), and deflated if that makes them
-smaller.
+predecessor's. Both are packed as columns (:mod:`laggard.kvstore.series.columns`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.series.columns import RAW, decimals_of, deflated, inflated, pack, planes, scaled, unpack, xored
+from laggard.kvstore.series.columns import (
+    decimals_of,
+    decode_integers,
+    decode_numbers,
+    encode_integers,
+    encode_numbers,
+)
 
 Times = NDArray[np.int64]
 """Unix times in microseconds."""
@@ -23,8 +28,8 @@ Floats = NDArray[np.float64]
 Piece = tuple[bytes, bytes]
 """Some times and values of one series, as the memory of arrays."""
 
-_HEAD = struct.Struct("<qqIqbbb")
-"""First and last time, count, first step, decimals of the values (-1: 64 bits), widths of both."""
+_HEAD = struct.Struct("<qqIbH")
+"""First and last time, count, decimals of the values (-1: 64 bits), length of the packed times."""
 _SPAN = struct.Struct("<qqI")
 """The beginning of the head: first and last time, count."""
 BLOCK_OVERHEAD_BYTES = 33
@@ -78,31 +83,19 @@ def distinct_times(series: Sequence[TimeSeries]) -> tuple[list[int], list[Times]
 
 def encode_block(times_us: Times, values: Floats) -> bytes:
     """Pack samples, sorted by time, into bytes."""
-    steps = np.diff(times_us)
-    first_step = int(steps[0]) if len(steps) else 0
-    times_width, packed_times = pack(np.diff(steps, prepend=first_step))
-    kind = decimals_of(values)
-    if kind == RAW:
-        values_width, packed_values = 8, xored(values)
-    else:
-        values_width, packed_values = pack(np.diff(scaled(values, kind), prepend=np.int64(0)))
-    head = (int(times_us[0]), int(times_us[-1]), len(times_us), first_step, kind, times_width, values_width)
-    return _HEAD.pack(*head) + deflated(packed_times + packed_values)
+    first_us, last_us, decimals = int(times_us[0]), int(times_us[-1]), decimals_of(values)
+    after_us = 2 * last_us - int(times_us[-2:][0])  # as if the last step were repeated, so that there is at least one
+    steps = encode_integers(np.diff(times_us, append=after_us))
+    head = _HEAD.pack(first_us, last_us, len(times_us), decimals, len(steps))
+    return head + steps + encode_numbers(values, decimals)
 
 
 def decode_block(block: bytes) -> tuple[Times, Floats]:
     """Return the samples that :func:`encode_block` packed."""
-    first, _, count, first_step, kind, times_width, values_width = _HEAD.unpack_from(block)
-    split = (count - 1) * times_width
-    body = inflated(memoryview(block)[_HEAD.size :], split + count * values_width)
-    times_us = np.empty(count, dtype=np.int64)
-    times_us[0] = first
-    times_us[1:] = first + np.cumsum(first_step + np.cumsum(unpack(body[:split], times_width, count - 1)))
-    if kind == RAW:
-        bits = planes(body[split:], 8, count).view(np.uint64)
-        return times_us, np.bitwise_xor.accumulate(bits).view(np.float64)
-    numbers = np.cumsum(unpack(body[split:], values_width, count))
-    return times_us, numbers / 10.0**kind
+    first_us, _, count, decimals, length = _HEAD.unpack_from(block)
+    end = _HEAD.size + length
+    steps = decode_integers(block[_HEAD.size : end], count)
+    return first_us + np.cumsum(steps) - steps, decode_numbers(block[end:], count, decimals)
 
 
 def block_span(block: bytes) -> tuple[int, int, int]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-MESSAGE_INTERVAL_S = 15.0
-# The first message comes earlier, by this ratio.
-_FIRST = 1 / 3
+FIRST_MESSAGE_S = 5.0  # nobody wonders earlier
+MESSAGE_INTERVAL_S = 15.0  # the account stays short
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +43,11 @@ class LoadingWatch:
         tell: Callable[[str], None],
         message_interval_s: float = MESSAGE_INTERVAL_S,
     ) -> None:
-        self._message_interval_s = message_interval_s
         self.deadline_s = now_s + patience_s  # until when to wait, in monotonic seconds
         self._patience_s = patience_s  # how long the server may take without getting on, in seconds
         self._began_s = now_s
-        self._next_message_s = now_s + _FIRST * message_interval_s
+        self._message_interval_s = message_interval_s
+        self._next_message_s = now_s + min(FIRST_MESSAGE_S, message_interval_s)
         self._tell = tell  # takes a sentence for the user
         self._loaded_bytes = 0
 

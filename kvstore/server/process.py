@@ -42,17 +42,17 @@ Fsync = Literal["always", "everysec", "no"]
 _LOG = "server.log"
 BACKUP = "backup.rdb"
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
-_PORT_ATTEMPTS = 5
+_PORT_ATTEMPTS = 5  # a free port is seldom taken within milliseconds
 # A killed process may still be blocked in a write to a network disk.
 _KILL_S = 5.0
 # By now it listens on its port: whoever else wants it is too late.
 _INITIALIZED = "Server initialized"
 _READY = "Ready to accept connections"
-_LOOK_INTERVAL_S = 0.5
+_LOOK_INTERVAL_S = 0.5  # of its log, while it loads
 # A server that loads looks after its connections now and then only.
 _LOADING_ANSWER_S = 5.0
 _FULL = ("No space left on device", "Disk quota exceeded", "Short write while writing to the AOF file")
-_WORDS_OF_DAMAGE = 3
+_WORDS_OF_DAMAGE = 3  # lines of its log: what is wrong, and the server's advice
 _CRASH_REPORT = "BUG REPORT START"
 _NO_MEMORY = "Out Of Memory allocating"
 

@@ -13,8 +13,8 @@ from laggard.kvstore.errors import ServerStartError
 
 SERVER_VARIABLE = "LAGGARD_STATE_SERVER"
 _ON_PATH = ("valkey-server", "redis-server")
-_OLDEST = (6, 2)
-_ANSWER_DEADLINE_S = 5.0
+_OLDEST = (6, 2)  # docs/decisions/0001-state-server.md
+_ANSWER_DEADLINE_S = 5.0  # a program that says its version
 # A server that was built with TLS complains that its certificate is missing; others do not mention that setting.
 _TLS_QUESTION = b"port 0\ntls-port 1\n"
 _TLS_ANSWER = b"tls-cert-file"

@@ -62,12 +62,10 @@ _MOST_CHUNKS = 4096
 _INLINE_BYTES = 256 << 10
 # The server deletes an upload that is not committed within this time.
 _UPLOAD_EXPIRY_S = 3600
-_LIST_PAGE = 256
-_SCAN_COUNT = 2000
+_LIST_PAGE = 256  # items of a list, of up to 256 KiB each
 # How many commits were made beside the program, to keep what it has saved.
 UPKEEP = "upkeep"
-_SCAN_ATTEMPTS = 3
-_LONGEST_VERSION = 64
+_LONGEST_VERSION = 64  # a number, or the id of a transaction
 # Beyond this the server cannot count without rounding.
 MAX_COUNT = 2**53 - 1
 ABSENT = "0"
@@ -156,14 +154,6 @@ class Layout:
         stored, settling = self._call(lambda: cast("list[bytes | None]", read(self._prefix + "index", [key, NO_KEY])))
         return stored, settling
 
-    def has(self, key: str) -> bool:
-        """Return whether a key exists."""
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.hexists(self._prefix + "index", NO_KEY)
-            pipe.hexists(self._prefix + "index", key)
-            settling, found = self._call(pipe.execute)
-        return self.record(key) is not None if settling else bool(found)
-
     def count(self) -> int:
         """Return the number of keys."""
         while True:
@@ -177,34 +167,11 @@ class Layout:
 
     def all_keys(self) -> list[str]:
         """Return all keys."""
-        for _ in range(_SCAN_ATTEMPTS):
-            if self.count() <= self._limits.keys:
-                break
-            version = self.key_set_version()
-            found = set(self._scan_keys())
-            if NO_KEY.encode() not in found and self.key_set_version() == version:
-                return [key.decode(errors="replace") for key in found]
-        while True:  # they are few, or change all the time
+        while True:
             names = self._call(lambda: cast("list[bytes]", self._client.hkeys(self._prefix + "index")))
             if NO_KEY.encode() not in names:
                 return [key.decode(errors="replace") for key in names]
-            self.count()
-
-    def _scan_keys(self) -> Iterator[bytes]:
-        """Yield all keys, some of them twice, and perhaps without those that come or go meanwhile."""
-        cursor, scan, index = 0, self._client.hscan, self._prefix + "index"
-        while True:
-            try:
-                cursor, found = self._call(
-                    lambda: cast("tuple[int, list[bytes]]", scan(index, cursor, count=_SCAN_COUNT, no_values=True))  # noqa: B023
-                )
-            except redis.ResponseError:  # of a server before Valkey 8 and Redis 7.4
-                cursor, found = self._call(
-                    lambda: cast("tuple[int, list[bytes]]", scan(index, cursor, count=_SCAN_COUNT))  # noqa: B023
-                )
-            yield from found
-            if cursor == 0:
-                return
+            self.count()  # which settles what is committed
 
     def commits(self) -> int:
         """Return the number of commits so far, without those that are no work of the program's."""

@@ -35,7 +35,7 @@ LOCAL_STATE = "LAGGARD_LOCAL_STATE"
 DEFAULT_FILE = "laggard-state.db"
 # The children of a process find its launch here.
 _LAUNCH = "LAGGARD_LOCAL_LAUNCH"
-_BUSY_S = 60.0
+_BUSY_S = 60.0  # a commit of another process may be gigabytes
 _PRIVATE_FILE = 0o600
 # SQLite takes values of up to 1 GB; smaller ones need less memory at a time.
 CHUNK_BYTES = 64 << 20
@@ -136,10 +136,6 @@ class FileLayout:
         """Return a key's record, or None if there is no such key."""
         with self._reading() as file:
             return _record(file, key)
-
-    def has(self, key: str) -> bool:
-        """Return whether a key exists."""
-        return self.record(key) is not None
 
     def count(self) -> int:
         """Return the number of keys."""

@@ -14,7 +14,7 @@ from typing import Self, TypeVar, cast
 import redis
 
 from laggard.kvstore.client.connection import Endpoint, current_session
-from laggard.kvstore.client.retry import RetryPolicy
+from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.errors import (
     ClosedTransactionError,
     ConflictError,
@@ -104,7 +104,7 @@ class State(MutableMapping[str, Value]):
         endpoint: Endpoint,
         launch: int,
         *,
-        retry_for_s: float = 30.0,
+        retry_for_s: float = RETRY_FOR_S,
         chunk_bytes: int = CHUNK_BYTES,
         limits: StepLimits = STEP_LIMITS,
     ) -> None:
@@ -165,7 +165,7 @@ class State(MutableMapping[str, Value]):
         self.update_with(lambda t: t.__delitem__(key))
 
     def __contains__(self, key: object) -> bool:
-        return is_key(key) and self._layout.has(key)
+        return is_key(key) and self._layout.record(key) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._layout.all_keys())

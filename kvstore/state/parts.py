@@ -15,8 +15,7 @@ class StepLimits:
     # It takes a few microseconds for each thing in a part, and about a millisecond for each megabyte.
     part_size: int = 1000
     part_bytes: int = 2 << 20
-    settled: int = 500  # records of a large transaction that move to the index
-    keys: int = 20_000  # of more, the server lists some at a time, unless the set keeps changing
+    settled: int = 500  # records that move to the index, each looked up and written
 
 
 STEP_LIMITS = StepLimits()

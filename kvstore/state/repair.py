@@ -27,9 +27,9 @@ from laggard.kvstore.state.mapping import State
 # The server's list of its log's files, one a line: `file NAME seq NUMBER type b|h|i` (base, history, increment).
 _MANIFEST = "appendonly.aof.manifest"
 _BASE = "appendonly.aof.1.base.rdb"
-_LOCK_DEADLINE_S = 5.0
+_LOCK_DEADLINE_S = 5.0  # a job that was killed ends in a moment
 _STUCK_S = 60.0  # for a server on a slow disk that gets no further with its log
-_TELL_INTERVAL_S = 15.0
+_TELL_INTERVAL_S = 15.0  # as while a server loads
 _LONG_BYTES = 1 << 28  # takes seconds to read
 
 

@@ -1,4 +1,4 @@
--- What commit.lua and settle.lua have in common. state_layout.py describes how State is stored.
+-- What commit.lua and settle.lua have in common. layout.py describes how State is stored.
 -- KEYS: launch, index, meta. ARGV: launch, prefix of all keys.
 
 local index, meta, prefix = KEYS[2], KEYS[3], ARGV[2]

@@ -23,17 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
-from laggard.kvstore.values.blocks import Block, Region
+from laggard.kvstore.values.blocks import Block
 from laggard.kvstore.values.decoding import (
     LENGTH,
     Buffer,
     Stream,
     Value,
     dtype_of,
-    leaf_in_place,
+    leaf_of,
     naming_errors,
     raw_bytes,
-    read_header,
     rebuild,
 )
 from laggard.kvstore.values.tensors import TensorError, describe_tensor, is_size, is_tensor
@@ -100,34 +99,24 @@ def encode(key: str, value: Value) -> Encoded:
     return Encoded(parts, sum(len(part) for part in parts))
 
 
-class _Leaves:
-    """Makes arrays that lie where their bytes are: each leaf is a buffer of its own, which may be written to."""
-
-    def __init__(self, key: str, leaves: Iterator[Buffer]) -> None:
-        self._key = key
-        self._leaves = leaves
-
-    def leaf(self, kind: str, content: Any) -> Value:
-        found = next(self._leaves, None)
-        if found is None:
-            raise CorruptValueError(self._key, "it ends too early")
-        return leaf_in_place(kind, content, memoryview(found))
-
-    def block(self, data: object, region: Region, shape: tuple[int, ...]) -> Value:
-        return Block(rebuild(data, self), region, shape)
-
-
 def decode(key: str, buffers: Iterable[Buffer]) -> Value:
     """Convert bytes, in pieces of any size, back to the value; its arrays are new and writable."""
     stream = Stream(key, buffers)
     with naming_errors(key):
-        return rebuild(read_header(stream.read_into), stream)
+        return rebuild(stream.header(), stream.leaf)
 
 
 def decode_in_place(key: str, header: Buffer, leaves: Iterator[Buffer]) -> Value:
     """Convert the parts of an encoded value back to the value; its arrays lie where the parts are."""
+
+    def leaf(kind: str, content: Any) -> Value:
+        found = next(leaves, None)
+        if found is None:
+            raise CorruptValueError(key, "it ends too early")
+        return leaf_of(kind, content, memoryview(found))
+
     with naming_errors(key):
-        return rebuild(read_header(Stream(key, [header]).read_into), _Leaves(key, leaves))
+        return rebuild(Stream(key, [header]).header(), leaf)
 
 
 def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:

@@ -13,14 +13,14 @@ import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from laggard.kvstore.values.blocks import Block, Region
-from laggard.kvstore.values.tensors import TensorError, new_size, rebuild_tensor
+from laggard.kvstore.values.tensors import TensorError, new_size, tensor_bytes, tensor_of
 
 Value: TypeAlias = Any
 """A NumPy or CuPy array, a PyTorch tensor, a NumPy scalar, int, float, bool, None, str, bytes, or containers of these.
@@ -36,14 +36,8 @@ LENGTH = struct.Struct("<I")
 """Of the header's length, which comes first."""
 
 
-class Reader(Protocol):
-    """What follows a header, read in order."""
-
-    def leaf(self, kind: str, content: Any) -> Value:
-        """Return a value whose bytes come next."""
-
-    def block(self, data: object, region: Region, shape: tuple[int, ...]) -> Value:
-        """Return a block, from the description of its data, whose bytes come next."""
+Leaf: TypeAlias = Callable[[str, Any], Value]
+"""Returns the value of a leaf, given its kind and its description."""
 
 
 class Stream:
@@ -54,8 +48,8 @@ class Stream:
         self._buffers = iter(buffers)
         self._rest = memoryview(b"")
 
-    def read_into(self, target: memoryview) -> None:
-        """Fill the target with the next bytes."""
+    def _read(self, count: int) -> memoryview:
+        data = target = np.empty(count, np.uint8).data
         while len(target):
             while not len(self._rest):
                 buffer = next(self._buffers, None)
@@ -65,14 +59,16 @@ class Stream:
             count = min(len(target), len(self._rest))
             target[:count] = self._rest[:count]
             target, self._rest = target[count:], self._rest[count:]
+        return data
+
+    def header(self) -> object:
+        """Return the description at the beginning of a value's bytes."""
+        (length,) = LENGTH.unpack(self._read(LENGTH.size))
+        return json.loads(bytes(self._read(length)))
 
     def leaf(self, kind: str, content: Any) -> Value:
         """Return a value whose bytes come next."""
-        return read_leaf(kind, content, self.read_into)
-
-    def block(self, data: object, region: Region, shape: tuple[int, ...]) -> Value:
-        """Return a block, from the description of its data, whose bytes come next."""
-        return Block(rebuild(data, self), region, shape)
+        return leaf_of(kind, content, self._read(leaf_bytes(kind, content)))
 
 
 @contextmanager
@@ -88,100 +84,84 @@ def naming_errors(key: str) -> Iterator[None]:
         raise UnsupportedValueError(key, f"its dtype needs ml_dtypes, which is not installed here ({error})") from error
 
 
-def read_header(read_into: Callable[[memoryview], None]) -> object:
-    """Return the description at the beginning of a value's bytes."""
-    (length,) = LENGTH.unpack(_read(LENGTH.size, read_into))
-    return json.loads(_read(length, read_into))
-
-
-def rebuild(node: object, reader: Reader) -> Value:
-    """Return the value of a description; its arrays, tensors, long texts and bytes come from the reader."""
-    if isinstance(node, list):
-        return [rebuild(item, reader) for item in node]
-    if not isinstance(node, dict):
+def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int, ...]], Value] = Block) -> Value:
+    """Return the value of a description, given what makes its leaves and blocks."""
+    if not isinstance(node, list | dict):
         return node
+
+    def of(item: object) -> Value:
+        return rebuild(item, leaf, block)
+
+    def pairs(items: list[Any]) -> Iterator[tuple[Value, Value]]:
+        return ((of(name), of(item)) for name, item in items)
+
+    if isinstance(node, list):
+        return [of(item) for item in node]
     content: Any
     ((kind, content),) = node.items()
     match kind:
         case "dict":
-            return {name: rebuild(item, reader) for name, item in content.items()}
+            return {name: of(item) for name, item in content.items()}
         case "map":
-            return dict(_pairs(content, reader))
+            return dict(pairs(content))
         case "counter":
-            return Counter(dict(_pairs(content, reader)))
+            return Counter(dict(pairs(content)))
         case "ordered":
             items, attributes = content
-            ordered = OrderedDict(_pairs(items, reader))
-            vars(ordered).update(rebuild(attributes, reader))
+            ordered = OrderedDict(pairs(items))
+            vars(ordered).update(of(attributes))
             return ordered
         case "tuple":
-            return tuple(rebuild(content, reader))
+            return tuple(of(content))
         case "size":
-            return new_size(rebuild(content, reader))
+            return new_size(of(content))
         case "int":
             return int(content, 16)
         case "block":
             start, shape, data = content
             ((_, described),) = data.items()
-            return reader.block(data, Region(tuple(start), tuple(described[1])), tuple(shape))
-    return reader.leaf(kind, content)
+            return block(of(data), Region(tuple(start), tuple(described[1])), tuple(shape))
+    return leaf(kind, content)
 
 
-def read_leaf(
-    kind: str, content: Any, read_into: Callable[[memoryview], None], take: Callable[[], memoryview] | None = None
-) -> Value:
-    """Return the value of a leaf's description."""
+def leaf_bytes(kind: str, content: Any) -> int:
+    """Return how many bytes a leaf has, by its description."""
+    if kind in {"text", "bytes", "np.str", "np.bytes"}:
+        return int(content)
+    if kind == "tensor":
+        return tensor_bytes(content)
+    described, shape, _ = content
+    return int(math.prod(shape) * dtype_of(described).itemsize)
+
+
+def leaf_of(kind: str, content: Any, data: memoryview) -> Value:
+    """Return the value of a leaf's description; an array or a tensor lies in the memory that holds its bytes."""
     match kind:
         case "tensor":
-            return rebuild_tensor(content, read_into, take)
+            return tensor_of(content, data)
         case "text":
-            return _read(content, read_into).decode()
+            return str(data, "utf-8")
         case "bytes":
-            return bytes(_read(content, read_into))
+            return bytes(data)
         case "np.str":
-            return np.str_(_read(content, read_into).decode())
+            return np.str_(str(data, "utf-8"))
         case "np.bytes":
-            return np.bytes_(_read(content, read_into))
+            return np.bytes_(bytes(data))
         case "scalar":
-            return _rebuild_array(content, read_into, take)[()]
+            return _array_of(content, data)[()]
         case "array":
-            return _rebuild_array(content, read_into, take)
+            return _array_of(content, data)
         case "cupy":
-            return _to_device(_rebuild_array(content, read_into, take))
+            return _to_device(_array_of(content, data))
     raise ValueError(f"unknown kind {kind!r}")
 
 
-def leaf_in_place(kind: str, content: Any, data: memoryview) -> Value:
-    """Return the value of a leaf's description; an array or a tensor lies in the memory that holds its bytes."""
-
-    def read_into(target: memoryview) -> None:
-        target[:] = data
-
-    return read_leaf(kind, content, read_into, lambda: data)
-
-
-def _read(count: int, read_into: Callable[[memoryview], None]) -> bytearray:
-    data = bytearray(count)
-    read_into(memoryview(data))
-    return data
-
-
-def _pairs(items: list[Any], reader: Reader) -> Iterator[tuple[Value, Value]]:
-    for name, item in items:
-        yield rebuild(name, reader), rebuild(item, reader)
-
-
-def _rebuild_array(
-    content: list[Any], read_into: Callable[[memoryview], None], take: Callable[[], memoryview] | None
-) -> NDArray[Any]:
+def _array_of(content: list[Any], data: memoryview) -> NDArray[Any]:
     described, shape, order = content
     dtype = dtype_of(described)
-    if take is not None and math.prod(shape) * dtype.itemsize:
-        return np.frombuffer(take(), np.uint8).view(dtype).reshape(shape, order=order)
-    array = np.empty(tuple(shape), dtype, order=order)
-    if array.nbytes:
-        read_into(raw_bytes(array))
-    return array
+    if not data.nbytes:
+        return np.empty(tuple(shape), dtype, order=order)
+    return np.frombuffer(data, np.uint8).view(dtype).reshape(shape, order=order)
 
 
 def _to_device(array: NDArray[Any]) -> Value:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from laggard.kvstore.errors import KVStoreError
@@ -57,26 +56,33 @@ def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
     return [name, list(plain.shape), order if order != sorted(order) else None], _bytes_of(torch, dense)
 
 
-def rebuild_tensor(
-    described: list[Any], read_into: Callable[[memoryview], None], take: Callable[[], bytes | memoryview] | None = None
-) -> Tensor:
-    """Return the tensor of a description, on the CPU."""
+def tensor_bytes(described: list[Any]) -> int:
+    """Return how many bytes the elements of a tensor have, by its description."""
+    name, shape, _ = described
+    return int(math.prod(shape) * _dtype(name).itemsize)
+
+
+def tensor_of(described: list[Any], data: memoryview) -> Tensor:
+    """Return the tensor of a description, in the memory that holds its elements."""
+    name, shape, order = described
+    dtype, torch = _dtype(name), sys.modules["torch"]
+    order = list(range(len(shape))) if order is None else order
+    lengths = [shape[axis] for axis in order]
+    if data.nbytes:
+        dense = torch.frombuffer(data, dtype=torch.uint8).view(dtype).view(lengths)
+    else:
+        dense = torch.empty(lengths, dtype=dtype)
+    return dense.permute([order.index(axis) for axis in range(len(shape))])
+
+
+def _dtype(name: str) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise TensorError("it has a PyTorch tensor: import torch before you read it")
-    name, shape, order = described
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise TensorError(f"this version of PyTorch has no dtype {name!r}")
-    order = list(range(len(shape))) if order is None else order
-    lengths = [shape[axis] for axis in order]
-    content = None if take is None else memoryview(take())
-    if content is not None and content.nbytes:
-        dense = torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(lengths)
-    else:
-        dense = torch.empty(lengths, dtype=dtype)
-        read_into(_bytes_of(torch, dense))
-    return dense.permute([order.index(axis) for axis in range(len(shape))])
+    return dtype
 
 
 def _check_kind(torch: Any, tensor: Tensor) -> None:

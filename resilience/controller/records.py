@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, cast
 
-from laggard.kvstore.checkpoints.lost import LostCheckpoint, lost_with_job
-from laggard.kvstore.checkpoints.manifest import ShardRecord, under_way
+from laggard.kvstore.checkpoints.complete import LostCheckpoint, ShardRecord, lost_with_job, under_way
 from laggard.kvstore.checkpoints.settings import Registry
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import begin_launch, current_launch

@@ -17,11 +17,11 @@ from laggard.errors import LaggardError
 LOG_VARIABLE = "LAGGARD_LOG"
 LEVELS = ("debug", "info", "warning", "error")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s [%(process)d]: %(message)s"
-LAST_BYTES = 4096
-MAX_LINE = 300
+LAST_BYTES = 4096  # more than a line
+MAX_LINE = 300  # a few lines of a terminal
 # What is kept of the logs of a job that failed: the end of each, of the newest that have something in them.
 END_BYTES = 1 << 16
-MAX_LOGS = 40
+MAX_LOGS = 40  # of a node: its own, and Ray's workers'
 _PATTERNS = ("*.log", "ray/session_2*/logs/*.err", "ray/session_2*/logs/*.out")
 
 

@@ -16,8 +16,10 @@ from laggard.kvstore.series.columns import (
     RAW,
     decimals_of,
     decode_integers,
+    decode_numbers,
     decode_words,
     encode_integers,
+    encode_numbers,
     encode_words,
     scaled,
 )
@@ -77,18 +79,12 @@ class Chunk:
         if not {"count", "sum"}.isdisjoint(columns):
             found["count"] = count = decode_integers(counts, self.n_rows).astype(np.float64)
         if not {"min", "max", "sum", "last"}.isdisjoint(columns):
-            found["min"] = low = self._lows(lows)
+            found["min"] = low = decode_numbers(lows, self.n_rows, self.decimals)
         with np.errstate(over="ignore", invalid="ignore"):  # huge numbers, or a damaged chunk
             for name, block, base in (("max", highs, low), ("last", lasts, low), ("sum", sums, low)):
                 if name in columns:
                     found[name] = self._values(block, base * count if name == "sum" else base)
         return {name: found[name] for name in columns}
-
-    def _lows(self, block: bytes) -> Floats:
-        if self.decimals == RAW:
-            return np.bitwise_xor.accumulate(decode_words(block, self.n_rows)).view(np.float64)
-        result: Floats = decode_integers(block, self.n_rows) / 10.0**self.decimals
-        return result
 
     def _values(self, block: bytes, base: Floats) -> Floats:
         if self.decimals == RAW:
@@ -134,7 +130,7 @@ def pack_rows(rows: Summaries, width_us: int) -> Chunk:
         encode_integers(np.concatenate([series[begins], lengths])),
         encode_integers(start_us // width_us),
         encode_integers(count.astype(np.int64)),
-        values(low, np.append(0.0, low[:-1]) if decimals == RAW else np.zeros(len(low))),
+        encode_numbers(low, decimals),
         values(rows["max"], low),
         values(sums, low * count),
         encode_integers(rows["last_us"] - start_us),

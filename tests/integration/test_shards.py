@@ -296,7 +296,7 @@ def test_who_has_no_certificate_of_the_job_gets_nothing(nodes_of: MakeNodes, tmp
             socket.create_connection((server.address, server.port), DEADLINE_S) as plain,
             context.wrap_socket(plain, server_hostname=server.address) as connection,
         ):
-            text = b'{"do": "sums", "key": "checkpoint/0/1/0-1/shard", "id": "x"}'
+            text = b'{"do": "read", "key": "checkpoint/0/1/0-1/shard", "id": "x"}'
             connection.sendall(len(text).to_bytes(4, "little") + text)
             return connection.recv(100)
 

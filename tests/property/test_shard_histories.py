@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from laggard.kvstore.checkpoints.manifest import (
+from laggard.kvstore.checkpoints.complete import (
     Checkpoint,
     ShardKey,
     ShardRecord,

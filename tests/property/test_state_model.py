@@ -237,7 +237,7 @@ def run_model(model: type[Model], max_examples: int) -> None:
 
 @pytest.mark.parametrize("large", [False, True], ids=["small transactions", "transactions in many parts"])
 def test_state_holds_what_a_dict_would(server: StateServer, large: bool) -> None:
-    limits = StepLimits(part_size=3, keys=0) if large else StepLimits()
+    limits = StepLimits(part_size=3) if large else StepLimits()
     with server.endpoint.connect() as client:
 
         class Bound(OnServer):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, block_range, digest, plan, sums_of, wrong_block
-from laggard.kvstore.checkpoints.shard import HEADER, PartialSource, Shard, WholeSource, verify_whole
+from laggard.kvstore.checkpoints.shard import HEADER, Shard, verify_whole
 from laggard.kvstore.errors import CorruptValueError
 from laggard.kvstore.values.codec import encode
 
@@ -16,7 +16,7 @@ PIECES = {"": b"", "a": b"abc", "long name ü": bytes(range(256)) * 1000, "last"
 
 
 def test_pieces_are_read_whole_and_in_part() -> None:
-    with Shard("k", WholeSource(plan(PIECES.items()).content())) as shard:
+    with Shard.whole("k", plan(PIECES.items()).content()) as shard:
         assert dict(shard.sizes) == {name: len(content) for name, content in PIECES.items()}
         assert {name: bytes(shard.read(name)) for name in shard.sizes} == PIECES
         assert bytes(shard.read("long name ü", 300, 310)) == PIECES["long name ü"][300:310]
@@ -35,7 +35,7 @@ def test_a_tree_lies_where_it_was_read_and_may_be_changed() -> None:
     }
     header, *leaves = encode("k", tree).parts
     planned = plan([(HEADER, header), *((str(n), leaf) for n, leaf in enumerate(leaves))])
-    shard = Shard("k", WholeSource(planned.content()))
+    shard = Shard.whole("k", planned.content())
     back = shard.value()
     assert (back["a"] == tree["a"]).all()
     assert (back["t"], back["b"], back["e"].shape) == (tree["t"], tree["b"], (0,))
@@ -47,21 +47,6 @@ def test_a_tree_lies_where_it_was_read_and_may_be_changed() -> None:
 def test_arrays_are_aligned_whatever_lies_before_them() -> None:
     planned = plan([("a", b"x" * 13), ("b", b"y" * 100)])
     assert [at % 64 for at, _ in planned.parts[:2]] == [0, 0]
-
-
-def test_a_part_is_read_in_whole_blocks() -> None:
-    planned = plan([("a", bytes(BLOCK_BYTES + 5)), ("b", b"z" * 10)])
-    content = planned.content()
-    fetched = []
-
-    def fetch(start: int, stop: int) -> memoryview:
-        fetched.append((start, stop))
-        return memoryview(content)[start:stop]
-
-    shard = Shard("k", PartialSource(planned.size_bytes, fetch))
-    fetched.clear()
-    assert bytes(shard.read("b")) == b"z" * 10
-    assert fetched == [(BLOCK_BYTES, planned.size_bytes)]
 
 
 @pytest.mark.parametrize(
@@ -100,4 +85,4 @@ def test_other_checksums_are_noticed() -> None:
 @pytest.mark.parametrize("content", [bytes(100), b"\xff" * 100, bytes(84) + (84).to_bytes(8, "little") + bytes(8)])
 def test_what_is_no_shard_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptValueError, match="its index cannot be read"):
-        Shard("k", WholeSource(memoryview(content)))
+        Shard.whole("k", memoryview(content))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.kvstore.checkpoints.lost import LostCheckpoint, lost_with_job
-from laggard.kvstore.checkpoints.manifest import ShardRecord
+from laggard.kvstore.checkpoints.complete import LostCheckpoint, ShardRecord, lost_with_job
 
 IN_MEMORY = ShardRecord("x", 1, asked=1, copies={"node1": "server"})
 INCOMPLETE = ShardRecord("x", 1, asked=2, copies={"node1": "server"})

@@ -28,11 +28,11 @@ for warning in (signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(warning, signal.SIG_DFL if sys.argv[3] == "warned" else signal.SIG_IGN)
 os.execv(sys.argv[4], sys.argv[4:])
 """
-_PRIVATE = 0o077
-_TAIL_LINES = 30
+_PRIVATE = 0o077  # umask
+_TAIL_LINES = 30  # what fits on a screen
 # The report of a server that crashes has hundreds of lines, after the one that says why.
 _KEPT_LINES = 1000
-_DRAIN_S = 1.0
+_DRAIN_S = 1.0  # the rest of its output is in the pipe already
 
 
 def dies_with_parent(

@@ -5,20 +5,41 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _GROUPS = "sys/fs/cgroup"
 
 
+class _Files(NamedTuple):
+    """What a version of control groups calls its files and its counters."""
+
+    limit: str
+    used: str
+    cached: tuple[str, str]
+
+
+_VERSION_2 = _Files("memory.max", "memory.current", ("inactive_file", "active_file"))
+_VERSION_1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+
+
 def memory_limit_bytes(root: Path = Path("/")) -> int:
     """Return the memory of this machine, or less if a control group that this process is in has less."""
-    kib = _value((root / "proc/meminfo").read_text(), "MemTotal:").split()[0]
-    return min([int(kib) << 10, *_group_limits(root)])
+    limits = []
+    for folder, of in _groups(root):
+        with contextlib.suppress(OSError, ValueError):  # "max": no limit
+            limits.append(int((folder / of.limit).read_text()))
+    return min([_machine_bytes(root, "MemTotal:"), *limits])
 
 
 def memory_available_bytes(root: Path = Path("/")) -> int:
     """Return how much memory can still be had on this machine, or in the control groups that this process is in."""
-    kib = _value((root / "proc/meminfo").read_text(), "MemAvailable:").split()[0]
-    return min([int(kib) << 10, *_left_in_groups(root)])
+    left = []
+    for folder, of in _groups(root):
+        with contextlib.suppress(OSError, ValueError):
+            statistics = (folder / "memory.stat").read_text()
+            cached = sum(int(_value(statistics, name)) for name in of.cached)  # read from files: can be had again
+            left.append(int((folder / of.limit).read_text()) - int((folder / of.used).read_text()) + cached)
+    return min([_machine_bytes(root, "MemAvailable:"), *left])
 
 
 def oom_kills(root: Path = Path("/")) -> int:
@@ -30,36 +51,18 @@ def oom_kills(root: Path = Path("/")) -> int:
     return 0
 
 
-def _group_limits(root: Path) -> Iterator[int]:
-    with contextlib.suppress(OSError, ValueError):
+def _machine_bytes(root: Path, name: str) -> int:
+    return int(_value((root / "proc/meminfo").read_text(), name).split()[0]) << 10
+
+
+def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
+    """Yield the folders of the control groups that this process is in, each with the names of its files."""
+    with contextlib.suppress(OSError):
         group = _group(root)
-        for folder in (group, *group.parents):  # a parent's limit counts too
-            with contextlib.suppress(OSError, ValueError):  # "max": none
-                yield int((folder / "memory.max").read_text())
-            if folder == root / _GROUPS:
-                break
+        # A parent's limit counts too.
+        yield from ((folder, _VERSION_2) for folder in (group, *group.parents) if folder.is_relative_to(root / _GROUPS))
     # The first version of control groups, where the group itself is what is mounted in a container.
-    with contextlib.suppress(OSError, ValueError):
-        yield int((root / _GROUPS / "memory/memory.limit_in_bytes").read_text())
-
-
-def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yield what each group has left; what it has read from files can be had again."""
-    with contextlib.suppress(OSError, ValueError):
-        group = _group(root)
-        for folder in (group, *group.parents):
-            with contextlib.suppress(OSError, ValueError):  # "max": no limit
-                yield _left(folder, "memory.max", "memory.current", "")
-            if folder == root / _GROUPS:
-                break
-    with contextlib.suppress(OSError, ValueError):
-        yield _left(root / _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-
-
-def _left(folder: Path, limit: str, used: str, prefix: str) -> int:
-    statistics = (folder / "memory.stat").read_text()
-    cached = sum(int(_value(statistics, f"{prefix}{name}_file")) for name in ("inactive", "active"))
-    return int((folder / limit).read_text()) - int((folder / used).read_text()) + cached
+    yield root / _GROUPS / "memory", _VERSION_1
 
 
 def _group(root: Path) -> Path:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
-MAX_UNPROVEN = 64
-_NO_DESCRIPTOR_S = 0.05
+MAX_UNPROVEN = 64  # python -m benchmarks outsider
+_NO_DESCRIPTOR_S = 0.05  # until others of the process are free
 
 _log = logging.getLogger(__name__)
 

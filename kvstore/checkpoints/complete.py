@@ -1,4 +1,4 @@
-"""What State says about checkpoints, and what follows from it: which are complete, to be had, and no longer kept. Pure.
+"""Which checkpoint is the newest complete one, which shards are missing, which are no longer kept, or lost. Pure.
 
 A shard is one key of State, ``NAME/LAUNCH/STEP/RANK-RANKS``: a small one is its value, of a larger one there is a
 record under the same key with ``/shard`` behind it.  Nothing else is stored: which checkpoints are complete follows
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -146,16 +146,18 @@ def may_change(key: ShardKey, record: ShardRecord | None, shard_id: str, launch:
 def that_count(
     present: Mapping[Checkpoint, Found],
     records: Mapping[tuple[Checkpoint, int], ShardRecord],
-    servers: Mapping[str, str],
+    servers: Mapping[str, str] | None,
     *,
     directory: bool,
 ) -> list[Checkpoint]:
-    """Return the checkpoints that are complete and can be read, the newest first."""
+    """Return the checkpoints that are complete and can be read, the newest first; servers None: all complete ones."""
 
     def counts(each: Checkpoint) -> bool:
         found = [records.get((each, rank)) for rank in present[each].records]
         return present[each].has_all(each.ranks) and all(
-            record is not None and record.is_complete and record.is_available(servers, directory=directory)
+            record is not None
+            and record.is_complete
+            and (servers is None or record.is_available(servers, directory=directory))
             for record in found
         )
 
@@ -187,17 +189,37 @@ def no_longer_kept(
 
 
 def next_peers(host: str, hosts: Sequence[str], have: Iterable[str]) -> list[str]:
-    """Return the nodes that may take a copy, in the order in which to ask them: those after ``host`` in the ring first.
-
-    Parameters
-    ----------
-    host
-        The node that sends it.
-    hosts
-        The nodes of the launch in their order, then its reserve.
-    have
-        The nodes that have one already.
-    """
+    """Return the nodes that may take a copy from a host, in the order in which to ask them."""
+    # `hosts` are the nodes of the launch in their order, then its reserve, and `have` those that have a copy already.
+    # Those after the host in this ring come first.
     at = hosts.index(host) + 1 if host in hosts else 0
     without = {host, *have}
     return [each for each in (*hosts[at:], *hosts[:at]) if each not in without]
+
+
+@dataclass(frozen=True, slots=True)
+class LostCheckpoint:
+    """The newest checkpoint of an earlier job, if its shards are nowhere any more."""
+
+    name: str  # of its checkpointer
+    step: int  # its step
+    left: int | None  # step of the newest one that can still be read; None: there is none
+
+    def __str__(self) -> str:
+        left = "none is left" if self.left is None else f"the newest that is left is that of step {self.left}"
+        return f"the newest {self.name}, of step {self.step}, was only in the memory of nodes and is lost: {left}"
+
+
+def lost_with_job(
+    keys: Iterable[str], read: Callable[[str], ShardRecord | None], *, directory: bool
+) -> Iterator[LostCheckpoint]:
+    """Yield what is lost of each checkpointer, before the first shard server of a new job runs."""
+    keys = list(keys)
+    records = {ShardKey.of_record(key): record for key in keys if is_record(key) and (record := read(key))}
+    for name in sorted({key.name for key in records}):
+        present = shards_in(name, keys)
+        own = {(key.checkpoint, key.rank): record for key, record in records.items() if key.name == name}
+        complete = that_count(present, own, None, directory=directory)
+        left = that_count(present, own, {}, directory=directory)
+        if complete and complete[0] not in left:
+            yield LostCheckpoint(name, complete[0].step, left[0].step if left else None)

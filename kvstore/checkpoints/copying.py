@@ -16,10 +16,10 @@ from pathlib import Path
 
 import redis
 
+from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord, next_peers
 from laggard.kvstore.checkpoints.folder import remove_other_shards, shard_file, write_shard_file
 from laggard.kvstore.checkpoints.job import JobView
 from laggard.kvstore.checkpoints.layout import digest, sums_of
-from laggard.kvstore.checkpoints.manifest import ShardKey, ShardRecord, next_peers
 from laggard.kvstore.checkpoints.memory import ShardMemory
 from laggard.kvstore.checkpoints.peers import Peers, TransferError
 from laggard.kvstore.checkpoints.shard_file import ShardFile
@@ -27,10 +27,10 @@ from laggard.kvstore.errors import FencedError, KVStoreError, StateFullError
 
 _log = logging.getLogger("laggard.kvstore.checkpoints")
 
-LOOK_INTERVAL_S = 1.0
+LOOK_INTERVAL_S = 1.0  # a question to the state server each
 # A peer that could not take a shard is asked again after this long.
 AVOID_S = 15.0
-N_WORKERS = 4
+N_WORKERS = 4  # they wait for peers and disks most of the time
 
 
 @dataclass(eq=False, slots=True)
@@ -64,7 +64,7 @@ class Holdings:
     def add(self, held: Held) -> None:
         """Hold a shard from now on, in place of an earlier one for the same step."""
         with self._lock:
-            before = self._held.pop(held.key.record, None)
+            before = self._held.get(held.key.record)
             self._held[held.key.record] = held
         if before is not None:
             self._memory.give_back(before.file)
@@ -72,15 +72,11 @@ class Holdings:
 
     def add_copy(self, held: Held) -> str:
         """Hold a copy that a peer has sent, and record it; return why not, empty if it is recorded."""
-        with self._lock:
-            before = self._held.get(held.key.record)
-            if before is not None and before.id == held.id:
-                self._memory.give_back(held.file)
-                return ""  # it was sent twice
-            held.is_in_work = True
-            self._held[held.key.record] = held
-        if before is not None:
-            self._memory.give_back(before.file)
+        if self.find(held.key.record, held.id) is not None:
+            self._memory.give_back(held.file)
+            return ""  # it was sent twice
+        held.is_in_work = True
+        self.add(held)
         self._work_on(held)
         if self.find(held.key.record, held.id) is None:
             return "it is no longer wanted"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.kvstore.checkpoints.manifest import (
+from laggard.kvstore.checkpoints.complete import (
     Checkpoint,
     Found,
     ShardKey,
