@@ -7,6 +7,7 @@ import pickle
 import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_type_hints
@@ -37,11 +38,16 @@ EXAMPLE_VALUES: dict[Any, tuple[Any, ...]] = {
 }
 
 
+@cache
 def error_types() -> list[type[Exception]]:
-    """Return every error type that a module of laggard defines, below the root."""
+    """Return every error type that a module of laggard defines, below the root; those for PyTorch define none."""
     found: set[type[Exception]] = set()
     for module in pkgutil.walk_packages(laggard.__path__, "laggard."):
-        if not module.name.endswith("__main__") and not is_for_missing_library(module.name):
+        if (
+            not module.name.endswith("__main__")
+            and not module.name.startswith("laggard.torch.")
+            and not is_for_missing_library(module.name)
+        ):
             found |= {
                 value
                 for value in vars(import_module(module.name)).values()
