@@ -55,23 +55,6 @@ def test_a_program_needs_no_ray_and_keeps_its_output_to_itself(start_job: Start)
     assert_nothing_is_left(job)
 
 
-def test_a_program_killed_by_a_signal_is_relaunched_and_ended_when_it_makes_no_progress(start_job: Start) -> None:
-    """Launch 0 commits something, the launches 1 to 3 nothing."""
-    program = """
-        import os, signal
-        from laggard.kvstore import State
-        from laggard.resilience import Job
-
-        if Job.current().launch == 0:
-            State.current()["step"] = 1
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    job = start_job(*ALONE, "--backoff=0", program=program)
-    assert job.finish() == 93, job.everything()
-    assert "4 launches, 0 nodes excluded" in job.account
-    assert_nothing_is_left(job)
-
-
 @pytest.mark.root("to mount a small file system")
 def test_state_is_kept_if_its_server_is_lost_for_good(start_job: Start) -> None:
     program = """

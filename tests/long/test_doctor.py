@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from laggard.collectors.supervised_check import check_devices_here
 from tests.integration.test_doctor import run_doctor, virtual_devices
 
 THRASH = """
@@ -55,3 +57,15 @@ def test_a_busy_device_is_slow_and_the_exit_code_says_so(busy_device: dict[str, 
     assert found["1"]["condition"] == "slow"
     assert done.returncode == 1
     assert found["1"]["seconds"].keys() == {"clock", "gemm_fp32", "gemm_fp64", "triad", "chase_memory", "launch"}
+
+
+def test_a_stuck_device_is_reported_and_the_others_are_checked(tmp_path: Path) -> None:
+    with (tmp_path / "device-1.clock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # a kernel that never ends
+        found = list(check_devices_here(os.environ | virtual_devices(3, tmp_path), first_answer_s=60, next_answer_s=8))
+
+    assert [(check.gpu, check.trouble) for check in found] == [
+        ("0", ""),
+        ("1", "no answer within 8 s"),
+        ("2", ""),
+    ]

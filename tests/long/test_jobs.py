@@ -23,6 +23,7 @@ from tests.integration.counting_job import (
     lose_node2,
 )
 from tests.integration.jobs import THREE_NODES, RunningJob
+from tests.integration.test_job import ALONE
 from tests.processes import command_lines
 from tests.waiting import Gate, wait_until
 
@@ -529,4 +530,21 @@ def test_a_killed_state_server_is_restarted_and_only_the_user_is_notified(start_
     killed.open()
     assert job.finish() == 0, job.everything()
     assert "launch 1 on node1 node3 counted True" in job.output
+    assert_nothing_is_left(job)
+
+
+def test_a_program_killed_by_a_signal_is_relaunched_and_ended_when_it_makes_no_progress(start_job: Start) -> None:
+    """Launch 0 commits something, the launches 1 to 3 nothing."""
+    program = """
+        import os, signal
+        from laggard.kvstore import State
+        from laggard.resilience import Job
+
+        if Job.current().launch == 0:
+            State.current()["step"] = 1
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    job = start_job(*ALONE, "--backoff=0", program=program)
+    assert job.finish() == 93, job.everything()
+    assert "4 launches, 0 nodes excluded" in job.account
     assert_nothing_is_left(job)
