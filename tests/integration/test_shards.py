@@ -417,7 +417,8 @@ def test_memory_that_cannot_be_prepared_is_said_once_and_the_save_goes_into_fres
     assert is_tree(checkpoints.restore(2), 2)
     requests = Control(nodes.client, nodes.endpoint, 0).requests("0", DEADLINE_S)
     notices = [request.body for _, request in requests if request.kind == "notices"]
-    assert notices == [["n1 has no memory ready for a checkpoint of 5 MiB: No space left on device; saves take longer"]]
+    ours = [texts for texts in notices if " 5 MiB" in texts[0]]  # a larger file of an earlier test may still be cleared
+    assert ours == [["n1 has no memory ready for a checkpoint of 5 MiB: No space left on device; saves take longer"]]
 
 
 @pytest.mark.parametrize("awaited", ["receive", "receive_with_file"])
