@@ -6,21 +6,27 @@ import fcntl
 import json
 import os
 import secrets
+import socket
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.errors import StateDirectoryError
 
 DATA = "appendonlydir"
+# The server's list of its log's files, one a line: `file NAME seq NUMBER type b|h|i` (base, history, increment).
+MANIFEST = "appendonly.aof.manifest"
+# The base of a log in which nothing was ever written has less, and its increment nothing.
+_EMPTY_BASE_BYTES = 1024
 _FORMAT = 1  # of what is in the directory
 IDENTITY = "state.json"
 _LOCK = "lock"
-# The server of a job that was killed ends within this time; that of a job that runs does not.
-_LOCK_DEADLINE_S = 10.0
+_HOLDER = "holder.json"
 _POLL_S = 0.005
 
 
@@ -51,7 +57,7 @@ def claim(directory: Path, job: str) -> str:
 
 
 @contextmanager
-def locked(directory: Path, deadline_s: float) -> Iterator[int]:
+def locked(directory: Path, deadline: float) -> Iterator[int]:
     """Lock the directory and yield the lock's descriptor, which the server inherits and holds until it ends."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,15 +66,47 @@ def locked(directory: Path, deadline_s: float) -> Iterator[int]:
     except OSError as error:
         raise unusable(directory, error) from error
     try:
-        until_s = min(deadline_s, time.monotonic() + _LOCK_DEADLINE_S)
         while not _try_lock(fd):
-            if time.monotonic() > until_s:
-                reason = "another state server is using it; end that job or name another directory"
-                raise StateDirectoryError(str(directory), reason)
+            # The server of a job that was killed ends in a moment; that of a job that runs does not.
+            holder = _living_holder(directory)
+            if holder is not None or time.monotonic() > deadline:
+                who = "another state server" if holder is None else f"a job of process {holder} on this machine"
+                raise StateDirectoryError(str(directory), f"{who} is using it; end that job or name another directory")
             time.sleep(_POLL_S)
+        try:
+            _write_holder(directory)
+        except OSError as error:
+            raise unusable(directory, error) from error
         yield fd
     finally:
         os.close(fd)
+
+
+def _write_holder(directory: Path) -> None:
+    """Record which process on which machine has the lock, for whoever finds the directory locked."""
+    me = psutil.Process()
+    holder = {"machine": socket.gethostname(), "pid": me.pid, "created_s": me.create_time()}
+    write_private(directory / _HOLDER, json.dumps(holder))
+
+
+def _living_holder(directory: Path) -> int | None:
+    """Return the process id of who has the lock, if it is another process of this machine and still runs."""
+    try:
+        holder = json.loads((directory / _HOLDER).read_text(encoding="utf-8"))
+        machine, pid, created_s = holder["machine"], int(holder["pid"]), float(holder["created_s"])
+        process = psutil.Process(pid)
+        ended = process.status() == psutil.STATUS_ZOMBIE or process.create_time() != created_s
+    except (OSError, ValueError, TypeError, KeyError, psutil.Error):
+        return None  # it is not known, and waiting shows who has it
+    return None if ended or machine != socket.gethostname() or pid == os.getpid() else pid
+
+
+def lacks_its_list(directory: Path) -> bool:
+    """Return whether there is a log without the list of its files, in whose place a server would begin an empty one."""
+    data = directory / DATA
+    if not data.is_dir() or (data / MANIFEST).exists():
+        return False
+    return any(file.stat().st_size > (_EMPTY_BASE_BYTES if file.suffix == ".rdb" else 0) for file in data.iterdir())
 
 
 def _guard(directory: Path) -> None:

@@ -30,7 +30,7 @@ from laggard.kvstore.errors import (
     StateFullError,
     StateUnavailableError,
 )
-from laggard.kvstore.server.directory import claim, locked, unusable
+from laggard.kvstore.server.directory import MANIFEST, claim, lacks_its_list, locked, unusable
 from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, Loading, LoadingWatch
 from laggard.kvstore.server.program import choose_program
 from laggard.system.certificates import Authority, Certificate
@@ -147,6 +147,8 @@ class StateServer:
     def _start(cls, plan: _Plan, port: int | None, watch: LoadingWatch) -> StateServer:
         with locked(plan.directory, watch.deadline_s) as lock_fd:
             password = claim(plan.directory, plan.job)
+            if lacks_its_list(plan.directory):
+                raise _damaged(plan.directory, f"the list of its files, {MANIFEST}, is missing")
             if plan.certificate is not None:
                 write_private(plan.directory / _CERTIFICATE, plan.certificate.certificate)
                 write_private(plan.directory / _KEY, plan.certificate.key)
@@ -193,9 +195,7 @@ class StateServer:
             return StateDirectoryError(str(self.directory), reason)
         while_loading = self._child.output_after(_INITIALIZED, before=_CRASH_REPORT)
         if while_loading is not None and self._child.process.returncode != -signal.SIGKILL:
-            advice = f"repair it with `laggard repair-state {self.directory}`, which keeps a copy"
-            last_words = "".join(while_loading.splitlines(keepends=True)[-_WORDS_OF_DAMAGE:])
-            return DamagedLogError(str(self.directory), advice, last_words)
+            return _damaged(self.directory, "".join(while_loading.splitlines(keepends=True)[-_WORDS_OF_DAMAGE:]))
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:
@@ -296,6 +296,11 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
         )
     except OSError as error:
         raise unusable(plan.directory, error) from error
+
+
+def _damaged(directory: Path, words: str) -> DamagedLogError:
+    advice = f"repair it with `laggard repair-state {directory}`, which keeps a copy"
+    return DamagedLogError(str(directory), advice, words)
 
 
 def _loading(client: redis.Redis) -> Loading | None:

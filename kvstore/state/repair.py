@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from laggard.kvstore.errors import CorruptValueError, DamagedLogError, ServerError, StateDirectoryError
-from laggard.kvstore.server.directory import DATA, IDENTITY, locked, unusable
+from laggard.kvstore.server.directory import DATA, IDENTITY, MANIFEST, locked, unusable
 from laggard.kvstore.server.process import BACKUP, StateServer
 from laggard.kvstore.state.commits import ACKNOWLEDGEMENT_EXPIRY_S
 from laggard.kvstore.state.log_scan import scan
 from laggard.kvstore.state.mapping import State
 
-# The server's list of its log's files, one a line: `file NAME seq NUMBER type b|h|i` (base, history, increment).
-_MANIFEST = "appendonly.aof.manifest"
 _BASE = "appendonly.aof.1.base.rdb"
 _LOCK_DEADLINE_S = 5.0  # a job that was killed ends in a moment
 _STUCK_S = 60.0  # for a server on a slow disk that gets no further with its log
@@ -109,19 +107,19 @@ def _take_backup(directory: Path, draft: Path, backup_s: float | None) -> _Good:
     if backup_s is None:
         raise StateDirectoryError(str(directory), "there is no backup in it; leave out --backup")
     _copy(directory / BACKUP, draft / DATA / _BASE)
-    (draft / DATA / _MANIFEST).write_text(f"file {_BASE} seq 1 type b\n", encoding="ascii")
+    (draft / DATA / MANIFEST).write_text(f"file {_BASE} seq 1 type b\n", encoding="ascii")
     return _Good(f"it was replaced by the backup of {_clock(backup_s)}", _size(directory / DATA))
 
 
 def _take_good_part(old: Path, new: Path, tell: Callable[[str], None]) -> _Good:
     """Copy the files of a log in order, up to the first damage, and the list of them."""
     arities, damage, forgotten_ms, good_bytes = _arities(), None, None, 0
-    listed = [line.split() for line in (old / _MANIFEST).read_text(encoding="ascii").splitlines()]
     try:
+        listed = [line.split() for line in (old / MANIFEST).read_text(encoding="ascii").splitlines()]
         files = sorted((kind != "b", int(number), name) for _, name, _, number, _, kind in listed if kind != "h")
-    except ValueError as error:
-        raise ValueError(f"{_MANIFEST} cannot be read") from error
-    with (new / _MANIFEST).open("w", encoding="ascii") as manifest:
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"{MANIFEST} cannot be read") from error
+    with (new / MANIFEST).open("w", encoding="ascii") as manifest:
         for is_increment, number, name in files:
             if not (old / name).exists():
                 damage = f"{name} is missing"

@@ -103,9 +103,13 @@ def test_values_that_do_not_match_their_checksums_are_named(directory: Path) -> 
     assert "damaged values, to be assigned again or deleted: 'array'" in outcome.output
 
 
-def test_a_log_without_its_list_of_files_needs_a_backup(directory: Path) -> None:
-    (directory / "appendonlydir/appendonly.aof.manifest").write_bytes(bytes(88))
-    with pytest.raises(DamagedLogError, match="repair-state"):
+@pytest.mark.parametrize("content", [None, bytes(88), b"\xff" * 88], ids=["none", "zeros", "not text"])
+def test_a_log_without_its_list_of_files_needs_a_backup(directory: Path, content: bytes | None) -> None:
+    manifest = directory / "appendonlydir/appendonly.aof.manifest"
+    manifest.unlink()
+    if content is not None:
+        manifest.write_bytes(content)
+    with pytest.raises(DamagedLogError, match="repair-state"):  # and no server begins an empty log in its place
         StateServer.start(directory, job="a")
     with pytest.raises(DamagedLogError, match=r"no repair is possible: .*\nappendonly.aof.manifest cannot be read"):
         repair(directory)

@@ -202,6 +202,39 @@ def test_a_directory_in_use_is_refused(state_server: StateServer) -> None:
         StateServer.start(state_server.directory, job="test", deadline_s=0.05)
 
 
+HOLDER = """
+import sys
+from pathlib import Path
+from laggard.kvstore.server.process import StateServer
+
+with StateServer.start(Path(sys.argv[1]), job="test"):
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_directory_of_a_job_that_runs_is_refused_at_once(tmp_path: Path) -> None:
+    """Not after the time that the server of a killed job is given to end: no test may take that long."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"up\n"
+        refused = f"a job of process {holder.pid} on this machine is using it; end that job or name another directory"
+        with pytest.raises(StateDirectoryError, match=refused):
+            StateServer.start(tmp_path, job="test", deadline_s=3600)
+        holder.kill()
+    StateServer.start(tmp_path, job="test", deadline_s=60).stop()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 1, "pid": "x", "created_s": 0}'])
+def test_a_damaged_note_of_who_holds_a_directory_does_not_matter(tmp_path: Path, text: str) -> None:
+    (tmp_path / "holder.json").write_text(text)
+    with StateServer.start(tmp_path, job="test") as server:
+        (tmp_path / "holder.json").write_text(text)
+        with pytest.raises(StateDirectoryError, match="another state server is using it"):
+            StateServer.start(server.directory, job="test", deadline_s=0.05)
+
+
 def test_a_directory_of_another_job_is_refused(tmp_path: Path) -> None:
     StateServer.start(tmp_path, job="mine").stop()
     with pytest.raises(StateDirectoryError, match="it belongs to job 'mine', not 'yours'"):
