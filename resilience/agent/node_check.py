@@ -45,9 +45,8 @@ def main(asked: CheckNode, driver: Any = None, agent_pid: int | None = None) -> 
         tuple(hardware_lines(recent_kernel_lines(time.monotonic() - KERNEL_WINDOW_S)))[-MAX_KERNEL_LINES:],
     )
     _write(check)
-    check = replace(
-        check, memory=_memory(agent_pid or os.getppid())
-    )  # a walk through all processes: it may take its time
+    # A walk through all processes: it may take its time.
+    check = replace(check, memory=_memory(agent_pid or os.getppid()))
     _write(check)
     if asked.probe and check.gpus:
         faults: dict[str, str] = {}

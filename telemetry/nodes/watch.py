@@ -73,14 +73,15 @@ class NodeWatch:
         now_s = time.monotonic()
         found = {}
         for host in hosts:
-            if host in replies.by_host:
-                self._answered_s[host] = now_s
-                answer, took_s = replies.by_host[host], replies.took_s[host]
-                skew_s = answer["clock_s"] - (time.time() - (now_s - begun_s) + took_s / 2)
-                found[host] = NodeHealth(
-                    up=True, lag_s=round(took_s, 4), clock_skew_s=round(skew_s, 4), dropped=answer["dropped"]
-                )
-            else:
-                owed_s = now_s - self._answered_s.setdefault(host, begun_s)
-                found[host] = replace(self._health.get(host, NodeHealth()), up=False, lag_s=round(owed_s, 4))
+            match replies.by_host.get(host):
+                case {"clock_s": float() as clock_s, "dropped": int() as dropped}:
+                    self._answered_s[host] = now_s
+                    took_s = replies.took_s[host]
+                    skew_s = clock_s - (time.time() - (now_s - begun_s) + took_s / 2)
+                    found[host] = NodeHealth(
+                        up=True, lag_s=round(took_s, 4), clock_skew_s=round(skew_s, 4), dropped=dropped
+                    )
+                case _:  # none, or none that we understand
+                    owed_s = now_s - self._answered_s.setdefault(host, begun_s)
+                    found[host] = replace(self._health.get(host, NodeHealth()), up=False, lag_s=round(owed_s, 4))
         self._health = found
