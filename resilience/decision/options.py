@@ -162,8 +162,8 @@ class JobOptions:
     detect: Watched | None = option(
         None,
         "slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
-        "(laggard.section); sections: only these; slow-link: time transfers between nodes, for slow NICs and cables. "
-        "With --resilient, relaunch without their nodes.",
+        "(laggard.section); sections: only these; slow-link: time transfers between nodes, to find slow NICs and "
+        "cables. With --resilient, relaunch without their nodes.",
     )
     detect_interval_s: float = option(
         3, "With --detect: time between rounds of probes, and of the program's own timings.", "SECONDS", least=0.1
