@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,8 @@ class _Mapped:
 
     mapping: mmap.mmap
     ready_bytes: int = 0  # how much of it has memory; to touch the rest ends a process if there is none left
+    # How much of that is in this process's page tables. To copy to the rest takes three times as long
+    at_hand_bytes: int = 0
 
 
 class Mappings:
@@ -54,6 +57,7 @@ class Mappings:
         self._given_up: list[_Mapped] = []
         self._lock = threading.RLock()  # a signal handler may save too
         self._wanted: dict[str, int] = {}  # sizes by owner
+        self._written: list[tuple[int, int]] = []  # files to be put at hand for the next time, and their descriptors
         self._thread: threading.Thread | None = None
 
     def ready_bytes(self) -> dict[int, int]:
@@ -66,8 +70,13 @@ class Mappings:
         with self._lock:
             mapped = self._mapped.get(number)
         write_parts(plan, descriptor, *((None, 0) if mapped is None else (mapped.mapping, mapped.ready_bytes)))
-        mapped = self._map(number, descriptor, reserved_bytes)
+        before, mapped = mapped, self._map(number, descriptor, reserved_bytes)
+        if mapped is before:  # what was copied through it
+            mapped.at_hand_bytes = max(mapped.at_hand_bytes, min(mapped.ready_bytes, plan.size_bytes))
         mapped.ready_bytes = max(mapped.ready_bytes, plan.size_bytes)
+        if mapped.at_hand_bytes < plan.size_bytes:
+            with self._lock:
+                self._written.append((number, os.dup(descriptor)))
 
     def keep_only(self, numbers: Iterable[int]) -> None:
         """Give all others up. The thread unmaps them: their memory may be free only then, which takes its time."""
@@ -96,6 +105,7 @@ class Mappings:
                 owner = next(iter(self._wanted))
                 size_bytes = self._wanted.pop(owner)
                 given_up, self._given_up = self._given_up, []
+                written, self._written = self._written, []
             del given_up
             try:
                 while (found := self._prepare(owner, size_bytes)) and not self._is_populated(*found):
@@ -105,6 +115,9 @@ class Mappings:
                 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM) and not self._has_told:
                     self._has_told = True
                     self._tell(size_bytes, error)
+            for number, descriptor in written:
+                with suppress(OSError):  # what is not at hand is slower, no more
+                    self._is_populated(number, descriptor)
 
     def _is_populated(self, number: int, descriptor: int) -> bool:
         """Have the memory of a file; return False if the file has been closed meanwhile."""
@@ -113,7 +126,7 @@ class Mappings:
             if size_bytes == 0:
                 return False
             mapped = self._map(number, descriptor, size_bytes)
-            for at in range(mapped.ready_bytes // SLICE_BYTES * SLICE_BYTES, size_bytes, SLICE_BYTES):
+            for at in range(mapped.at_hand_bytes // SLICE_BYTES * SLICE_BYTES, size_bytes, SLICE_BYTES):
                 end = min(at + SLICE_BYTES, size_bytes)
                 try:
                     populate(descriptor, mapped.mapping, at, end)
@@ -122,6 +135,7 @@ class Mappings:
                         return False
                     raise
                 mapped.ready_bytes = max(mapped.ready_bytes, end)
+                mapped.at_hand_bytes = end
                 if self._mapped.get(number) is not mapped:  # it was given up: its server has ended
                     return False
         finally:

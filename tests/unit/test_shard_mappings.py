@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,29 @@ def test_the_next_file_gets_its_memory_and_is_mapped_in_the_background(tmp_path:
     assert mappings.ready_bytes() == {7: planned.size_bytes}
     mappings.keep_only([8])
     assert mappings.ready_bytes() == {}
+    os.close(descriptor)
+
+
+def at_hand_bytes(descriptor: int) -> int:
+    """Return how much of a file is in this process's page tables."""
+    status = os.fstat(descriptor)
+    at_hand_kib = 0
+    for mapping in Path("/proc/self/smaps").read_text().split("VmFlags:"):
+        if f" {status.st_ino} " in mapping:
+            at_hand_kib += int(re.search(r"^Rss: +(\d+) kB$", mapping, re.MULTILINE)[1])  # type: ignore[index]
+    return at_hand_kib << 10
+
+
+def test_what_was_written_without_a_mapping_is_at_hand_for_the_next_time() -> None:
+    size = 20 * SIZE
+    descriptor = unnamed(MEMORY_FOLDER, size)
+    mappings = Mappings(lambda *_: None, no_notice)
+    planned = plan([("a", os.urandom(size - SIZE))])
+    mappings.write(planned, 7, descriptor, size)
+    assert at_hand_bytes(descriptor) == 0
+    mappings.want("a", size)
+    wait_until(lambda: at_hand_bytes(descriptor) == size)
+    assert os.pread(descriptor, planned.size_bytes, 0) == content_of(planned)
     os.close(descriptor)
 
 
