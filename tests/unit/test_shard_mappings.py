@@ -104,11 +104,10 @@ def test_the_next_file_gets_its_memory_and_is_mapped_in_the_background(tmp_path:
 def at_hand_bytes(descriptor: int) -> int:
     """Return how much of a file is in this process's page tables."""
     status = os.fstat(descriptor)
-    at_hand_kib = 0
-    for mapping in Path("/proc/self/smaps").read_text().split("VmFlags:"):
-        if f" {status.st_ino} " in mapping:
-            at_hand_kib += int(re.search(r"^Rss: +(\d+) kB$", mapping, re.MULTILINE)[1])  # type: ignore[index]
-    return at_hand_kib << 10
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    smaps = Path("/proc/self/smaps").read_text()
+    of_file = rf"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ {device} {status.st_ino} .*?^Rss: +(\d+) kB$"
+    return sum(int(kib) << 10 for kib in re.findall(of_file, smaps, re.MULTILINE | re.DOTALL))
 
 
 def test_what_was_written_without_a_mapping_is_at_hand_for_the_next_time() -> None:
