@@ -85,12 +85,6 @@ class JobOptions:
         "SECONDS",
         least=0,
     )
-    grow_back: bool = option(
-        False,
-        "With --exhaust-resources: when nodes are back, relaunch a job that went on with fewer, once that pays; "
-        "otherwise its next relaunch uses them.",
-        needs=("--exhaust-resources",),
-    )
     heartbeat_timeout_s: float | None = option(
         None,
         "How long a node may be silent before it is lost: more than the network's longest pause.",

@@ -72,7 +72,6 @@ def test_a_wrong_probe_is_named() -> None:
     ("given", "message"),
     [
         ({"exhaust_resources": True}, "--exhaust-resources has no effect without --resilient: add it"),
-        ({"resilient": True, "grow_back": True}, "--grow-back has no effect without --exhaust-resources: add it"),
         ({"probes_in_turn": "all"}, "--probes-in-turn=all has no effect without --detect=slow-gpu: add it"),
         ({"inline_probes": True}, "--inline-probes has no effect without --detect=slow-gpu: add it"),
         ({"detect": "sections", "inline_probes": True}, "--inline-probes has no effect without --detect=slow-gpu"),
