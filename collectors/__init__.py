@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from laggard.collectors.group import CollectorGroup
     from laggard.collectors.inline_probe import InlineProbe
     from laggard.collectors.metrics.gpu import device_readers
-    from laggard.collectors.probes import PROBE_NAMES
     from laggard.collectors.ray_actors import node_strategy
     from laggard.collectors.sections import section
 
 __all__ = [
-    "PROBE_NAMES",
     "VIRTUAL_DEVICES",
     "CollectorError",
     "CollectorGroup",
@@ -60,7 +58,6 @@ __all__ = [
 _HOMES = {
     "CollectorGroup": "group",
     "InlineProbe": "inline_probe",
-    "PROBE_NAMES": "probes",
     "device_readers": "metrics.gpu",
     "node_strategy": "ray_actors",
     "section": "sections",
