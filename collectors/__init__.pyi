@@ -16,6 +16,5 @@ from laggard.collectors.errors import UnknownNodeError as UnknownNodeError
 from laggard.collectors.group import CollectorGroup as CollectorGroup
 from laggard.collectors.inline_probe import InlineProbe as InlineProbe
 from laggard.collectors.metrics.gpu import device_readers as device_readers
-from laggard.collectors.probes import PROBE_NAMES as PROBE_NAMES
 from laggard.collectors.ray_actors import node_strategy as node_strategy
 from laggard.collectors.sections import section as section

@@ -22,7 +22,6 @@ from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.controller import wording as notice_wording
-from laggard.resilience.controller.growth import Growth
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.membership import Membership
@@ -40,7 +39,6 @@ from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
-    GrowthPays,
     JobStatus,
     NodeJoined,
     NodeLeaving,
@@ -89,7 +87,6 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     NodeLeaving: "node lost",
     NodesDrained: "node lost",
     NodesMissing: "node lost",
-    GrowthPays: "growth",
 }
 
 
@@ -128,7 +125,6 @@ class Controller:
         self._cluster.confirm_by(keeper.endpoint)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
-        self._growth = Growth(plan.settings)
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
@@ -356,8 +352,6 @@ class Controller:
         self._manager.look(self._roster.active)
         if changed := self._drained() or self._membership.next_event(self._roster) or self._returned():
             return changed
-        if self._growth.pays(self._roster, self._launches):
-            return GrowthPays()
         match self._launches.check_for_hang():
             case ProgramHung() | None as hang:
                 return hang

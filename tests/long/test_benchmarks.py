@@ -145,7 +145,7 @@ SMALL = {
         "--cycles 1 --block 0.3",
         [
             "| matrix products | probe, separate process |",
-            "| memory | probes in turn, inline |",
+            "| memory | probe, inline |",
             "| training | tiny operations (Dragon's documented probe) |",
         ],
     ),
