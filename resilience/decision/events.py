@@ -113,14 +113,6 @@ class NodeJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLeaving:
-    """The manager is about to take a node in use away (Ray drains it)."""
-
-    host: str
-    word: NodeWord
-
-
-@dataclass(frozen=True, slots=True)
 class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
 
@@ -139,7 +131,6 @@ Event = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
-    | NodeLeaving
     | NodesMissing
     | GrowthPays
 )
@@ -157,7 +148,6 @@ ReasonPart = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
-    | NodeLeaving
     | GrowthPays
 )
 Reason = tuple[ReasonPart, ...]
