@@ -19,8 +19,9 @@ TELEMETRY_CONFIG = "LAGGARD_TELEMETRY_CONFIG"
 SETTINGS_FILE = "telemetry.yaml"
 """Name of the file beside a node's endpoint file in which the launcher passes on the settings."""
 
-# Dragon's keys for things that do not exist here: each node's database server and its files. They are ignored.
-_IGNORED = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_directory", "delete_tmdb"})
+# Dragon's keys for things that do not exist here, which are ignored: each node's database server and its files, and a
+# node that dumps all others' samples.
+_IGNORED = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_directory", "delete_tmdb", "dump_node"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,9 @@ class TelemetrySettings:
     # Folder for dumps; if it is set, a dump is written when the job ends. By default dumps go to the folder in which
     # the job was started.
     dump_dir: str = ""
-    dump_node: str = ""  # the only node that writes a dump, of all nodes; by default each writes its own
     dump_interval: float = 0.0  # seconds between two dumps; 0: only on request and when the job ends
-    # Answer a query for an unknown metric with an error, as OpenTSDB does, rather than with no series
-    unknown_metric_is_error: bool = False
     # Seconds that nodes have to answer a query; the answer comes without those that have not
     query_deadline: float = 1.5
-    max_answer_series: int = 2000  # maximum number of series in the answer to a query
     # Require the token for everything but `/health`, so that other users of the primary node cannot read
     reading_needs_token: bool = False
     # Further names, separated by commas, by which browsers and Grafana may reach the server, for example through a
@@ -83,7 +80,6 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "primary_megabytes": (1, 1 << 20),
     "dump_interval": (0, 7 * 86_400),
     "query_deadline": (0.1, 25),
-    "max_answer_series": (1, 1_000_000),
 }
 
 

@@ -73,8 +73,7 @@ class JobTelemetry:
             return []
         try:
             with endpoint.connect(timeout_s=DUMP_DEADLINE_S) as client:
-                asker = NodeAsker(client, endpoint)
-                dumps = request_dump(asker, self.settings.dump_node, deadline_s=DUMP_DEADLINE_S)
+                dumps = request_dump(NodeAsker(client, endpoint), deadline_s=DUMP_DEADLINE_S)
         except redis.RedisError as error:
             return [f"none was written: {error}"]
         return [*dumps.written, *dumps.missing]
