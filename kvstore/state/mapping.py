@@ -65,8 +65,8 @@ class State(MutableMapping[str, Value]):
     is kept until its successor is complete, so the server needs room for both.  No other thread may change an array
     while it is being assigned.
 
-    A transaction may have any size, and up to 50,000 keys and items: the server serves nobody else while it applies
-    one, half a second for so many.
+    A transaction may have any size, and up to 200,000 keys and items besides those that it deletes: the server serves
+    nobody else while it applies one, a second or two for so many.
 
     Parameters
     ----------

@@ -214,8 +214,8 @@ def test_append_needs_a_list(state: State) -> None:
 
 
 def test_a_transaction_that_would_keep_others_waiting_is_refused_whole(state: State) -> None:
-    with pytest.raises(LargeTransactionError, match="50001 keys and items, where at most 50000"):
-        state.update(dict.fromkeys(map(str, range(50_001)), 1))
+    with pytest.raises(LargeTransactionError, match="200001 keys and items, where at most 200000"):
+        state.update(dict.fromkeys(map(str, range(200_001)), 1))
     assert len(state) == 0
 
 
