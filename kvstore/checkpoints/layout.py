@@ -70,8 +70,7 @@ def parse_index(text: Buffer) -> dict[str, tuple[int, int]]:
 
 def sums_of(size_bytes: int, read: Callable[[int, int], Buffer]) -> bytes:
     """Return the CRC-32 of each block of a shard, one after the other; ``read(start, stop)`` returns its bytes."""
-    sums = (zlib.crc32(read(start, stop)) for start, stop in _blocks(0, size_bytes, size_bytes))
-    return b"".join(each.to_bytes(_SUM_BYTES, "little") for each in sums)
+    return b"".join(_sum_of(read(start, stop)) for start, stop in _blocks(0, size_bytes, size_bytes))
 
 
 def digest(sums: bytes) -> int:
@@ -88,10 +87,13 @@ def block_range(start: int, stop: int, size_bytes: int) -> tuple[int, int]:
 def wrong_block(sums: bytes, start: int, blocks: Sequence[Buffer] | Iterator[Buffer]) -> int | None:
     """Return the offset of the first of some blocks that does not match its checksum, or None."""
     for number, block in enumerate(blocks, start // BLOCK_BYTES):
-        expected = int.from_bytes(sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES], "little")
-        if len(sums) < (number + 1) * _SUM_BYTES or zlib.crc32(block) != expected:
+        if sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES] != _sum_of(block):
             return number * BLOCK_BYTES
     return None
+
+
+def _sum_of(block: Buffer) -> bytes:
+    return zlib.crc32(block).to_bytes(_SUM_BYTES, "little")
 
 
 def _blocks(start: int, stop: int, size_bytes: int) -> Iterator[tuple[int, int]]:
