@@ -172,9 +172,9 @@ class SymptomTracker:
         self._reader, self._is_ours = reader, is_ours
         self._last = reader.status()
 
-    def take(self, *, bus_in_use: bool = False) -> Symptoms:
-        """Return the symptoms since the last call; ``bus_in_use``: something was just copied to or from the device."""
-        before, self._last = self._last, self._reader.status(bus_in_use=bus_in_use)
+    def take(self) -> Symptoms:
+        """Return the symptoms since the last call."""
+        before, self._last = self._last, self._reader.status()
         return Symptoms.between(before, self._last, self._is_ours)
 
 

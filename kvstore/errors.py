@@ -48,6 +48,14 @@ class ConflictError(KVStoreError):
     template = "another transaction changed {what} first; nothing was applied, run the transaction again"
 
 
+class LargeTransactionError(KVStoreError, ValueError):
+    """A transaction with more than ``most`` keys and items; nothing of it was applied."""
+
+    things: int
+    most: int
+    template = "a transaction of {things} keys and items, where at most {most} are possible: divide it"
+
+
 class ClosedTransactionError(KVStoreError, RuntimeError):
     """A transaction was used after its ``with`` block."""
 

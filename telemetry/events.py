@@ -27,7 +27,7 @@ JOURNAL = "journal"
 """The stream of the controller's record of the job, some of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
-_TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action", "probe")
+_TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action")
 _LISTS = ("nodes", "excluded")
 
 
@@ -44,11 +44,10 @@ class Event:
     launch: int | None = None  # of a launch and its end: its number
     nodes: tuple[str, ...] = ()  # of a launch: its nodes, and those that it does without
     excluded: tuple[str, ...] = ()
-    # Of a verdict; without a cause that is known, or a probe other than the main test, these are empty
+    # Of a verdict; without a cause that is known, that is empty
     severity: str = ""
     cause: str = ""
     action: str = ""
-    probe: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,6 @@ def _event_of_verdict(time_us: int, verdict: Mapping[str, Any]) -> Event:
         severity=verdict["severity"],
         cause=verdict["words"]["cause"],
         action=verdict["action"],
-        probe=verdict["evidence"]["probe"],
     )
 
 

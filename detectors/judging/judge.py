@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from laggard.collectors.device import DeviceId
@@ -117,12 +117,12 @@ class Judge:
     def __init__(
         self,
         analysis: Analysis,
-        restarts: Restarts | None = None,
+        restarts: Restarts,
         keeper: HistoryStore | SectionKeeper | None = None,
         key: str = "",
     ) -> None:
         self._analysis = analysis  # compares the readings
-        self._restarts = restarts  # weighs what slow devices cost; `None`: what is found is only reported
+        self._restarts = restarts  # weighs what slow devices cost
         # Where what is known is kept from launch to launch, and under which name; an empty one: nowhere
         self._keeper = keeper or HistoryStore(None)
         self._key = key
@@ -135,8 +135,7 @@ class Judge:
         """Prepare for a launch."""
         self._run, self._read_signs = run, read_signs
         self._analysis.begin(launch)
-        if self._restarts is not None:
-            self._restarts.begin(launch)
+        self._restarts.begin(launch)
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record what the tags of a device's samples say."""
@@ -160,14 +159,10 @@ class Judge:
         if signs is None:
             return Moment(now_s)
         hidden = self._phases.hosts(signs.phases, now_s)
-        if self._restarts is None:
-            return Moment(now_s, hidden)
         self._restarts.note_signs(signs, self._keeper.commits, now_s)
         return Moment(now_s, hidden, self._restarts.has_progress)
 
     def _weighed(self, found: Sequence[Verdict], readings: Round, now_s: float) -> list[Verdict]:
-        if self._restarts is None:
-            return [replace(verdict, action="report") for verdict in found]
         analysis = self._analysis
         grounds = Grounds(
             analysis.episode, analysis.identities(), analysis.min_slowdown, analysis.why_not, analysis.holds_up
@@ -187,7 +182,7 @@ class Judge:
     ) -> None:
         """Change the given thresholds while the job runs."""
         self._analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
-        if restart_cost is not None and self._restarts is not None:
+        if restart_cost is not None:
             self._restarts.given = restart_cost
 
     # -- what is kept --------------------------------------------------------------------------------------------------
@@ -195,10 +190,8 @@ class Judge:
     def keep(self) -> None:
         """Write what is known to the state: seldom, since each time takes the state server some time."""
         if self._key and self._has_read and self._keeper.keeps:
-            kept = {"run": self._run, "analysis": self._analysis.to_state()}
-            if self._restarts is not None:
-                kept["restarts"] = self._restarts.to_state()
-            self._keeper.write(self._key, kept)
+            analysis, restarts = self._analysis.to_state(), self._restarts.to_state()
+            self._keeper.write(self._key, {"run": self._run, "analysis": analysis, "restarts": restarts})
 
     def _read_kept(self, now_s: float) -> None:
         """Read what was kept; done in the first round, when the devices' names are known."""
@@ -209,7 +202,6 @@ class Judge:
         same_run = kept["run"] == self._run
         try:
             self._analysis.restore(kept["analysis"], same_run=same_run)
-            if self._restarts is not None:
-                self._restarts.restore(kept["restarts"], now_s, same_run=same_run)
+            self._restarts.restore(kept["restarts"], now_s, same_run=same_run)
         except (KeyError, ValueError) as error:
             _log.warning("%s cannot be read, so it starts afresh: %s", self._key, error)

@@ -119,7 +119,7 @@ def _detection(options: JobOptions, groups: Path | None) -> Detection:
     interval_s = options.detect_interval_s if options.detect else None
     watched = options.detect or "slow-gpu"
     cost_s, interface = options.restart_cost_s, options.probed_interface()
-    return Detection(interval_s, options.probe_names(), options.inline_probes, groups, watched, cost_s, interface)
+    return Detection(interval_s, options.inline_probes, groups, watched, cost_s, interface)
 
 
 def group_file(options: JobOptions) -> Path | None:

@@ -127,7 +127,6 @@ class Launches:
         self.program: Program | Ranks | None = None  # the program of the current launch; `None` between two launches
         self.any_started = False  # whether the program was started at all
         self._began_s = 0.0
-        self._first_progress_s: float | None = None
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
         self._signs_at_start: tuple[int, str | None] = 0, None
         self._best_step = -math.inf  # of all launches that are over
@@ -147,15 +146,6 @@ class Launches:
     def add_node(self, node: NodeRecord) -> None:
         """Add a node that has joined since."""
         self._nodes[node.hostname] = node
-
-    def restart_cost_s(self) -> float | None:
-        """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
-        if self._first_progress_s is None and self.program is not None and self.made_progress():
-            self._first_progress_s = self._clock.now_s()
-        gap_s = self._account.launches[-1].gap_s if self._account.launches else None
-        if not gap_s or self._first_progress_s is None:
-            return None
-        return sum(gap_s.values()) + self._first_progress_s - self._began_s
 
     def made_progress(self) -> bool:
         """Return whether the current launch has committed to State or reported a step beyond those before it."""
@@ -227,7 +217,6 @@ class Launches:
         self._records.write_launch(self._record(roster, gap))
         self._account.see_progress(self.number, *self._signs_at_start)
         self._began_s = self._clock.now_s()
-        self._first_progress_s = None
         self._asked_s = None
         self.program = self._start_program(roster)
         if isinstance(self.program, Ranks):

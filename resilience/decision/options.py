@@ -85,12 +85,6 @@ class JobOptions:
         "SECONDS",
         least=0,
     )
-    grow_back: bool = option(
-        False,
-        "With --exhaust-resources: when nodes are back, relaunch a job that went on with fewer, once that pays; "
-        "otherwise its next relaunch uses them.",
-        needs=("--exhaust-resources",),
-    )
     heartbeat_timeout_s: float | None = option(
         None,
         "How long a node may be silent before it is lost: more than the network's longest pause.",
@@ -184,12 +178,6 @@ class JobOptions:
         "A,B",
         unset="that of the node's address",
         needs=("--detect=slow-link",),
-    )
-    probes_in_turn: str | None = option(
-        None,
-        "With --detect: also run these probes, one per round, in turn; all: every probe. They only report.",
-        "A,B",
-        needs=("--detect=slow-gpu",),
     )
     inline_probes: bool = option(
         False,
@@ -340,19 +328,6 @@ class JobOptions:
             raise UsageError(
                 "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
             )
-
-    def probe_names(self) -> tuple[str, ...]:
-        """Return the names of the further probes."""
-        if self.probes_in_turn is None:
-            return ()
-        from laggard.collectors.probes import PROBE_NAMES  # every agent imports this module, and needs no probes
-
-        if self.probes_in_turn == "all":
-            return PROBE_NAMES
-        names = tuple(filter(None, self.probes_in_turn.split(",")))
-        for unknown in (name for name in names if name not in PROBE_NAMES):
-            raise UsageError(f"--probes-in-turn={unknown}", "is not a probe", f"use {', '.join(PROBE_NAMES)}, or all")
-        return names
 
     def checkpoint_bytes(self) -> int | None:
         """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""

@@ -96,7 +96,6 @@ def _of_verdict(of: RecordedVerdict) -> Event:
         severity=verdict.severity,
         cause=str(verdict.cause) if verdict.cause.is_known else "",
         action=verdict.action,
-        probe=verdict.evidence.probe,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.probe_metrics import PROBE_SEPARATOR, RESERVE_PROBE_TIME
+from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, read_journal
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION
@@ -81,7 +81,7 @@ def _inputs(timeline: Timeline, store: History | None, *, whole: bool) -> Report
     if store is None:
         return ReportInputs(timeline)
     order = [(host, gpu) for host in timeline.hosts for gpu in timeline.devices.get(host, ())]
-    names = sorted(store.metrics() - _NOT_DRAWN, key=lambda name: _rank(name, timeline))
+    names = sorted(store.metrics() - _NOT_DRAWN, key=lambda name: ("probe" not in name, name))
     found = (_panel(store, name, order) for name in names if whole or _PROBE.search(name))
     probes = tuple(panel for panel in found if panel is not None)[:MAX_PROBES]
     own = _own_names(store, {panel.metric for panel in probes})
@@ -109,13 +109,6 @@ def _own_names(store: History, drawn: Collection[str]) -> list[str]:
         for each in metrics_of(store.series_keys())
         if each["kind"] == "program" and each["name"] not in _NOT_DRAWN and each["name"] not in drawn
     ]
-
-
-def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
-    """Return a metric's sort key: the main probe, then probes with a verdict, then other probes, then the rest."""
-    _, _, part = metric.partition(PROBE_SEPARATOR)
-    has_verdict = any(verdict.of.evidence.probe == part for verdict in timeline.verdicts)
-    return "probe" not in metric, part != "", not has_verdict, metric
 
 
 def _panel(store: History, metric: str, order: list[DeviceId]) -> Panel | None:

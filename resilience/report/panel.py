@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.probe_metrics import PROBE_SEPARATOR
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
 
 _SECOND_US = 1_000_000
@@ -31,7 +30,7 @@ class Panel:
     @property
     def in_seconds(self) -> bool:
         """Whether the metric is a time, by its name: then a higher value means a slower device."""
-        return self.metric.partition(PROBE_SEPARATOR)[0].endswith("time")
+        return self.metric.endswith("time")
 
     @property
     def times_s(self) -> Floats:

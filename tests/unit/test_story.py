@@ -81,7 +81,6 @@ def test_a_failure_has_its_loss_its_cause_and_what_to_do(kind: Kind, to_do: str)
         ("node lost", "ask who runs the nodes"),
         ("hang", "see what its ranks waited for"),
         ("stop", "nothing: it was asked to stop"),
-        ("growth", "nothing: it went on with more nodes"),
         ("exclusion", "see the job's log"),
     ],
 )
