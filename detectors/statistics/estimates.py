@@ -90,9 +90,9 @@ def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, 
 def _center_and_spread(values: Floats) -> tuple[Floats, Floats]:
     """Return both along the last axis."""
     if not values.shape[-1]:
-        nothing = np.full(values.shape[:-1], np.nan, np.float32)
+        nothing = np.full(len(values), np.nan, np.float32)
         return nothing, nothing
-    last = np.maximum(values.shape[-1] - 1 - np.count_nonzero(np.isnan(values), axis=-1), 0)[..., None]
+    last = np.maximum(values.shape[1] - 1 - np.count_nonzero(np.isnan(values), axis=1), 0)[..., None]
     ordered = np.sort(values)  # NaN sorts last; a full sort is faster than a partition at three positions
     middle = np.take_along_axis(ordered, last // 2, axis=-1)
     fast = np.concatenate([np.take_along_axis(ordered, last // part, axis=-1) for part in _FAST_SHARES], axis=-1)
