@@ -208,13 +208,13 @@ def _slow_s(timeline: Timeline, launch: Launch, since_s: float, until_s: float) 
     for verdict in timeline.verdicts:
         accuses_it = verdict.of.host in launch.nodes and timeline.launch_at(verdict.time_s) is launch
         if accuses_it and not math.isnan(verdict.of.slowdown):
-            next_s = _between(verdict.time_s, at_s, max(at_s, until_s))
+            next_s = _between(verdict.time_s, at_s, until_s)
             waited_s += (1 - 1 / slowdown) * (next_s - at_s)
             slowdowns[verdict.of.host, verdict.of.gpu] = verdict.of.slowdown
             if verdict.is_over:
                 slowdowns = {slow: each for slow, each in slowdowns.items() if not verdict.is_about(*slow)}
             slowdown, at_s = max([1.0, *slowdowns.values()]), next_s
-    return waited_s + (1 - 1 / slowdown) * max(0.0, until_s - at_s)
+    return waited_s + (1 - 1 / slowdown) * (until_s - at_s)
 
 
 def _gap(gap_s: float, before: Launch | None) -> TimeParts:
