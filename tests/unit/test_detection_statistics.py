@@ -412,11 +412,11 @@ def test_the_rate_of_one_more_exceedance_is_learned_by_age_and_never_falls_with_
     ],
 )
 def test_a_run_teaches_every_age_that_it_had(length: int, tries: list[int], repeats: list[int]) -> None:
-    rates = Rates(1, np.array([4]))
+    rates = Rates(np.array([4]))
     for place in (0, 1):
         rates.learn_ended(SELF, RESTART, np.zeros(1, np.intp), np.array([place]), np.array([length]))
-    assert rates.tries[:, SELF, RESTART, 0, 0].tolist() == tries
-    assert rates.repeats[:, SELF, RESTART, 0, 0].tolist() == repeats
+    assert rates.tries[:, SELF, RESTART, 0].tolist() == tries
+    assert rates.repeats[:, SELF, RESTART, 0].tolist() == repeats
 
 
 @pytest.mark.parametrize(
@@ -432,14 +432,14 @@ def test_a_run_teaches_every_age_that_it_had(length: int, tries: list[int], repe
 def test_runs_last_if_more_than_half_of_at_least_five_go_on_and_far_more_than_by_chance(
     runs: int, repeats: int, rounds: int, lasting: int
 ) -> None:
-    rates = Rates(1, np.array([4]))
+    rates = Rates(np.array([4]))
     for counts, value in ((rates.tries, runs), (rates.repeats, repeats)):
         counts[0, SELF, RESTART] = value
     rates.rounds[SELF, RESTART] = rounds
     n_runs, length = rates.lasting()
-    assert (n_runs.tolist(), length.tolist()) == ([[lasting]], [[1 + repeats / runs]])
+    assert (n_runs.tolist(), length.tolist()) == ([lasting], [1 + repeats / runs])
     rates.repeats[1, SELF, RESTART] = 2 * runs
-    assert rates.lasting()[1].tolist() == [[1 + repeats / runs + 2]]
+    assert rates.lasting()[1].tolist() == [1 + repeats / runs + 2]
 
 
 def test_a_group_learns_how_far_its_devices_typically_wander_from_their_own_past() -> None:
