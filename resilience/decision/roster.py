@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 # How many times as long as the first a quarantine may be: by default a week.
@@ -128,3 +129,14 @@ class Roster:
             excluded=tuple(exclusion for exclusion in self.excluded if exclusion.host != host),
             past=(*self.past, *(kept for exclusion in over if (kept := exclusion.kept()))),
         )
+
+
+def bad_and_well(
+    roster: Roster, remembered: Iterable[Exclusion], quarantine_s: float, now_s: float
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the nodes that a job should not get when it is started again, and those that it may get again."""
+    known = list(remembered)
+    good = {*roster.active, *roster.reserve}
+    serving = {each.host for each in known if not each.lost and now_s < each.until_s(quarantine_s)}
+    bad = frozenset({*roster.excluded_hosts, *serving} - good)
+    return bad, frozenset({*good, *(each.host for each in known)} - bad)
