@@ -1,8 +1,7 @@
 """Ending one launch of the program and beginning the next, in the order that keeps the invariants.
 
 The program is asked to stop and given its grace period. Then the launch number is raised: from here on the old launch
-can write nothing. Then everything that it wrote is flushed to disk, and what is left of it is ended, here and on every
-node. Only then does the next launch begin.
+can write nothing. Then what is left of it is ended, here and on every node. Only then does the next launch begin.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ RECENT_KILL_S = 60.0
 # How long copies of checkpoints that are under way hold up a relaunch.
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
-FLUSH_DEADLINE_S = 60.0
 
 MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
 
@@ -319,9 +317,8 @@ class Launches:
         save_logs(self._plan.runtime_dir, {**self._cluster.collect_logs(), "state-server": state_server})
 
     def _fence(self) -> None:
-        """Close the old launch: it can write no more, what it wrote is on disk, and nothing of it runs here."""
+        """Close the old launch: it can write no more, and nothing of it runs here."""
         self.number = self._records.next_launch()
-        self._keeper.flush_to_disk(FLUSH_DEADLINE_S)
         try:
             self._report_leftovers(self._end_leftovers())
         except ProcessesStillRunningError as error:

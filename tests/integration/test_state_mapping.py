@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -500,34 +499,9 @@ def test_a_server_without_memory_is_freed_by_deleting_and_can_begin_a_launch(
     state.clear()
     assert len(state) == 0
     begin_launch(client, state_server.endpoint, 1)
-    state_server.flush_to_disk(DEADLINE_S)
 
 
 def test_a_server_is_given_a_limit_on_its_memory(tmp_path: Path) -> None:
     with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
         assert 0 < int(client.config_get("maxmemory")["maxmemory"]) < psutil.virtual_memory().total
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-
-
-@pytest.mark.root("to mount a small file system")
-def test_a_full_disk_under_everysec_is_reported_and_the_last_commit_is_kept(tmp_path: Path) -> None:
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(tmp_path)], capture_output=True
-    )
-    if mount.returncode:
-        pytest.skip(f"no file system can be mounted here: {mount.stderr.decode()}")
-    try:
-        with StateServer.start(tmp_path, job="a", fsync="everysec") as server, server.endpoint.connect() as client:
-            begin_launch(client, server.endpoint, 0)
-            state = State(client, server.endpoint, 0)
-            with pytest.raises(StateFullError, match="State is as of the last commit"):
-                fill(state)
-            assert len(state) > 0
-    finally:
-        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
-
-
-def fill(state: State) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        state[f"{time.monotonic()}"] = bytes(500_000)
