@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from laggard.collectors.links.peer_copies import PeerCopies, gpus_here
-from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.reading import PeerReading
 from laggard.records import plain
 
 
@@ -21,7 +21,7 @@ class PeerCheck:
     """What was measured between a machine's GPUs."""
 
     # One reading for each way of each pair; none with fewer than two GPUs, or without CuPy
-    peers: tuple[LinkReading, ...] = ()
+    peers: tuple[PeerReading, ...] = ()
     failure: str = ""  # why there are none; empty if there is no reason
 
 

@@ -8,7 +8,7 @@ from itertools import permutations
 from laggard.collectors.boards import Board, Boards
 from laggard.collectors.device_check import DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
-from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.reading import PeerReading
 from laggard.collectors.supervised_check import NodeCheck
 from laggard.records import plain, record_of
 from laggard.resilience.command.gpu_links import lines_on_gpu_links
@@ -16,8 +16,8 @@ from laggard.resilience.command.gpu_links import lines_on_gpu_links
 GB = 10**9
 
 
-def reading(sender: str, receiver: str, path: str, gb_per_s: float) -> LinkReading:
-    return LinkReading(0, sender, receiver, 1 / gb_per_s, GB, 0.0, 0.0, path)
+def reading(sender: str, receiver: str, path: str, gb_per_s: float) -> PeerReading:
+    return PeerReading(sender, receiver, 1 / gb_per_s, GB, path)
 
 
 def test_each_way_is_compared_with_those_of_its_kind_on_all_nodes() -> None:
