@@ -141,23 +141,21 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self._judge.keep()
 
     def set_thresholds(
-        self,
-        *,
-        min_slowdown: float | None = None,
-        very_slow: float | None = None,
-        restart_cost: RestartCost | float | None = None,
+        self, *, min_slowdown: float | None = None, restart_cost: RestartCost | float | None = None
     ) -> None:
         """Change thresholds while the job runs; those not given, and the devices' history, stay as they are.
 
         Raises
         ------
         ValueError
-            If a slowdown is not above 1, or the cost negative.
+            If the slowdown is not above 1, or the cost negative.
         """
         cost = RestartCost.of(restart_cost)
         if cost is not None:
             self._sections.set_restart_cost(cost)
-        self._judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow, restart_cost=cost)
+            self._judge.restarts.given = cost
+        if min_slowdown is not None:
+            self._readings.compared.set_thresholds(min_slowdown=min_slowdown)
 
     # -- the collector, on the nodes -----------------------------------------------------------------------------------
 

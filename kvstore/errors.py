@@ -157,15 +157,6 @@ class ShardServerError(KVStoreError):
     template = "the shard server of {host} does not answer ({reason}); its log is shards.log (--verbose)"
 
 
-class NestedSaveError(KVStoreError):
-    """A signal handler saves or restores a checkpoint in the middle of another save or restore of its thread."""
-
-    template = (
-        "a signal handler saves or restores while the code that it interrupts does; set a flag in the handler, and "
-        "save when the step has ended"
-    )
-
-
 class LocalStateError(KVStoreError):
     """The file that holds the State of a program without a job cannot be used; ``reason`` is what SQLite says."""
 

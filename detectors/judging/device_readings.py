@@ -101,10 +101,6 @@ class DeviceReadings(Analysis):
             return "slow"
         return "not known" if self._probed_s.get(device, -math.inf) < since_s else "well"
 
-    def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
-        """Change the given thresholds."""
-        self.compared.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
-
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record what the tags of a device's samples say."""
         self.peers.note_device(device, tags)
@@ -167,7 +163,6 @@ class DeviceReadings(Analysis):
             identity=self.peers.uuids,
             same_run=same_run,
             min_slowdown=now.thresholds.min_slowdown,
-            very_slow=now.thresholds.very_slow,
             false_alarm_budget=now.false_alarm_budget,
             groups=self.peers.labels,
         )
