@@ -341,6 +341,33 @@ def test_metrics_are_the_newest_values_of_the_last_minute_and_what_the_server_kn
     assert values == ["laggard_user_epoch 7.0", 'laggard_user_load{hostname="a"} 2.0']
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "line"),
+    [
+        ("load_average", 2.5, "node_load1 2.5"),
+        ("used_RAM", 50.0, "laggard_node_memory_used_ratio 0.5"),
+        ("cpu_percent", 50.0, "laggard_node_cpu_busy_ratio 0.5"),
+        ("network_receive", 7.0, "node_network_receive_bytes_total 7.0"),
+        ("DeviceUtilization", 50.0, "DCGM_FI_DEV_GPU_UTIL 50.0"),
+        ("DeviceMemoryUtilization", 50.0, "laggard_gpu_memory_used_ratio 0.5"),
+        ("DeviceMemoryUsed", 3.0 * 2**20, "DCGM_FI_DEV_FB_USED 3.0"),  # MiB
+        ("DeviceEnergy", 2.0, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total 2000.0"),  # mJ
+        ("DeviceSmActive", 50.0, "DCGM_FI_PROF_SM_ACTIVE 0.5"),
+        ("DeviceSmOccupancy", 50.0, "DCGM_FI_PROF_SM_OCCUPANCY 0.5"),
+        ("DeviceTensorActive", 50.0, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0.5"),
+        ("DeviceDramActive", 50.0, "DCGM_FI_PROF_DRAM_ACTIVE 0.5"),
+        ("db_size", 2.0, "laggard_store_bytes 2000000.0"),
+        ("ProcessDeviceUtilization", 50.0, "laggard_process_gpu_busy_ratio 0.5"),
+        ("a-b", math.inf, "laggard_user_a_b +Inf"),
+        ("a-b", -math.inf, "laggard_user_a_b -Inf"),
+        ("a-b", math.nan, "laggard_user_a_b NaN"),
+    ],
+)
+def test_metrics_have_the_names_and_units_of_the_exporters(metric: str, value: float, line: str) -> None:
+    of = service(own_metrics=lambda: [Newest(metric, {}, 0, value)])
+    assert line in bytes(reply(of, "/metrics").body).decode().splitlines()
+
+
 def basic(text: str) -> dict[str, str]:
     return {"authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
 
