@@ -351,7 +351,7 @@ def test_metrics_are_the_newest_values_of_the_last_minute_and_what_the_server_kn
         ("DeviceUtilization", 50.0, "DCGM_FI_DEV_GPU_UTIL 50.0"),
         ("DeviceMemoryUtilization", 50.0, "laggard_gpu_memory_used_ratio 0.5"),
         ("DeviceMemoryUsed", 3.0 * 2**20, "DCGM_FI_DEV_FB_USED 3.0"),  # MiB
-        ("DeviceEnergy", 2.0, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total 2000.0"),  # mJ
+        ("DeviceEnergy", 2.0, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION 2000.0"),  # mJ
         ("DeviceSmActive", 50.0, "DCGM_FI_PROF_SM_ACTIVE 0.5"),
         ("DeviceSmOccupancy", 50.0, "DCGM_FI_PROF_SM_OCCUPANCY 0.5"),
         ("DeviceTensorActive", 50.0, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0.5"),
