@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laggard.kvstore.series.sample_store import BLOCK_SAMPLES, SERIES_OVERHEAD_BYTES, SampleStore, key_of
+from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import encode_block
 
 SECOND_US = 1_000_000
@@ -86,8 +86,8 @@ def add(store: SampleStore, name: str, *at_s: float, value: float = 1.0) -> None
 @pytest.mark.parametrize(
     ("step_s", "count", "is_packed"),
     [
-        (1.0, BLOCK_SAMPLES - 1, False),
-        (1.0, BLOCK_SAMPLES, True),
+        (1.0, 127, False),
+        (1.0, 128, True),
         (0.01, 200, False),  # 1.99 s
         (0.01, 201, True),
         (0.0001, 4095, False),
@@ -99,9 +99,9 @@ def test_samples_are_packed_by_128_and_those_of_a_quick_series_by_two_seconds_or
 ) -> None:
     store = SampleStore(window_s=300, clock=lambda: 0.0)
     for number in range(count):
-        assert store.size().nbytes == SERIES_OVERHEAD_BYTES * (number > 0) + 16 * number
+        assert store.size().nbytes == 700 * (number > 0) + 16 * number
         store.add("m", {}, round(number * step_s * SECOND_US), 1.0)
-    assert (store.size().nbytes < SERIES_OVERHEAD_BYTES + 16 * count) == is_packed
+    assert (store.size().nbytes < 700 + 16 * count) == is_packed
     assert store.size().samples == count
 
 
