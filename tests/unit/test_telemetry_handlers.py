@@ -20,10 +20,10 @@ from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, LaunchSpan
 from laggard.telemetry.nodes.sources import Found, LocalSource, Source
-from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer
+from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.sending.batches import Batch
-from laggard.telemetry.server.handlers import MAX_ANSWER_SERIES, MAX_POINTS_A_PUT, ROUTES, Reach, Service, authorize
-from laggard.telemetry.server.page import MAX_LINES, PAGE_ROUTES
+from laggard.telemetry.server.handlers import ROUTES, Reach, Service, authorize
+from laggard.telemetry.server.page import PAGE_ROUTES
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.tiers import Tiers
@@ -128,9 +128,9 @@ def test_points_are_pairs_for_clients_that_ask_for_arrays(named: dict[str, Any],
 @pytest.mark.parametrize(("more", "left_out"), [(0, None), (1, "1")])
 def test_series_beyond_a_limit_are_left_out_and_counted(more: int, left_out: str | None) -> None:
     one = np.zeros(1)
-    answers = [Answer("x", {"rank": str(rank)}, [], one.astype(int), one) for rank in range(MAX_ANSWER_SERIES + more)]
+    answers = [Answer("x", {"rank": str(rank)}, [], one.astype(int), one) for rank in range(2000 + more)]
     found = reply(service(Nodes(Found(answers))), "/api/query", asked("x"))
-    assert len(json.loads(bytes(found.body))) == MAX_ANSWER_SERIES
+    assert len(json.loads(bytes(found.body))) == 2000
     assert found.headers.get("X-Laggard-Series-Left-Out") == left_out
 
 
@@ -143,7 +143,7 @@ def test_nodes_that_did_not_answer_and_averages_are_named_in_the_headers() -> No
 
 
 def test_several_answers_together_may_not_have_too_many_points() -> None:
-    half = Answer("x", {}, [], np.arange(MAX_ANSWER_POINTS // 2 + 1), np.zeros(MAX_ANSWER_POINTS // 2 + 1))
+    half = Answer("x", {}, [], np.arange(1_000_001), np.zeros(1_000_001))
     with pytest.raises(QueryTooLargeError, match="more than 2,000,000 points"):
         reply(service(Nodes(Found([half]), Found([half]))), "/api/query", asked("x", "y"))
 
@@ -264,7 +264,7 @@ def test_samples_are_stored_by_series_and_counted() -> None:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [([], 400), ([sample()] * MAX_POINTS_A_PUT, 200), ([sample()] * (MAX_POINTS_A_PUT + 1), 413)],
+    [([], 400), ([sample()] * 20_000, 200), ([sample()] * 20_001, 413)],
     ids=["none", "as many as may be", "one more"],
 )
 def test_a_put_has_one_sample_or_more_up_to_a_limit(body: list[Any], status: int) -> None:
@@ -339,6 +339,33 @@ def test_metrics_are_the_newest_values_of_the_last_minute_and_what_the_server_kn
     text = bytes(reply(of, "/metrics").body).decode()
     values = [line for line in text.splitlines() if not line.startswith("#")]
     assert values == ["laggard_user_epoch 7.0", 'laggard_user_load{hostname="a"} 2.0']
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "line"),
+    [
+        ("load_average", 2.5, "node_load1 2.5"),
+        ("used_RAM", 50.0, "laggard_node_memory_used_ratio 0.5"),
+        ("cpu_percent", 50.0, "laggard_node_cpu_busy_ratio 0.5"),
+        ("network_receive", 7.0, "node_network_receive_bytes_total 7.0"),
+        ("DeviceUtilization", 50.0, "DCGM_FI_DEV_GPU_UTIL 50.0"),
+        ("DeviceMemoryUtilization", 50.0, "laggard_gpu_memory_used_ratio 0.5"),
+        ("DeviceMemoryUsed", 3.0 * 2**20, "DCGM_FI_DEV_FB_USED 3.0"),  # MiB
+        ("DeviceEnergy", 2.0, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION 2000.0"),  # mJ
+        ("DeviceSmActive", 50.0, "DCGM_FI_PROF_SM_ACTIVE 0.5"),
+        ("DeviceSmOccupancy", 50.0, "DCGM_FI_PROF_SM_OCCUPANCY 0.5"),
+        ("DeviceTensorActive", 50.0, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0.5"),
+        ("DeviceDramActive", 50.0, "DCGM_FI_PROF_DRAM_ACTIVE 0.5"),
+        ("db_size", 2.0, "laggard_store_bytes 2000000.0"),
+        ("ProcessDeviceUtilization", 50.0, "laggard_process_gpu_busy_ratio 0.5"),
+        ("a-b", math.inf, "laggard_user_a_b +Inf"),
+        ("a-b", -math.inf, "laggard_user_a_b -Inf"),
+        ("a-b", math.nan, "laggard_user_a_b NaN"),
+    ],
+)
+def test_metrics_have_the_names_and_units_of_the_exporters(metric: str, value: float, line: str) -> None:
+    of = service(own_metrics=lambda: [Newest(metric, {}, 0, value)])
+    assert line in bytes(reply(of, "/metrics").body).decode().splitlines()
 
 
 def basic(text: str) -> dict[str, str]:
@@ -515,11 +542,11 @@ def test_a_curve_has_300_buckets_unless_another_number_is_asked_for_and_12_lines
     series = store(("load", {"host": "a"}, [(T0 + at, at) for at in range(600)]))
     many: dict[str, Any] = {
         "metric": "load",
-        "device": [f"n{number}/" for number in range(MAX_LINES + 1)],
+        "device": [f"n{number}/" for number in range(13)],
         **page_range(0, 599),
     }
     found = shown(service(series), "/page/curve", **many)
-    assert (len(found["times"]), len(found["lines"])) == (300, MAX_LINES)
+    assert (len(found["times"]), len(found["lines"])) == (300, 12)
     assert len(shown(service(series), "/page/curve", **many, points=60)["times"]) == 60
 
 
