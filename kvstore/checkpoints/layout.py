@@ -51,8 +51,7 @@ def aligned(offset: int) -> int:
 def sums_of(size_bytes: int, read: Callable[[int, int], Buffer]) -> bytes:
     """Return the CRC-32 of each block of a shard, one after the other; ``read(start, stop)`` returns its bytes."""
     blocks = (read(at, min(at + BLOCK_BYTES, size_bytes)) for at in range(0, size_bytes, BLOCK_BYTES))
-    sums = map(zlib.crc32, blocks)
-    return b"".join(each.to_bytes(_SUM_BYTES, "little") for each in sums)
+    return b"".join(map(_sum_of, blocks))
 
 
 def digest(sums: bytes) -> int:
@@ -69,7 +68,10 @@ def block_range(start: int, stop: int, size_bytes: int) -> tuple[int, int]:
 def wrong_block(sums: bytes, start: int, blocks: Sequence[Buffer] | Iterator[Buffer]) -> int | None:
     """Return the offset of the first of some blocks that does not match its checksum, or None."""
     for number, block in enumerate(blocks, start // BLOCK_BYTES):
-        expected = int.from_bytes(sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES], "little")
-        if len(sums) < (number + 1) * _SUM_BYTES or zlib.crc32(block) != expected:
+        if sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES] != _sum_of(block):
             return number * BLOCK_BYTES
     return None
+
+
+def _sum_of(block: Buffer) -> bytes:
+    return zlib.crc32(block).to_bytes(_SUM_BYTES, "little")

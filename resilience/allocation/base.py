@@ -101,6 +101,9 @@ class Allocation(Protocol):
     def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
         """Return what the resource manager says is wrong with which of these nodes, within a few seconds."""
 
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask the resource manager, within a few seconds, for other nodes if it starts the ending job again."""
+
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone."""
 
@@ -129,6 +132,11 @@ class Unmanaged:
         """Return nothing."""
         del hosts
         return {}
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Do nothing: the user names the nodes."""
+        del bad, well, n_nodes
+        return ""
 
     def time_to_save(self) -> TimeToSave:
         """Return nothing: only the user ends the job."""

@@ -54,7 +54,7 @@ from laggard.resilience.decision.events import (
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
-from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import NodeFiles
@@ -189,11 +189,20 @@ class Controller:
         self._account.launch_ended((why,), "stop")
         self._account.tell("stop", f"{wording.stopped(why)}: ending everything (again to end it at once)", "bold red")
         self._launches.stop_program(grace_s)
+        if time_to_save.is_over:
+            self._avoid_bad_nodes()
 
     def _time_to_save(self, signum: int) -> TimeToSave:
         known = TimeToSave() if signum == signal.SIGINT else self._allocation.time_to_save()
         # Who asks by SIGUSR1 or SIGUSR2 does it in advance; who asks otherwise may kill us next.
         return known if known.seconds is not None or signum in WARNINGS else replace(known, seconds=LAST_GRACE_S)
+
+    def _avoid_bad_nodes(self) -> None:
+        remembered = self._records.read_exclusions()
+        bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, self._clock.now_s())
+        known_there = self._manager.words.keys()  # what is down or drained is given to nobody
+        if change := self._allocation.avoid(bad - known_there, well | known_there, len(self._hosts)):
+            self._account.tell("excluded", f"from this job when it is started again: {change}")
 
     def _run_launches(self, status: JobStatus) -> int:
         self._set_status(status)
