@@ -184,9 +184,10 @@ class StateServer:
                 return full
             reason = f"{full.reason}; free some space or name another directory"
             return StateDirectoryError(str(self.directory), reason)
-        while_loading = self._child.output_after(_INITIALIZED, before=_CRASH_REPORT)
-        if while_loading is not None and self._child.process.returncode != -signal.SIGKILL:
-            return _damaged(self.directory, "".join(while_loading.splitlines(keepends=True)[-_WORDS_OF_DAMAGE:]))
+        _, was_loading, while_loading = self._child.output().partition(_INITIALIZED)
+        if was_loading and self._child.process.returncode != -signal.SIGKILL:
+            lines = while_loading.partition(_CRASH_REPORT)[0].rpartition("\n")[0].splitlines()[1:]
+            return _damaged(self.directory, "\n".join(lines[-_WORDS_OF_DAMAGE:]))
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:

@@ -120,7 +120,6 @@ class Layout:
         self._chunk_bytes = chunk_bytes  # largest chunk
         self._prefix = endpoint.key("state", "")
         self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
-        self._leftovers_collected = False
 
     @property
     def place(self) -> str:
@@ -235,7 +234,6 @@ class Layout:
         current = self._call(lambda: current_launch(self._client, self._endpoint))
         if current != self._launch:  # the commit checks this too; here it saves a useless upload
             raise FencedError(self._launch, current)
-        self._collect_leftovers()
         manifest: list[tuple[int, int]] = []
         chunk_bytes = max(self._chunk_bytes, encoded.nbytes // _MOST_CHUNKS)
         chunks = encoded.chunks(chunk_bytes)
@@ -251,16 +249,6 @@ class Layout:
             for name, chunk in zip(names, batch, strict=True):
                 pipe.set(name, chunk, ex=_UPLOAD_EXPIRY_S)
             pipe.execute()
-
-    def _collect_leftovers(self) -> None:
-        """Delete what earlier launches uploaded and did not commit: only such chunks have an expiry."""
-        if self._leftovers_collected:
-            return
-        self._leftovers_collected = True
-        for name in self._call(lambda: list(self._client.scan_iter(match=self._prefix + "chunk:*", count=1000))):
-            launch = int(name.decode().removeprefix(self._prefix + "chunk:").partition(".")[0])
-            if launch < self._launch and self._call(lambda: self._client.ttl(name)) >= 0:  # noqa: B023
-                self._drop([name.decode()])
 
     def _drop(self, names: list[str]) -> None:
         for start in range(0, len(names), _MOST_CHUNKS):
