@@ -20,7 +20,6 @@ __all__ = [
     "INTERACTIVE",
     "LINK_JOB",
     "MAIN_JOB",
-    "PRELOAD_JOB",
     "PROLOG",
     "REQUEUE",
     "RESUME_JOBS",
@@ -115,8 +114,6 @@ TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py"
 """``tests/long/test_torchrun.py`` runs it."""
 LINK_JOB = _only("docs/links.md", r"^laggard .*--detect slow-link")
 """``tests/clusters/test_link_wires.py`` runs it."""
-PRELOAD_JOB = _only("docs/guides/pytorch.md", r"--preload")
-"""``tests/long/test_warm_torch.py`` runs it."""
 HOST_FILE_JOB = _only("docs/guides/programs.md", r"LAGGARD_HOSTFILE")
 """``tests/integration/test_per_device.py`` runs it."""
 RESUME_JOBS = {

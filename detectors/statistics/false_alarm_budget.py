@@ -33,7 +33,7 @@ _LONGEST_RUN = 255
 _SHORTEST_INCIDENT = 4  # a longer run of a device that was reported is the incident, not its noise
 _EVIDENCE_CAP = 100.0  # times the bar: more is not needed, and evidence must be able to fall after a recovery
 _AGES = np.array([1, 2, 4, 8, 16])  # the youngest runs of each class
-_SPANS = np.array([1, 2, 4, 8, 2**15])  # how many ages each class has
+_SPANS = np.array([2, 4, 8, _LONGEST_RUN])  # how many ages each class after the first has
 
 
 class Rates:
@@ -104,8 +104,8 @@ class Rates:
         went_on = lengths > 1  # most do not
         codes, lengths = codes[went_on], lengths[went_on].astype(np.intp)
         repeats[0] += _tally(codes, runs)
-        for age, (youngest, span) in enumerate(zip(_AGES.tolist(), _SPANS.tolist(), strict=True)):
-            if age and len(codes):
+        for age, (youngest, span) in enumerate(zip(_AGES[1:].tolist(), _SPANS.tolist(), strict=True), 1):
+            if len(codes):
                 tries[age] += _tally(codes, runs, np.clip(lengths - youngest + 1, 0, span))
                 repeats[age] += _tally(codes, runs, np.clip(lengths - youngest, 0, span))
 

@@ -227,11 +227,6 @@ class SampleStore:
         with self._lock:
             return StoreSize(self._series, self._samples, self._nbytes(), self._dropped)
 
-    def room(self) -> int:
-        """Return how many more series the store would take."""
-        with self._lock:
-            return self._max_series - self._series
-
     def _find_or_add(self, key: SeriesKey) -> _StoredSeries | None:
         metric, tags = key
         by_tags = self._metrics.get(metric)

@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
+from laggard.kvstore.errors import UnsupportedValueError
 from laggard.kvstore.values.blocks import Block
 from laggard.kvstore.values.decoding import (
     LENGTH,
@@ -30,7 +30,6 @@ from laggard.kvstore.values.decoding import (
     Stream,
     Value,
     dtype_of,
-    leaf_of,
     naming_errors,
     raw_bytes,
     rebuild,
@@ -104,19 +103,6 @@ def decode(key: str, buffers: Iterable[Buffer]) -> Value:
     stream = Stream(key, buffers)
     with naming_errors(key):
         return rebuild(stream.header(), stream.leaf)
-
-
-def decode_in_place(key: str, header: Buffer, leaves: Iterator[Buffer]) -> Value:
-    """Convert the parts of an encoded value back to the value; its arrays lie where the parts are."""
-
-    def leaf(kind: str, content: Any) -> Value:
-        found = next(leaves, None)
-        if found is None:
-            raise CorruptValueError(key, "it ends too early")
-        return leaf_of(kind, content, memoryview(found))
-
-    with naming_errors(key):
-        return rebuild(Stream(key, [header]).header(), leaf)
 
 
 def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:

@@ -71,7 +71,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
-    hang_timeout, groups, preload = options.hang_timeout_s(), group_file(options), options.preloaded()
+    hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = (command_of_module if options.module else command_of)(program, arguments)
@@ -109,7 +109,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             ends_s=options.ends_s(time.time(), slurm_time_left_s()),
             head_only=head_only,
             checkpoints=checkpoints,
-            preload=preload,
+            preload=options.preload,
             leaves=leaves_of_job(groups),
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)

@@ -80,7 +80,7 @@ class JobPlan:
     ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
     head_only: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
-    preload: Preload = None  # what warm processes load; `None`: there are none
+    preload: Preload = "none"  # what warm processes load
     # The leaf switches of nodes, by host name; not all of these nodes need be the job's
     leaves: Mapping[str, str] = field(default_factory=dict)
 
@@ -117,7 +117,7 @@ class Launches:
         # The processes from which the next launch is forked
         self.warm = WarmRanks(
             plan.command,
-            plan.preload if plan.per_node else None,
+            plan.preload if plan.per_node else "none",
             cluster,
             account,
             per_device=plan.per_device,

@@ -111,14 +111,6 @@ class NodeJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLeaving:
-    """The manager is about to take a node in use away (Ray drains it)."""
-
-    host: str
-    word: NodeWord
-
-
-@dataclass(frozen=True, slots=True)
 class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
 
@@ -132,7 +124,6 @@ Event = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
-    | NodeLeaving
     | NodesMissing
 )
 
@@ -149,7 +140,6 @@ ReasonPart = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
-    | NodeLeaving
 )
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.option import declared_in, flag_of, option
-from laggard.resilience.decision.warm_start import Preload, parse_preload
+from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated
 
@@ -144,12 +144,10 @@ class JobOptions:
         "Run PROGRAM once for every device of every node, without Ray, with the variables that torchrun sets: "
         "RANK, LOCAL_RANK, WORLD_SIZE and the rest.",
     )
-    preload: str | None = option(
-        None,
-        "With --per-node or --per-device: modules that a process on each node loads ahead, to fork a relaunch of a "
-        "Python program from it; auto: the libraries that the last launch has loaded.",
-        "A,B|auto|none",
-        unset="auto",
+    preload: Preload = option(
+        "auto",
+        "With --per-node or --per-device: what a process on each node loads ahead, to fork a relaunch of a Python "
+        "program from it; auto: the libraries that the last launch has loaded.",
         needs=("--per-node", "--per-device"),
     )
 
@@ -316,10 +314,6 @@ class JobOptions:
         if self.per_node and self.per_device:
             raise UsageError("--per-node and --per-device", "cannot be combined", "leave one out")
         return self.per_node or self.per_device
-
-    def preloaded(self) -> Preload:
-        """Return what warm processes load; ``None``: there are none."""
-        return parse_preload("auto" if self.preload is None else self.preload)
 
     def check_devices(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that each node has a device, if the program runs for each device."""

@@ -57,7 +57,6 @@ _FACTS: Mapping[FactKind, _Words] = {
     "same again": _Words("the same as the last time, without progress in between"),
     "strike": _Words("strike {number} for {hosts}"),
     "unused": _Words("but was not in use", before=", "),
-    "used while there": _Words("{hosts} is used as long as it is there", before=": "),
     "waiting": _Words("waiting up to {duration} for {hosts} to return"),
 }
 _FINDINGS: Mapping[FindingKind, str] = {
@@ -261,6 +260,5 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.NodesDrained: drained,
     events.NodeReturned: returned,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
-    events.NodeLeaving: lambda of: node_word(of.word),
 }
 """What words each part of a reason."""

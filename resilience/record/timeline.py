@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeVar, cast
 
 from laggard.collectors.causes import UNKNOWN, Cause
-from laggard.detectors.evidence import Said
+from laggard.detectors.evidence import Said, Slow
 from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 from laggard.resilience.decision.events import ProgramHung, Reason
 from laggard.resilience.decision.failure import Failure
@@ -45,6 +45,12 @@ class RecordedVerdict:
     def target(self) -> str:
         """Name of the device or node that the verdict is against."""
         return self.of.host if self.of.gpu is None else f"{self.of.host} gpu {self.of.gpu}"
+
+    @property
+    def since_s(self) -> float:
+        """Since when the device or node has been so, as far as it is known."""
+        found = self.of.evidence.found
+        return found.since_s if isinstance(found, Slow) and found.since_s is not None else self.time_s
 
     @property
     def is_over(self) -> bool:

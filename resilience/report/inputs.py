@@ -52,11 +52,6 @@ class ReportInputs:
     n_left_out: int = 0
     links: Mapping[int, LinkMatrix] = field(default_factory=dict)
 
-    @property
-    def main_probe(self) -> Panel | None:
-        """The first of the probe times, if there are any."""
-        return self.probes[0] if self.probes else None
-
 
 def read_inputs(path: Path) -> ReportInputs:
     """Read the record of a job, or one or more dumps."""

@@ -29,7 +29,7 @@ MAX_LOG_LINES = 500
 
 def write_report(inputs: ReportInputs, folder: Path) -> Path:
     """Write the page to an existing folder; return its path."""
-    timeline, costs = inputs.timeline, costs_of(inputs.timeline, inputs.main_probe)
+    timeline, costs = inputs.timeline, costs_of(inputs.timeline)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(
         duration=duration,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,18 +28,9 @@ class Panel:
     values: Floats  # means, `(n_devices, n_bins)`; NaN where nothing was measured
 
     @property
-    def in_seconds(self) -> bool:
-        """Whether the metric is a time, by its name: then a higher value means a slower device."""
-        return self.metric.endswith("time")
-
-    @property
     def times_s(self) -> Floats:
         """The middles of the bins, as Unix times."""
         return (self.edges_s[:-1] + self.edges_s[1:]) / 2
-
-    def rows(self, devices: Collection[DeviceId]) -> list[int]:
-        """Return the rows of these devices."""
-        return [row for row, device in enumerate(self.devices) if device in devices]
 
 
 def panel_of(metric: str, series: Iterable[TimeSeries], order: Sequence[DeviceId] = ()) -> Panel | None:
@@ -62,29 +53,6 @@ def panel_of(metric: str, series: Iterable[TimeSeries], order: Sequence[DeviceId
         np.add.at(count[row_of[_device(each)]], bins, 1)
     with np.errstate(invalid="ignore"):
         return Panel(metric, devices, tuple(names[device] for device in devices), edges_s, total / count)
-
-
-def ratio_to_peers(panel: Panel, not_peers: Collection[DeviceId] = ()) -> Floats:
-    """Return each value over the median of the devices of its model at that time, ``(n_devices, n_bins)``."""
-    ratio = np.full_like(panel.values, np.nan)
-    models = np.array(panel.models)
-    is_peer = np.ones(len(panel.devices), np.bool_)
-    is_peer[panel.rows(not_peers)] = False
-    for model in dict.fromkeys(panel.models):
-        reference = median(panel.values[(models == model) & is_peer])
-        ratio[models == model] = panel.values[models == model] / reference
-    return ratio
-
-
-def forward_filled(values: Floats) -> Floats:
-    """Return the values with each gap filled by the value before it; NaN before the first value."""
-    at = np.where(np.isnan(values), 0, np.arange(values.shape[1]))
-    return np.take_along_axis(values, np.maximum.accumulate(at, axis=1), axis=1)
-
-
-def median(values: Floats) -> Floats:
-    """Return the median of each column, ignoring NaN; NaN if the column has nothing else."""
-    return percentile(values, 50.0)
 
 
 def percentile(values: Floats, percent: float) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
+from starlette.responses import Response
 
 from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
 from laggard.telemetry.catalogue import CATALOGUE
@@ -27,7 +28,8 @@ from laggard.telemetry.query import SubQuery
 from laggard.telemetry.query.engine import Answer, Span, evaluate
 from laggard.telemetry.query.parsing import sub_query_from_json
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.server.handlers import Handler, Reply, Service
+from laggard.telemetry.server.answers import JsonResponse
+from laggard.telemetry.server.handlers import Handler, Service
 from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call
 
@@ -38,7 +40,7 @@ _NEWEST, _NEWEST_WITHIN_S = "10s-last", 130
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
 
-def page(_: Service, __: Call) -> Reply:
+def page(_: Service, __: Call) -> Response:
     """``/``: the page, which holds nothing of the job."""
     found = live_document()
     headers = {
@@ -47,17 +49,17 @@ def page(_: Service, __: Call) -> Reply:
         "referrer-policy": "no-referrer",
         "cache-control": "no-cache",
     }
-    return Reply(found.html, headers=headers, text_type="text/html; charset=utf-8")
+    return Response(found.html, headers=headers, media_type="text/html")
 
 
-def job(service: Service, call: Call) -> Reply:
+def job(service: Service, call: Call) -> Response:
     """``/page/job``: what there is to show in a time range, in milliseconds of Unix time."""
     span = _span(call)
     events = service.events.between(0, span.end_us)
     reach = service.reach()
     # A launch that began before the range goes on in it.
     shown = [event for event in events if event.time_us >= span.start_us or event.kind == "launch"]
-    return Reply(
+    return JsonResponse(
         {
             "name": reach.name,
             "state": "Running" if reach.ended_us is None else "From dumps",
@@ -74,7 +76,7 @@ def job(service: Service, call: Call) -> Reply:
     )
 
 
-def device_map(service: Service, call: Call) -> Reply:
+def device_map(service: Service, call: Call) -> Response:
     """``/page/map``: the newest reading of every device (or node) before a time, and its ratio to its model's."""
     metric, end_us = _metric(call), _milliseconds(call, "end")
     span = Span(end_us - _NEWEST_WITHIN_S * SECOND_US, end_us)
@@ -88,13 +90,13 @@ def device_map(service: Service, call: Call) -> Reply:
             models[device] = each.tags.get("model", "")
     # Of several series of one device, such as those of its processes or ranks, the map shows the mean.
     newest = {device: (sum(each) / len(each), models[device]) for device, each in values.items()}
-    return Reply(map_of(metric, newest, _known_devices(service, metric, newest)))
+    return JsonResponse(map_of(metric, newest, _known_devices(service, metric, newest)))
 
 
-def curve(service: Service, call: Call) -> Reply:
+def curve(service: Service, call: Call) -> Response:
     """``/page/curve``: one metric over a time range, as lines of chosen devices and a band of all other series."""
     metric, span = _metric(call), _span(call)
-    devices = [_device(text) for text in call.parameters.get("device", ())][:MAX_LINES]
+    devices = [_device(text) for text in call.parameters.getlist("device")][:MAX_LINES]
     query = _sub_query(metric, "none", f"{step(span, call.number('points', 300))}s-avg")
     found = service.source.evaluate(query, span)
     answers = found.answers
@@ -107,7 +109,7 @@ def curve(service: Service, call: Call) -> Reply:
     shown = zip(names, (others, means, others), strict=True)
     low, middle, high = (numbers(_on_grid(_merged(query, name, span, of), times)) for name, of in shown)
     drawn = [_merged(query, "avg", span, line) for line in lines]
-    return Reply(
+    return JsonResponse(
         {
             "unit": unit_of(metric),
             "n_series": n_series,
@@ -169,7 +171,7 @@ def _sub_query(metric: str, aggregator: str, downsample: str) -> SubQuery:
 
 
 def _metric(call: Call) -> str:
-    name = call.one("metric")
+    name = call.parameters.get("metric", "")
     if not name:
         raise BadQueryError("missing 'metric': name one")
     return name
@@ -190,7 +192,7 @@ def _span(call: Call) -> Span:
 
 
 def _milliseconds(call: Call, name: str) -> int:
-    text = call.one(name)
+    text = call.parameters.get(name, "")
     if not text.isascii() or not text.isdigit() or len(text) > 14:
         raise RequestError(400, f"{name} is {text[:40]!r}: it must be a Unix time in milliseconds")
     return int(text) * MILLISECOND_US

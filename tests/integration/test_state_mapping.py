@@ -21,6 +21,7 @@ from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import (
     ConflictError,
     CorruptValueError,
+    LargeTransactionError,
     NotACounterError,
     NotAListError,
     StateFullError,
@@ -210,6 +211,20 @@ def test_append_needs_a_list(state: State) -> None:
     state["n"] = 1
     with pytest.raises(NotAListError, match="cannot append to 'n': its value is not a list"):
         state.append("n", 2)
+
+
+def test_a_transaction_that_would_keep_others_waiting_is_refused_whole(state: State) -> None:
+    with pytest.raises(LargeTransactionError, match="200001 keys and items, where at most 200000"):
+        state.update(dict.fromkeys(map(str, range(200_001)), 1))
+    assert len(state) == 0
+
+
+def test_a_transaction_of_many_arrays_is_read_back(client: redis.Redis, state: State) -> None:
+    arrays = {f"{n}": np.full(25_000, float(n)) for n in range(50)}
+    state.update(arrays)
+    for key, array in arrays.items():
+        np.testing.assert_array_equal(state[key], array)
+    assert client.keys("laggard:*:state:chunk:*"), "in one script they would keep others waiting"
 
 
 def test_a_long_list_comes_back_in_order(state: State) -> None:

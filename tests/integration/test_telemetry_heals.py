@@ -152,10 +152,10 @@ def test_samples_that_no_node_would_keep_are_refused(served: Served) -> None:
     token = {"Authorization": f"Bearer {served.token}"}
 
     only_old = served.request("/api/put", old, token)
-    both = served.request("/api/put?details", [old, new], token)
+    both = served.request("/api/put", [old, new], token)
 
     assert only_old[0] == 400
-    assert "older than the 3600 s" in strict(only_old[2])["error"]["details"]
+    assert "older than the 3600 s" in strict(only_old[2])["errors"][0]["error"]
     assert (both[0], strict(both[2])["success"], strict(both[2])["failed"]) == (400, 1, 1)
 
 
@@ -165,7 +165,7 @@ def test_samples_from_a_clock_that_is_ahead_are_refused_and_the_newest_value_sta
         {"metric": "put.ahead", "timestamp": round(now_s + ahead_s), "value": value, "tags": {"host": "x"}}
         for ahead_s, value in ((30, 1), (3600, 2))
     )
-    status, _, content = served.request("/api/put?details", [good, ahead], {"Authorization": f"Bearer {served.token}"})
+    status, _, content = served.request("/api/put", [good, ahead], {"Authorization": f"Bearer {served.token}"})
 
     assert (status, strict(content)["success"]) == (400, 1)
     (error,) = strict(content)["errors"]

@@ -86,6 +86,7 @@ def test_a_step_is_not_noise_even_if_the_median_is_on_one_side_of_it() -> None:
         (0.00, 0.30, 0.01, 0.31, 0.02, 0.32, 0.03, 0.33),  # changes all the time: that is noise
         (0.00, 0.02, 0.01, 0.03, 0.08, 0.09, 0.08, 0.09),  # a step of less than twice the range
         (0.00, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07),  # drifts
+        (0.00, 0.02, 0.01, 0.03, 0.30, 0.32, 0.50, 0.90),  # two disturbances in the slower half
     ],
 )
 def test_without_a_clear_step_all_rounds_count(rounds: tuple[float, ...]) -> None:

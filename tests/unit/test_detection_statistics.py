@@ -400,6 +400,48 @@ def test_the_rate_of_one_more_exceedance_is_learned_by_age_and_never_falls_with_
     np.testing.assert_allclose(rates.again()[:, SELF, REPORT, 0], 0.01, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("length", "tries", "repeats"),
+    [
+        (1, [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]),
+        (2, [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]),
+        (4, [1, 2, 1, 0, 0], [1, 2, 0, 0, 0]),
+        (15, [1, 2, 4, 8, 0], [1, 2, 4, 7, 0]),
+        (16, [1, 2, 4, 8, 1], [1, 2, 4, 8, 0]),
+        (255, [1, 2, 4, 8, 240], [1, 2, 4, 8, 239]),
+    ],
+)
+def test_a_run_teaches_every_age_that_it_had(length: int, tries: list[int], repeats: list[int]) -> None:
+    rates = Rates(np.array([4]))
+    for place in (0, 1):
+        rates.learn_ended(SELF, RESTART, np.zeros(1, np.intp), np.array([place]), np.array([length]))
+    assert rates.tries[:, SELF, RESTART, 0].tolist() == tries
+    assert rates.repeats[:, SELF, RESTART, 0].tolist() == repeats
+
+
+@pytest.mark.parametrize(
+    ("runs", "repeats", "rounds", "lasting"),
+    [
+        (5, 3, 1000, 5),
+        (4, 3, 1000, 0),  # too few to tell
+        (6, 3, 1000, 0),  # not more than half of them went on
+        (5, 3, 34, 5),
+        (5, 3, 33, 0),  # no more than four times as often as by chance
+    ],
+)
+def test_runs_last_if_more_than_half_of_at_least_five_go_on_and_far_more_than_by_chance(
+    runs: int, repeats: int, rounds: int, lasting: int
+) -> None:
+    rates = Rates(np.array([4]))
+    for counts, value in ((rates.tries, runs), (rates.repeats, repeats)):
+        counts[0, SELF, RESTART] = value
+    rates.rounds[SELF, RESTART] = rounds
+    n_runs, length = rates.lasting()
+    assert (n_runs.tolist(), length.tolist()) == ([lasting], [1 + repeats / runs])
+    rates.repeats[1, SELF, RESTART] = 2 * runs
+    assert rates.lasting()[1].tolist() == [1 + repeats / runs + 2]
+
+
 def test_a_group_learns_how_far_its_devices_typically_wander_from_their_own_past() -> None:
     scales = Scales(History.empty(4), grouping(0, 0, 0, 0))
     residual, slow = row(-0.03, 0.01, 0.02, 0.5), np.array([False, False, False, True])

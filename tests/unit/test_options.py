@@ -75,7 +75,7 @@ def test_a_wrong_hang_timeout_is_named(text: str) -> None:
             {"link_interface": "ib", "detect": "slow-gpu"},
             "--link-interface=ib has no effect without --detect=slow-link",
         ),
-        ({"preload": "torch"}, "--preload=torch has no effect without --per-node or --per-device: add one"),
+        ({"preload": "none"}, "--preload=none has no effect without --per-node or --per-device: add one"),
     ],
     ids=str,
 )

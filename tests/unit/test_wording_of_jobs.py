@@ -167,7 +167,7 @@ def report_of(folder: Path) -> tuple[tuple[Timeline, Costs, object, object], str
     (folder / JOURNAL_FILE).write_text("".join(f"{entry.to_json()}\n" for entry in eventful()))
     timeline = timeline_of_entries(read_journal(folder / JOURNAL_FILE))
     inputs = read_inputs(folder)
-    costs = costs_of(timeline, inputs.main_probe)
+    costs = costs_of(timeline)
     shown = events_of_timeline(timeline)
     dumped = timeline_of_events("train", events_of_series(series_of_events(shown)), {}, (T0, T0 + LENGTH_S))
     of_dump = [(launch.number, launch.nodes, launch.excluded) for launch in dumped.launches]
