@@ -12,7 +12,8 @@ from laggard.collectors.boards import Boards
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
 from laggard.kvstore.client.environment import NODE
-from laggard.resilience.allocation.remote import Transport, env_command
+from laggard.resilience.allocation.base import Transport
+from laggard.resilience.allocation.remote import env_command
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.supervised_check")
 # Enough for a node with eight devices of which the last seven are stuck.
