@@ -45,7 +45,6 @@ THINNING = [
     "",
     "1m-avg",
     "1ms-sum-nan",
-    "0all-dev",
     "1dc-p90",
     "1nc-last-zero",
     "1m-avg-",

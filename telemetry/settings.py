@@ -45,11 +45,8 @@ class TelemetrySettings:
     dump_dir: str = ""
     dump_node: str = ""  # the only node that writes a dump, of all nodes; by default each writes its own
     dump_interval: float = 0.0  # seconds between two dumps; 0: only on request and when the job ends
-    # Answer a query for an unknown metric with an error, as OpenTSDB does, rather than with no series
-    unknown_metric_is_error: bool = False
     # Seconds that nodes have to answer a query; the answer comes without those that have not
     query_deadline: float = 1.5
-    max_answer_series: int = 2000  # maximum number of series in the answer to a query
     # Require the token for everything but `/health`, so that other users of the primary node cannot read
     reading_needs_token: bool = False
     # Further names, separated by commas, by which browsers and Grafana may reach the server, for example through a
@@ -83,7 +80,6 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "primary_megabytes": (1, 1 << 20),
     "dump_interval": (0, 7 * 86_400),
     "query_deadline": (0.1, 25),
-    "max_answer_series": (1, 1_000_000),
 }
 
 

@@ -59,7 +59,7 @@ def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bo
     command = ("python3", "train.py", "--name", "<b>bold & brave</b>")
     yield Entry(T0, JobBegan(name, "abc_1234", command, nodes, 3, 4242, 1, "login1"))
     yield Entry(T0 + 5, LaunchBegan(0, hosts[:-1], hosts[-1:], "node1"))
-    evidence = Evidence("node2", "0", Slow(1.35, "peers", 3))
+    evidence = Evidence("node2", "0", Slow(1.35, "peers", 3, since_s=T0 + SLOW_FROM_S))
     yield Entry(T0 + 299, Verdict("node2", "0", 1.5, "slow", evidence, Cause("thermal throttling"), "restart"))
     yield Entry(T0 + 299, Told("verdict", f"{evidence} (slow)"))
     yield Entry(T0 + RELAUNCHED_S, LaunchEnded(0, (Change(without=("node2",)),), "exclusion"))

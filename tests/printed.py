@@ -33,7 +33,6 @@ __all__ = [
     "SUBMIT",
     "TOPOLOGY",
     "TORCHRUN_JOB",
-    "TURNS_JOB",
     "WATCHED_JOB",
     "commands_in",
     "printed_benchmarks",
@@ -152,6 +151,3 @@ SHELL = _only("docs/guides/slurm.md", r"^srun .*--pty bash")
 RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
 START_NOW = _only("docs/restart.md", r"^scontrol .*StartTime=now")
 """``tests/clusters`` runs them, with the ids and names of jobs and nodes."""
-
-TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
-"""Probes in turn; ``tests/long/test_slow_gpu_healthy.py`` runs it, and looks at what they read."""

@@ -191,9 +191,9 @@ class SampleStore:
                 pairs = list(self._metrics.get(metric, {}).items())
             for stored in [stored for tags, stored in pairs if wanted(dict(tags))]:
                 with self._lock:
-                    spans = [block_span(block) for block in stored.blocks]
+                    blocks = stored.blocks.copy()
                     samples += len(stored.times_us)
-                samples += sum(n for first_us, last_us, n in spans if last_us >= start_us and first_us <= end_us)
+                samples += sum(block_span(block)[2] for block in blocks if _overlaps(block, start_us, end_us))
         return samples
 
     def series_keys(self) -> list[SeriesKey]:
@@ -226,11 +226,6 @@ class SampleStore:
         """Return how much the store holds."""
         with self._lock:
             return StoreSize(self._series, self._samples, self._nbytes(), self._dropped)
-
-    def room(self) -> int:
-        """Return how many more series the store would take."""
-        with self._lock:
-            return self._max_series - self._series
 
     def _find_or_add(self, key: SeriesKey) -> _StoredSeries | None:
         metric, tags = key

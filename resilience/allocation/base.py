@@ -133,6 +133,11 @@ class Allocation(ABC):
         del hosts
         return {}
 
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask the resource manager, within a few seconds, for other nodes if it starts the ending job again."""
+        del bad, well, n_nodes
+        return ""
+
     def time_to_save(self) -> TimeToSave:
         """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
         return TimeToSave()
@@ -163,6 +168,11 @@ class Transport(ABC):
         """Return what the resource manager says is wrong with which of these nodes."""
         del hosts
         return {}
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
+        del bad, well, n_nodes
+        return ""
 
     def time_to_save(self) -> TimeToSave:
         """Return how long the job has if it is told to stop now."""

@@ -149,6 +149,10 @@ class RemoteAllocation(Allocation):
         """Return what the resource manager says is wrong with which of these nodes."""
         return self._transport.words_on(hosts)
 
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
+        return self._transport.avoid(bad, well, n_nodes)
+
     def time_to_save(self) -> TimeToSave:
         """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
         return self._transport.time_to_save()

@@ -13,11 +13,15 @@ from laggard.resilience.allocation.slurm_text import (
     PARTS_FORMAT,
     JobPart,
     addresses_of_nodes,
+    excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
     is_behind_pty,
     leaves_of_topology,
     n_tasks_of_step,
+    name_of_job,
+    nodes_to_avoid,
+    partition_of_job,
     parts_of_job,
     record_of_job,
     seconds_of_time_left,
@@ -110,6 +114,27 @@ class Srun(Transport):
     def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
         """Return what Slurm says is wrong with which of these nodes."""
         return _words(f"--nodes={','.join(hosts)}")
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Have Slurm give us others instead of the bad nodes when the job is requeued; return what was changed."""
+        # Slurm lets a user change that of a job that waits, which is also one that is just being requeued.
+        job = os.environ[JOB_ID]
+        try:
+            said = _output_of(("scontrol", "show", "job", job), STATE_DEADLINE_S)
+            record = record_of_job(said, job)
+            excluded, partition = excluded_of_job(record), partition_of_job(record)
+            of_partition = ("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N")
+            hosts = set(_output_of(of_partition, STATE_DEADLINE_S).split())
+            sound = hosts.difference(_words(f"--partition={partition}"))
+            avoided = nodes_to_avoid(excluded, bad, well, sound, n_nodes)
+            if avoided == sorted(excluded):
+                return ""
+            change = f"ExcNodeList={','.join(avoided)}"
+            _output_of(("scontrol", "update", f"JobId={name_of_job(record)}", change), STATE_DEADLINE_S)
+        except ResourceManagerError as error:
+            _log.info("the job is not requeued, or its nodes cannot be chosen: %s", error)
+            return ""
+        return change if avoided else f"none any more ({change})"
 
 
 def check_runs_once(environ: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from laggard.resilience.allocation.node_lists import expand_node_list
@@ -83,6 +83,13 @@ def record_of_job(said: str, job_id: str) -> str:
     return "\n".join(each for each in records if re.search(rf"^\s*JobId={job_id}\b|\bHetJobId={job_id}\b", each))
 
 
+def name_of_job(record: str) -> str:
+    """Return the name by which ``scontrol update`` changes a job, and no other task of its array."""
+    array = re.search(r"\bArrayJobId=(\d+) ArrayTaskId=(\d+)\b", record)
+    job = re.search(r"\bJobId=(\d+)", record)
+    return "_".join(array.groups()) if array else job.group(1) if job else ""
+
+
 def words_of_sinfo(said: str) -> dict[str, NodeWord]:
     """Return what is wrong with which node, from ``sinfo --Node --format=%N|%T|%E``."""
     # A node of several partitions has several lines, all with the same state.
@@ -139,6 +146,27 @@ def gpus_of_job(said: str) -> dict[str, int]:
         if found:
             counts |= dict.fromkeys(expand_node_list(nodes), sum(map(int, found)))
     return counts
+
+
+def excluded_of_job(said: str) -> list[str]:
+    """Return the nodes that a job does not want, as ``scontrol show job`` says."""
+    match = re.search(r"\bExcNodeList=(\S+)", said)
+    return [] if match is None or match.group(1) == "(null)" else expand_node_list(match.group(1))
+
+
+def partition_of_job(said: str) -> str:
+    """Return the partitions that a job may run in, with commas, as ``scontrol show job`` says."""
+    match = re.search(r"\bPartition=(\S+)", said)
+    return "" if match is None else match.group(1)
+
+
+def nodes_to_avoid(
+    excluded: Sequence[str], bad: Collection[str], well: Collection[str], sound: Collection[str], n_nodes: int
+) -> list[str]:
+    """Return the nodes that a job should not get when it is started again."""
+    kept = {host for host in excluded if host not in well}
+    wished = kept | set(bad)
+    return sorted(wished if len(set(sound) - wished) >= n_nodes else kept - set(bad))
 
 
 def time_to_save(parts: Sequence[JobPart]) -> TimeToSave:

@@ -11,8 +11,9 @@ import redis
 from laggard.resilience.command.kept_jobs import kept_job
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.effective_time import effective_time
-from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
+from laggard.resilience.record.journal import JOURNAL_FILE, JournalError, read_journal
 from laggard.resilience.record.running_jobs import RunningJob, choose, running_jobs
+from laggard.resilience.record.timeline import timeline_of_entries
 from laggard.resilience.views.source import running_timeline
 from laggard.resilience.views.story import story
 
@@ -50,15 +51,10 @@ def _of_running(job: RunningJob) -> list[str]:
 
 
 def _of_record(record: Path) -> list[str]:
-    from laggard.resilience.report.costs import costs_of  # numpy and the samples are slow to load
-    from laggard.resilience.report.inputs import read_inputs
-    from laggard.telemetry.errors import DumpError
-
-    if not (record / JOURNAL_FILE).exists():
+    if not (journal := record / JOURNAL_FILE).exists():
         raise UsageError(f"{record} has no {JOURNAL_FILE}: name a job, or the folder of its record")
     try:
-        inputs = read_inputs(record)
-    except (JournalError, DumpError) as error:
+        timeline = timeline_of_entries(read_journal(journal))
+    except JournalError as error:
         raise UsageError(str(error)) from error
-    costs = costs_of(inputs.timeline, inputs.main_probe)
-    return story(inputs.timeline, costs.times, running=False)
+    return story(timeline, effective_time(timeline), running=False)

@@ -119,7 +119,7 @@ def _detection(options: JobOptions, groups: Path | None) -> Detection:
     interval_s = options.detect_interval_s if options.detect else None
     watched = options.detect or "slow-gpu"
     cost_s, interface = options.restart_cost_s, options.probed_interface()
-    return Detection(interval_s, options.probe_names(), options.inline_probes, groups, watched, cost_s, interface)
+    return Detection(interval_s, options.inline_probes, groups, watched, cost_s, interface)
 
 
 def group_file(options: JobOptions) -> Path | None:
@@ -164,7 +164,6 @@ def _state_supervisor(
             job=job,
             host=LOOPBACK if is_loopback(address) else address,
             port=options.state_port,
-            fsync=options.state_fsync,
             on_loading=partial(account.tell, "state"),
         )
     except PortTakenError as taken:

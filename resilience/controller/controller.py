@@ -22,7 +22,6 @@ from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.controller import wording as notice_wording
-from laggard.resilience.controller.growth import Growth
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.records import Records, RequestReader
@@ -39,7 +38,6 @@ from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
-    GrowthPays,
     JobStatus,
     NodeJoined,
     NodeLost,
@@ -56,7 +54,7 @@ from laggard.resilience.decision.events import (
 from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
-from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.roster import Roster, bad_and_well
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import NodeFiles
@@ -86,7 +84,6 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     NodeJoined: "node lost",
     NodesDrained: "node lost",
     NodesMissing: "node lost",
-    GrowthPays: "growth",
 }
 
 
@@ -124,7 +121,6 @@ class Controller:
         self._cluster = plan.cluster(allocation, plan.runtime_dir, setup, self._changed)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
-        self._growth = Growth(plan.settings)
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
@@ -192,11 +188,20 @@ class Controller:
         self._account.launch_ended((why,), "stop")
         self._account.tell("stop", f"{wording.stopped(why)}: ending everything (again to end it at once)", "bold red")
         self._launches.stop_program(grace_s)
+        if time_to_save.is_over:
+            self._avoid_bad_nodes()
 
     def _time_to_save(self, signum: int) -> TimeToSave:
         known = TimeToSave() if signum == signal.SIGINT else self._allocation.time_to_save()
         # Who asks by SIGUSR1 or SIGUSR2 does it in advance; who asks otherwise may kill us next.
         return known if known.seconds is not None or signum in WARNINGS else replace(known, seconds=LAST_GRACE_S)
+
+    def _avoid_bad_nodes(self) -> None:
+        remembered = self._records.read_exclusions()
+        bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, self._clock.now_s())
+        known_there = self._manager.words.keys()  # what is down or drained is given to nobody
+        if change := self._allocation.avoid(bad - known_there, well | known_there, len(self._hosts)):
+            self._account.tell("excluded", f"from this job when it is started again: {change}")
 
     def _run_launches(self, status: JobStatus) -> int:
         self._set_status(status)
@@ -338,8 +343,6 @@ class Controller:
         self._manager.look(self._roster.active)
         if changed := self._drained() or self._join_next() or self._returned():
             return changed
-        if self._growth.pays(self._roster, self._launches):
-            return GrowthPays()
         match self._launches.check_for_hang():
             case ProgramHung() | None as hang:
                 return hang

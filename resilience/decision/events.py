@@ -31,8 +31,6 @@ class Settings:
     backoff_s: float = 10.0
     # How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes
     wait_for_nodes_s: float = 300.0
-    # Whether a job on fewer than `nodes` relaunches on its own when there are others, and that pays
-    grow_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +115,6 @@ class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthPays:
-    """A job on fewer nodes than `--nodes` has had others in reserve for so long that a relaunch with them pays."""
-
-
 Event = (
     ProgramEnded
     | ProgramFailed
@@ -132,7 +125,6 @@ Event = (
     | NodeReturned
     | NodeJoined
     | NodesMissing
-    | GrowthPays
 )
 
 
@@ -148,7 +140,6 @@ ReasonPart = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
-    | GrowthPays
 )
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""

@@ -17,7 +17,6 @@ from laggard.resilience.text import abbreviated
 
 if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
     from laggard.kvstore.control import NodeRecord
-    from laggard.kvstore.server.process import Fsync
 
 Watched = Literal["slow-gpu", "sections", "slow-link"]
 """What ``--detect`` can watch for."""
@@ -84,12 +83,6 @@ class JobOptions:
         "With --resilient: how long to wait for lost nodes to return before the job ends for want of nodes.",
         "SECONDS",
         least=0,
-    )
-    grow_back: bool = option(
-        False,
-        "With --exhaust-resources: when nodes are back, relaunch a job that went on with fewer, once that pays; "
-        "otherwise its next relaunch uses them.",
-        needs=("--exhaust-resources",),
     )
     heartbeat_timeout_s: float | None = option(
         None,
@@ -183,12 +176,6 @@ class JobOptions:
         unset="that of the node's address",
         needs=("--detect=slow-link",),
     )
-    probes_in_turn: str | None = option(
-        None,
-        "With --detect: also run these probes, one per round, in turn; all: every probe. They only report.",
-        "A,B",
-        needs=("--detect=slow-gpu",),
-    )
     inline_probes: bool = option(
         False,
         "With --detect: the program runs the probes itself, when its devices are free (laggard.InlineProbe).",
@@ -232,11 +219,6 @@ class JobOptions:
         unset="in the memory of two nodes only",
     )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
-    state_fsync: Fsync = option(
-        "always",
-        "When a commit to State is on disk: before it returns (always), within two seconds (everysec), or whenever the "
-        "operating system writes it (no).",
-    )
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
     verbose: bool = option(
@@ -334,19 +316,6 @@ class JobOptions:
             raise UsageError(
                 "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
             )
-
-    def probe_names(self) -> tuple[str, ...]:
-        """Return the names of the further probes."""
-        if self.probes_in_turn is None:
-            return ()
-        from laggard.collectors.probes import PROBE_NAMES  # every agent imports this module, and needs no probes
-
-        if self.probes_in_turn == "all":
-            return PROBE_NAMES
-        names = tuple(filter(None, self.probes_in_turn.split(",")))
-        for unknown in (name for name in names if name not in PROBE_NAMES):
-            raise UsageError(f"--probes-in-turn={unknown}", "is not a probe", f"use {', '.join(PROBE_NAMES)}, or all")
-        return names
 
     def checkpoint_bytes(self) -> int | None:
         """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""

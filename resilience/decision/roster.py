@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 # How many times as long as the first a quarantine may be: by default a week.
@@ -23,7 +24,7 @@ class Exclusion:
 
     def until_s(self, quarantine_s: float) -> float:
         """Return the Unix time at which it is over; each quarantine of a node is twice as long as its last."""
-        return self.since_s + quarantine_s * min(1 << min(self.count - 1, 32), LONGEST_QUARANTINE)
+        return self.since_s + quarantine_s * min(1 << min(self.count - 1, LONGEST_QUARANTINE), LONGEST_QUARANTINE)
 
     def kept(self) -> Exclusion | None:
         """Return what is remembered once the node is back: a loss that cost it no quarantine does not count."""
@@ -128,3 +129,14 @@ class Roster:
             excluded=tuple(exclusion for exclusion in self.excluded if exclusion.host != host),
             past=(*self.past, *(kept for exclusion in over if (kept := exclusion.kept()))),
         )
+
+
+def bad_and_well(
+    roster: Roster, remembered: Iterable[Exclusion], quarantine_s: float, now_s: float
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the nodes that a job should not get when it is started again, and those that it may get again."""
+    known = list(remembered)
+    good = {*roster.active, *roster.reserve}
+    serving = {each.host for each in known if not each.lost and now_s < each.until_s(quarantine_s)}
+    bad = frozenset({*roster.excluded_hosts, *serving} - good)
+    return bad, frozenset({*good, *(each.host for each in known)} - bad)

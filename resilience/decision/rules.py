@@ -331,14 +331,6 @@ RULES: Sequence[Rule] = (
         _join,
     ),
     Rule(
-        events.GrowthPays,
-        "with `--grow-back`",
-        "relaunch with them",
-        lambda c: c.settings.grow_back,
-        lambda c: _on(c, c.status_without(frozenset()), c.event),
-    ),
-    Rule(events.GrowthPays, "", "report", _always, lambda c: Report(c.status, (Fact("--grow-back would relaunch"),))),
-    Rule(
         events.NodesMissing,
         "",
         "end with 69",

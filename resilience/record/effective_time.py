@@ -80,9 +80,7 @@ class EffectiveTime:
         return sorted(shown, key=lambda part: -part[1])
 
 
-def effective_time(
-    timeline: Timeline, now_s: float | None = None, slow_s: Sequence[float] | None = None
-) -> EffectiveTime:
+def effective_time(timeline: Timeline, now_s: float | None = None) -> EffectiveTime:
     """Return where a job's time went."""
     end_s = max(timeline.began_s, timeline.ended_s if now_s is None else now_s)
     basis, best = _basis(timeline), -math.inf
@@ -94,8 +92,7 @@ def effective_time(
         gap = _gap(began_s - until_s, timeline.launches[index - 1] if index else None)
         until_s = ended_s
         if basis is None:
-            slow = _slow_s(timeline, launch, began_s, ended_s) if slow_s is None else slow_s[index]
-            slow = _between(slow, 0.0, ended_s - began_s)
+            slow = _between(_slow_s(timeline, launch, began_s, ended_s), 0.0, ended_s - began_s)
             launches.append(gap + TimeParts(slow_s=slow, unknown_s=ended_s - began_s - slow))
             continue
         end = _end(timeline, index, running=now_s is not None)
@@ -105,8 +102,7 @@ def effective_time(
             continue
         beyond_s, kept_s = _kept(timeline, index, course, best, basis, end)
         best = max(best, course.position_at(kept_s)) if basis == "steps" else best
-        slow = _slow_s(timeline, launch, beyond_s, kept_s) if slow_s is None else slow_s[index]
-        slow = _between(slow, 0.0, kept_s - beyond_s)
+        slow = _between(_slow_s(timeline, launch, beyond_s, kept_s), 0.0, kept_s - beyond_s)
         inside = TimeParts(
             effective_s=kept_s - beyond_s - slow,
             slow_s=slow,
@@ -205,16 +201,16 @@ def _slow_s(timeline: Timeline, launch: Launch, since_s: float, until_s: float) 
     """Estimate from the verdicts for how long a launch waited for its slowest device."""
     waited_s, slowdown, at_s = 0.0, 1.0, since_s
     slowdowns: dict[tuple[str, str | None], float] = {}
-    for verdict in timeline.verdicts:
-        accuses_it = verdict.of.host in launch.nodes and timeline.launch_at(verdict.time_s) is launch
-        if accuses_it and not math.isnan(verdict.of.slowdown):
-            next_s = _between(verdict.time_s, at_s, max(at_s, until_s))
+    accusing = (each for each in timeline.verdicts if each.of.host in launch.nodes)
+    for verdict in sorted(accusing, key=lambda each: each.since_s):
+        if timeline.launch_at(verdict.time_s) is launch and not math.isnan(verdict.of.slowdown):
+            next_s = _between(verdict.since_s, at_s, max(at_s, until_s))
             waited_s += (1 - 1 / slowdown) * (next_s - at_s)
             slowdowns[verdict.of.host, verdict.of.gpu] = verdict.of.slowdown
             if verdict.is_over:
                 slowdowns = {slow: each for slow, each in slowdowns.items() if not verdict.is_about(*slow)}
             slowdown, at_s = max([1.0, *slowdowns.values()]), next_s
-    return waited_s + (1 - 1 / slowdown) * max(0.0, until_s - at_s)
+    return waited_s + (1 - 1 / slowdown) * (until_s - at_s)
 
 
 def _gap(gap_s: float, before: Launch | None) -> TimeParts:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, TypeVar, cast
 
 from laggard.collectors.causes import UNKNOWN, Cause
-from laggard.detectors.evidence import Said
+from laggard.detectors.evidence import Said, Slow
 from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 from laggard.resilience.decision.events import ProgramHung, Reason
 from laggard.resilience.decision.failure import Failure
@@ -25,7 +25,7 @@ from laggard.resilience.record.entries import (
     NodeAdded,
     Told,
 )
-from laggard.resilience.record.journal import Entry
+from laggard.resilience.record.journal import Entry, event_of
 from laggard.telemetry import wording
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed, Progress
 from laggard.telemetry.events import Event
@@ -45,6 +45,12 @@ class RecordedVerdict:
     def target(self) -> str:
         """Name of the device or node that the verdict is against."""
         return self.of.host if self.of.gpu is None else f"{self.of.host} gpu {self.of.gpu}"
+
+    @property
+    def since_s(self) -> float:
+        """Since when the device or node has been so, as far as it is known."""
+        found = self.of.evidence.found
+        return found.since_s if isinstance(found, Slow) and found.since_s is not None else self.time_s
 
     @property
     def is_over(self) -> bool:
@@ -119,6 +125,7 @@ class Timeline:
     launches: tuple[Launch, ...]  # in chronological order
     verdicts: tuple[RecordedVerdict, ...]
     log: tuple[LogLine, ...]
+    events: tuple[Event, ...] = ()  # what telemetry shows of it
     failures: tuple[RecordedFailure, ...] = ()
     error: str = ""  # why laggard itself had to give up; empty if it did not
     n_left_out: int = 0  # how many of the program's own metrics the record has no room for
@@ -174,6 +181,7 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
         launches=_with_excluded(_launches(entries)),
         verdicts=tuple(itertools.starmap(RecordedVerdict, _of(Verdict, entries))),
         log=tuple(LogLine(time_s, line.what, line.text) for time_s, line in _of(Told, entries)),
+        events=tuple(filter(None, map(event_of, entries))),
         failures=tuple(sorted((*failures, *hangs), key=lambda failure: failure.time_s)),
         error=given_up[-1][1].why if given_up else "",
         n_left_out=max((found.n_metrics for _, found in _of(MetricsLeftOut, entries)), default=0),
@@ -208,6 +216,7 @@ def timeline_of_events(
         launches=_with_excluded(launches),
         verdicts=tuple(verdicts),
         log=tuple(LogLine(event.time_us / _SECOND_US, event.kind, wording.event(event)) for event in events),
+        events=tuple(events),
     )
 
 
@@ -219,7 +228,7 @@ def _of(kind: type[_Kind], entries: Iterable[Entry]) -> list[tuple[float, _Kind]
 def _verdict_of(event: Event) -> Verdict:
     """Return the verdict that an event of a dump tells of."""
     host, gpu = event.host, event.gpu or None
-    evidence = Evidence(host, gpu, Said(event.text), probe=event.probe)
+    evidence = Evidence(host, gpu, Said(event.text))
     cause = Cause(event.cause) if event.cause else UNKNOWN
     severity, action = cast("Severity", event.severity), cast("Action", event.action)
     return Verdict(host, gpu, math.nan, severity, evidence, cause, action)

@@ -29,7 +29,7 @@ MAX_LOG_LINES = 500
 
 def write_report(inputs: ReportInputs, folder: Path) -> Path:
     """Write the page to an existing folder; return its path."""
-    timeline, costs = inputs.timeline, costs_of(inputs.timeline, inputs.main_probe)
+    timeline, costs = inputs.timeline, costs_of(inputs.timeline)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(
         duration=duration,
@@ -85,7 +85,7 @@ def _missing(inputs: ReportInputs) -> Sequence[str]:
     missing = []
     if not inputs.probes:
         missing.append("Probe times: no detector was running.")
-    if inputs.utilization is None:
+    if not inputs.has_utilization:
         missing.append("Utilisation: run with --telemetry-level=3 to record it.")
     if inputs.n_left_out:
         left = counted(inputs.n_left_out, "metric", "metrics")

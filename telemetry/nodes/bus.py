@@ -54,43 +54,33 @@ class Listener:
     """Receives what is published on some channels during the ``with`` block, in its own thread."""
 
     def __init__(self, client: redis.Redis, channels: Collection[str], handle: Callable[[bytes], None]) -> None:
-        self._client = client  # supplies a connection
+        self._subscription = subscription(client)
         self._channels = channels  # full names
         self._handle = handle  # called with each message
-        self._ended = threading.Event()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="telemetry-listener", daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait(WAIT_S)
+        self._subscription.subscribe(**dict.fromkeys(self._channels, self._take))
+        self._subscription.get_message(timeout=WAIT_S)  # until it is open
+        self._thread = self._subscription.run_in_thread(WAIT_S / 4, daemon=True, exception_handler=_wait_for_server)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._thread.stop()
         self._thread.join(STOP_DEADLINE_S)
 
-    def _listen(self) -> None:
-        while not self._ended.is_set():
-            try:
-                with subscription(self._client) as subscribed:
-                    subscribed.subscribe(*self._channels)
-                    while not self._ended.is_set():
-                        self._take(subscribed.get_message(timeout=WAIT_S / 4))
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                _log.info("the state server does not answer, retrying: %s", error)
-                self._ended.wait(RECONNECT_S)
+    def _take(self, message: dict[str, Any]) -> None:
+        try:
+            self._handle(message["data"])
+        except ValueError as error:
+            _log.warning("ignored a message: %s", error)
 
-    def _take(self, message: dict[str, Any] | None) -> None:
-        if message is None:
-            return
-        if message["type"] == "subscribe":
-            self._ready.set()
-        elif message["type"] == "message":
-            try:
-                self._handle(message["data"])
-            except ValueError as error:
-                _log.warning("ignored a message: %s", error)
+
+def _wait_for_server(error: Exception, _subscription: Any, _thread: Any) -> None:
+    """Wait before the connection is tried again."""
+    if not isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        raise error
+    _log.info("the state server does not answer, retrying: %s", error)
+    time.sleep(RECONNECT_S)
 
 
 class NodeAnswerer:

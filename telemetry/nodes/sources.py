@@ -155,8 +155,6 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             return answer_program(history, question)
         case "newest":
             return [asdict(each) for each in history.newest()]
-        case "room":
-            return history.samples.room()
         case "ping":
             dropped = history.samples.size().dropped
             return {"clock_s": time.time(), "dropped": dropped}

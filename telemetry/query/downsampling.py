@@ -5,7 +5,6 @@ https://opentsdb.net/docs/build/html/user_guide/query/downsampling.html
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from laggard.telemetry.query.times import SECOND_US, parse_duration
 
 MAX_BUCKETS = 200_000
 _MAX_CELLS = 2_000_000
-_ALL = re.compile(r"\d*all")
 # What clients send if their user has not chosen anything.
 _UNCHOSEN = {"", "undefined"}
 _FILLS = {"none": None, "nan": float("nan"), "null": float("nan"), "zero": 0.0}
@@ -29,18 +27,18 @@ _FILLS = {"none": None, "nan": float("nan"), "null": float("nan"), "zero": 0.0}
 class Downsample:
     """How to downsample a series."""
 
-    interval_us: int  # length of a bucket in microseconds; 0: one bucket for the whole range
+    interval_us: int  # length of a bucket in microseconds
     function: str
     fill: float | None = None  # value of an empty bucket; NaN: it is shown as missing; None: it is left out
 
     @property
     def is_whole_seconds(self) -> bool:
         """Whether all buckets begin at whole seconds."""
-        return self.interval_us > 0 and self.interval_us % SECOND_US == 0
+        return self.interval_us % SECOND_US == 0
 
 
 def parse_downsample(text: str) -> Downsample | None:
-    """Parse a specification such as ``30s-avg``, ``1m-max-zero``, ``0all-last``; None if it is empty."""
+    """Parse a specification such as ``30s-avg`` or ``1m-max-zero``; None if it is empty."""
     if not text:
         return None
     interval, *parts = text.split("-", 3)
@@ -50,8 +48,7 @@ def parse_downsample(text: str) -> Downsample | None:
     function = "avg" if function in _UNCHOSEN else function
     if function == "none" or function not in AGGREGATORS:
         raise BadQueryError(f"{function[:80]!r} is not a downsampling function, in {text[:80]!r}")
-    interval_us = 0 if _ALL.fullmatch(interval) else parse_duration(interval)
-    return Downsample(interval_us, aggregator(function).of_one_series, _parse_fill(fill, text))
+    return Downsample(parse_duration(interval), aggregator(function).of_one_series, _parse_fill(fill, text))
 
 
 def _parse_fill(name: str, text: str) -> float | None:
@@ -64,8 +61,6 @@ def _parse_fill(name: str, text: str) -> float | None:
 
 def buckets(spec: Downsample, start_us: int, end_us: int) -> Times:
     """Return the start times of the buckets that cover ``start_us`` to ``end_us``."""
-    if spec.interval_us == 0:
-        return np.array([start_us], dtype=np.int64)
     if (end_us - start_us) // spec.interval_us > MAX_BUCKETS:
         raise QueryTooLargeError(f"more than {MAX_BUCKETS} intervals: ask for a longer interval or a shorter range")
     first = start_us - start_us % spec.interval_us

@@ -7,10 +7,11 @@ receives.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
+import socket
+import socketserver
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +30,8 @@ Batch = Mapping[SeriesKey, tuple[Times, Floats]]
 
 LENGTH = struct.Struct("<I")
 MAX_BATCH_BYTES = 64 << 20
-STOP_DEADLINE_S = 2.0
-BACKLOG = 256
+# How often to see whether the end has come.
+LOOK_S = 0.1
 _NAME = "a batch of samples"  # for the codec's errors
 
 _log = logging.getLogger("laggard.telemetry")
@@ -89,68 +90,60 @@ def _split(series: list[Any], times_us: Times, values: Floats) -> Batch:
     return batch
 
 
-class Ingest:
-    """Receives batches on a socket during the ``with`` block, in its own thread."""
+class Ingest(socketserver.ThreadingUnixStreamServer):
+    """Receives batches on a socket during the ``with`` block, each process in a thread of its own."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
 
     def __init__(self, path: Path, take: Callable[[Batch], None]) -> None:
         self._path = path  # the socket, in a folder that only its owner can open
-        self._take = take  # called with each batch
-        self._loop = asyncio.new_event_loop()
-        self._ended = asyncio.Event()
-        self._listening = threading.Event()
-        self._failure: OSError | None = None
-        self._thread = threading.Thread(target=self._run, name="telemetry-ingest", daemon=True)
+        self.take = take  # called with each batch
+        self._open: set[socket.socket] = set()
+        path.unlink(missing_ok=True)  # left by an agent that was killed
+        with short_path(path) as short:
+            super().__init__(short, _Batches)
+        path.chmod(0o600)
+        self._thread = threading.Thread(target=self.serve_forever, args=[LOOK_S], name="telemetry-ingest", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._listening.wait()
-        if self._failure is not None:
-            raise self._failure
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has already ended
-            self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(STOP_DEADLINE_S)
+        self.shutdown()
+        self.server_close()
         self._path.unlink(missing_ok=True)
+        for connection in self._open.copy():
+            with contextlib.suppress(OSError):  # it has just been closed
+                connection.shutdown(socket.SHUT_RDWR)
 
-    def _run(self) -> None:
-        with contextlib.closing(self._loop):
-            self._loop.run_until_complete(self._serve())
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a process that has connected."""
+        self._open.add(request)
+        super().process_request(request, client_address)
 
-    async def _serve(self) -> None:
+    def shutdown_request(self, request: Any) -> None:
+        """Close the connection of a process."""
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+
+class _Batches(socketserver.StreamRequestHandler):
+    """Takes the batches of one process until it closes the connection."""
+
+    server: Ingest
+
+    def handle(self) -> None:
         try:
-            self._path.unlink(missing_ok=True)  # left by an agent that was killed
-            with short_path(self._path) as path:
-                server = await asyncio.start_unix_server(self._receive, path, backlog=BACKLOG)
-        except OSError as failure:
-            self._failure = failure
-            return
-        finally:
-            self._listening.set()
-        self._path.chmod(0o600)
-        async with server:
-            await self._ended.wait()
-            server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-                self._take(decode_batch(await reader.readexactly(_checked(length))))
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass  # the process has exited, or this one is stopping
+            while len(head := self.rfile.read(LENGTH.size)) == LENGTH.size:
+                (length,) = LENGTH.unpack(head)
+                body = self.rfile.read(min(length, MAX_BATCH_BYTES))
+                if len(body) < length:
+                    return  # the process was killed, or it sends too much at once
+                self.server.take(decode_batch(body))
+        except ConnectionError:
+            pass
         except ValueError as error:
             _log.warning("dropped what a process sent: %s", error)
-        finally:
-            writer.close()
-
-
-def _checked(length: int) -> int:
-    if length > MAX_BATCH_BYTES:
-        raise ValueError(f"a batch of {length} bytes is too large")
-    return length

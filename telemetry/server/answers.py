@@ -1,7 +1,7 @@
 """The formats of answers: JSON as each version of Grafana reads it, and ``/metrics`` for Prometheus.
 
 A value in JSON is never NaN. A missing one is left out, except for clients that draw a gap for ``null``: Grafana's Go
-back end would draw 0. The text formats are those of https://prometheus.io/docs/specs/om/open_metrics_spec/.
+back end would draw 0. The text format is https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from starlette.responses import Response
 
 from laggard.kvstore.series.sample_store import Newest
 from laggard.kvstore.series.timeseries import Floats, Times
@@ -22,8 +23,8 @@ from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.query.parsing import Query, SubQuery
 from laggard.telemetry.query.times import SECOND_US
 
-OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
+JSON = "application/json; charset=UTF-8"
+METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _ESCAPES: dict[int, str] = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -40,12 +41,17 @@ def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], ev
             about["globalAnnotations"] = [annotation(event) for event in events]
         about["dps"] = _points(query, sub_query, answer.times_us, answer.values)
         elements.append(about)
-    return to_json(elements)
+    return orjson.dumps(elements)
 
 
-def to_json(value: Any) -> bytes:
-    """Return strict, compact JSON."""
-    return orjson.dumps(value)
+class JsonResponse(Response):
+    """An answer in strict, compact JSON."""
+
+    media_type = JSON
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return orjson.dumps(content)
 
 
 def annotation(event: Event) -> dict[str, Any]:
@@ -70,28 +76,25 @@ def _points(query: Query, sub_query: SubQuery, times_us: Times, values: Floats) 
     return list(pairs) if query.arrays else dict(pairs)
 
 
-def metrics_to_text(series: Iterable[Newest], *, classic: bool) -> str:
+def metrics_to_text(series: Iterable[Newest]) -> str:
     """Return the newest values as text: a family for each metric, a line for each of its series."""
     # A program's own metrics are named `laggard_user_<name>`. The host is the label `hostname`, as in recent versions
     # of dcgm-exporter: in many set-ups `host` and `instance` are labels of the target.
     families: dict[str, tuple[Metric, dict[str, str]]] = {}
     for newest in series:
         metric = CATALOGUE.get(newest.metric) or SERVED.get(newest.metric) or _of_user(newest.metric)
-        family = metric.exported.removesuffix("_total") if metric.kind == "counter" else metric.exported
-        _, lines = families.setdefault(family, (metric, {}))
-        suffix = "_total" if metric.kind == "counter" else ""
-        name = f"{family}{suffix}{_labels(newest.tags)}"
+        _, lines = families.setdefault(metric.exported, (metric, {}))
+        name = f"{metric.exported}{_labels(newest.tags)}"
         lines[name] = f"{name} {_number(newest.value * metric.scale)}"
     parts = []
     for family, (metric, lines) in sorted(families.items()):
-        described = f"{family}_total" if classic and metric.kind == "counter" else family
         meaning = metric.meaning.translate(_ESCAPES)
-        parts += [f"# HELP {described} {meaning}", f"# TYPE {described} {metric.kind}", *lines.values()]
-    return "\n".join([*parts, *([] if classic else ["# EOF"]), ""])
+        parts += [f"# HELP {family} {meaning}", f"# TYPE {family} {metric.kind}", *lines.values()]
+    return "\n".join([*parts, ""])
 
 
 def _of_user(name: str) -> Metric:
-    return Metric(name, 1, "", f"The program's own metric {name}", f"laggard_user_{_NOT_IN_NAMES.sub('_', name)}")
+    return Metric(name, "", f"The program's own metric {name}", f"laggard_user_{_NOT_IN_NAMES.sub('_', name)}")
 
 
 def _labels(tags: dict[str, str]) -> str:

@@ -7,7 +7,7 @@ import gzip
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laggard.telemetry.errors import BadQueryError, NoAnswerError, NodeError, QueryTooLargeError, RequestError
-from laggard.telemetry.server.answers import to_json
-from laggard.telemetry.server.handlers import JSON, ROUTES, Handler, Reply, Service, authorize, health, put, query
+from laggard.telemetry.server.answers import JsonResponse
+from laggard.telemetry.server.handlers import ROUTES, Handler, Service, authorize, health, put, query
 from laggard.telemetry.server.page import PAGE_ROUTES, page
 from laggard.telemetry.server.requests import (
     ANSWER_DEADLINE_S,
@@ -49,6 +49,14 @@ _OPEN = (health, page)
 # Half of the default interval between readings: within it the same query has the same answer.
 ANSWER_LIFE_S = 0.25
 MAX_RECENT_BYTES = 32 << 20
+# The first that fits counts.
+_STATUSES: Mapping[type[Exception], int] = {
+    QueryTooLargeError: 413,
+    NodeError: 413,
+    BadQueryError: 400,
+    NoAnswerError: 503,
+    redis.RedisError: 503,
+}
 
 
 class RecentAnswers:
@@ -79,7 +87,12 @@ def make_app(service: Service) -> Starlette:
     for path, (methods, handler) in {**ROUTES, **PAGE_ROUTES}.items():
         endpoint = partial(_answer, service, handler, queries if handler is query else others, recent)
         routes.append(Route(path, endpoint, methods=list(methods)))
-    handlers: Any = {RequestError: _on_problem, HTTPException: _on_http_exception, Exception: _on_bug}
+    handlers: Any = {
+        **dict.fromkeys(_STATUSES, _on_failure),
+        RequestError: _on_problem,
+        HTTPException: _on_http_exception,
+        Exception: _on_bug,
+    }
     own = Middleware(_OwnPlaceOnly, names=service.names)
     return Starlette(routes=routes, exception_handlers=handlers, middleware=[own])
 
@@ -107,7 +120,7 @@ async def _answer(
     if handler is put or (service.reading_needs_token and handler not in _OPEN):
         authorize(service, request.headers)
     call = await read_call(request, MAX_PUT_BYTES if handler is put else MAX_BODY_BYTES)
-    question = (call.path, request.scope["query_string"], call.body, _wants_gzip(call))
+    question = (request.scope["path"], request.scope["query_string"], call.body, _wants_gzip(call))
     if handler is query and (known := recent.get(question)) is not None:
         return known
     try:
@@ -127,45 +140,33 @@ def _wants_gzip(call: Call) -> bool:
 
 
 def _respond(service: Service, handler: Handler, call: Call) -> Response:
-    try:
-        reply = handler(service, call)
-    except (QueryTooLargeError, NodeError) as error:
-        raise RequestError(413, str(error)) from error
-    except NoAnswerError as error:
-        raise RequestError(503, str(error)) from error
-    except BadQueryError as error:
-        raise RequestError(400, str(error)) from error
-    except redis.RedisError as error:
-        raise RequestError(503, "the job's state server does not answer", str(error)) from error
-    return _response(reply, compressed=_wants_gzip(call))
+    answer = handler(service, call)
+    if _wants_gzip(call) and len(answer.body) > _GZIP_ABOVE_BYTES:
+        answer.body = gzip.compress(answer.body, compresslevel=1)
+        answer.headers.update({"content-encoding": "gzip", "content-length": str(len(answer.body))})
+    return answer
 
 
-def _response(reply: Reply, *, compressed: bool = False) -> Response:
-    if reply.content is None:
-        return Response(status_code=reply.status, headers=dict(reply.headers))
-    body: bytes = reply.content if reply.text_type else to_json(reply.content)
-    headers = {**reply.headers, "content-type": reply.text_type or JSON}
-    if compressed and len(body) > _GZIP_ABOVE_BYTES:
-        body = gzip.compress(body, compresslevel=1)
-        headers["content-encoding"] = "gzip"
-    return Response(body, reply.status, headers)
+def _refusal(problem: RequestError) -> Response:
+    return JsonResponse(error_body(problem.status, problem.message, problem.details), problem.status)
 
 
 async def _on_problem(_: Request, problem: RequestError) -> Response:
     return _refusal(problem)
 
 
-def _refusal(problem: RequestError) -> Response:
-    return _response(Reply(error_body(problem.status, problem.message, problem.details), problem.status))
+async def _on_failure(_: Request, error: Exception) -> Response:
+    status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
+    words = f"the job's state server does not answer: {error}" if isinstance(error, redis.RedisError) else str(error)
+    return JsonResponse(error_body(status, words), status)
 
 
 async def _on_http_exception(request: Request, error: HTTPException) -> Response:
     words = {404: "Endpoint not found", 405: f"Method not allowed: {request.method}"}
     message = words.get(error.status_code, str(error.detail))
-    headers = {"allow": error.headers["allow"]} if error.headers and "allow" in error.headers else {}
-    return _response(Reply(error_body(error.status_code, message), error.status_code, headers))
+    return JsonResponse(error_body(error.status_code, message), error.status_code, error.headers)
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     _log.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
-    return _response(Reply(error_body(500, "internal error: see laggard's log"), 500))
+    return JsonResponse(error_body(500, "internal error: see laggard's log"), 500)

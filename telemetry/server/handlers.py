@@ -11,9 +11,11 @@ from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
+from starlette.responses import Response
+
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.catalogue import EVENTS
-from laggard.telemetry.errors import BadQueryError, PointError, QueryTooLargeError, RequestError
+from laggard.telemetry.errors import PointError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, EventSource, keys_of_events, series_of_events
 from laggard.telemetry.nodes.sources import Found, Source
 from laggard.telemetry.query import SubQuery, query_from_json
@@ -23,14 +25,14 @@ from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, eval
 from laggard.telemetry.query.filters import FILTER_TYPES
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, now_us
 from laggard.telemetry.sending.batches import Batch
-from laggard.telemetry.server.answers import CLASSIC, OPEN_METRICS, answers_to_json, metrics_to_text
+from laggard.telemetry.server.answers import JSON, METRICS, JsonResponse, answers_to_json, metrics_to_text
 from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
 from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_recent
 from laggard.telemetry.server.requests import Call
 
-JSON = "application/json; charset=UTF-8"
 VERSION = metadata.version("laggard")
 MAX_POINTS_A_PUT = 20_000
+MAX_ANSWER_SERIES = 2_000
 # Nodes read every half second by default; a series without a newer sample than this has ended.
 STALE_S = 60.0
 
@@ -58,34 +60,21 @@ class Service:
     events: EventSource  # the job's events
     put: Callable[[Batch], bool] | None  # stores samples and returns whether that worked; None if nothing can be stored
     window_s: float  # how long nodes keep samples, in seconds; older ones are not stored
-    room: Callable[[], int]  # returns how many more series can be stored
     token: str = field(repr=False)  # required of a request that changes something
     reading_needs_token: bool  # whether the token is required of every other request too
-    max_series: int  # from the settings
-    unknown_is_error: bool
     # Names by which clients may reach the server, beside its addresses and `localhost`, in lower case
     names: frozenset[str]
     health: Callable[[], Mapping[str, Any]]  # returns the content of `/health`
     own_metrics: Callable[[], list[Newest]]  # returns what the server knows of the job itself, for `/metrics`
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer: a JSON value, bytes of ``text_type``, or None for an empty body."""
-
-    content: Any
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
-    text_type: str = ""
+Handler = Callable[[Service, Call], Response]
 
 
-Handler = Callable[[Service, Call], Reply]
-
-
-def query(service: Service, call: Call) -> Reply:
+def query(service: Service, call: Call) -> Response:
     """``/api/query``: points."""
     now = now_us()
-    arrays = "arrays" in call.parameters and call.one("arrays").lower() != "false"
+    arrays = "arrays" in call.parameters and call.parameters["arrays"].lower() != "false"
     asked = query_from_json(call.json(), now, arrays=arrays)
     span = Span(asked.start_us, asked.end_us, asked.milliseconds)
     # Events are read once, while the nodes work on the first sub-query.
@@ -96,21 +85,19 @@ def query(service: Service, call: Call) -> Reply:
     for sub_query in asked.queries:
         call.check_time()
         found = _evaluate(service, sub_query, span, events)
-        if service.unknown_is_error and not found.answers:
-            _require_known(service, sub_query)
         answers += [(sub_query, answer) for answer in found.answers]
         if sum(len(answer.times_us) for _, answer in answers) > MAX_ANSWER_POINTS:
             raise QueryTooLargeError(f"more than {MAX_ANSWER_POINTS:,} points: filter, or downsample further")
         missing.update(found.missing)
         if found.approximate_us:
             approximate.append(f"{sub_query.index}: averages of {found.approximate_us // SECOND_US} s")
-    shown = answers[: service.max_series]
+    shown = answers[:MAX_ANSWER_SERIES]
     headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
     if approximate:
         headers["X-Laggard-Approximate"] = ", ".join(approximate)
     if len(shown) < len(answers):
         headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
-    return Reply(answers_to_json(asked, shown, events()), headers=headers, text_type=JSON)
+    return Response(answers_to_json(asked, shown, events()), headers=headers, media_type=JSON)
 
 
 def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: Callable[[], list[Event]]) -> Found:
@@ -121,46 +108,40 @@ def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: Callabl
     return service.source.evaluate(sub_query, span, events)
 
 
-def _require_known(service: Service, sub_query: SubQuery) -> None:
-    for metric in sub_query.metrics:
-        if not service.source.series_keys(metric):
-            raise BadQueryError(f"No such name for 'metrics': {metric[:80]!r}")
-
-
-def suggestions(service: Service, call: Call) -> Reply:
+def suggestions(service: Service, call: Call) -> Response:
     """``/api/suggest``: names that begin with a prefix."""
-    kind = call.one("type")
+    kind = call.parameters.get("type", "")
     keys = service.source.series_keys()
     if kind == "metrics":
         keys = [*keys, (EVENTS, ())]
-    return Reply(suggest(keys, kind, call.one("q"), call.number("max", 0)))
+    return JsonResponse(suggest(keys, kind, call.parameters.get("q", ""), call.number("max", 0)))
 
 
-def lookups(service: Service, call: Call) -> Reply:
+def lookups(service: Service, call: Call) -> Response:
     """``/api/search/lookup``: series by metric and tags."""
-    metric, pairs = parse_lookup(call.one("m"))
+    metric, pairs = parse_lookup(call.parameters.get("m", ""))
     name = "" if metric == "*" else metric
     keys = [] if name == EVENTS else service.source.series_keys(name)
     events = service.events.between(0, ALL_TIME_US) if name in {"", EVENTS} else []
-    return Reply(lookup([*keys, *keys_of_events(events)], name, pairs, call.number("limit", DEFAULT_LIMIT)))
+    return JsonResponse(lookup([*keys, *keys_of_events(events)], name, pairs, call.number("limit", DEFAULT_LIMIT)))
 
 
-def aggregators(_: Service, __: Call) -> Reply:
+def aggregators(_: Service, __: Call) -> Response:
     """``/api/aggregators``: the names of the aggregators."""
-    return Reply(list(AGGREGATORS))
+    return JsonResponse(list(AGGREGATORS))
 
 
-def filters(_: Service, __: Call) -> Reply:
+def filters(_: Service, __: Call) -> Response:
     """``/api/config/filters``: the filter types, with examples."""
-    return Reply(FILTER_TYPES)
+    return JsonResponse(FILTER_TYPES)
 
 
-def about(_: Service, __: Call) -> Reply:
+def about(_: Service, __: Call) -> Response:
     """``/api/version``: the version of OpenTSDB's API, and laggard's."""
-    return Reply({"version": "2.4.0", "short_revision": "laggard", "repo": f"laggard {VERSION}"})
+    return JsonResponse({"version": "2.4.0", "short_revision": "laggard", "repo": f"laggard {VERSION}"})
 
 
-def put(service: Service, call: Call) -> Reply:
+def put(service: Service, call: Call) -> Response:
     """``/api/put``: store samples. Valid ones are stored even if others are refused."""
     if service.put is None:
         raise RequestError(403, "a dump is read-only: no samples can be added")
@@ -170,23 +151,10 @@ def put(service: Service, call: Call) -> Reply:
         raise RequestError(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
     points, errors = _read_points(listed, service.window_s)
     batch = batch_of(points)
-    _require_room(service, batch)
     if batch and not service.put(batch):
         raise RequestError(503, "the node's store is not accepting samples: try again")
-    if not call.parameters.keys() & {"details", "summary"}:
-        if errors:
-            raise RequestError(400, "one or more samples were refused", errors[0]["error"])
-        return Reply(None, 204)
-    content: dict[str, Any] = {"success": len(points), "failed": len(errors)}
-    if "details" in call.parameters:
-        content["errors"] = errors
-    return Reply(content, 400 if errors else 200)
-
-
-def _require_room(service: Service, batch: Batch) -> None:
-    room = service.room() if batch else 0
-    if len(batch) > room and (new := len(batch.keys() - set(service.source.series_keys()))) > room:
-        raise RequestError(413, f"{new} new series exceed the node's store, which has room for {room}: use fewer tags")
+    content = {"success": len(points), "failed": len(errors), "errors": errors}
+    return JsonResponse(content, 400 if errors else 200)
 
 
 def _read_points(listed: list[Any], window_s: float) -> tuple[list[Point], list[dict[str, Any]]]:
@@ -199,20 +167,16 @@ def _read_points(listed: list[Any], window_s: float) -> tuple[list[Point], list[
     return points, errors
 
 
-def metrics(service: Service, call: Call) -> Reply:
+def metrics(service: Service, _: Call) -> Response:
     """``/metrics``: the newest values, for Prometheus."""
-    classic = "application/openmetrics-text" not in call.headers.get("accept", "")
     recent_us = now_us() - round(STALE_S * SECOND_US)
     newest = [each for each in service.source.newest() if each.time_us >= recent_us]
-    return Reply(
-        metrics_to_text([*newest, *service.own_metrics()], classic=classic).encode(),
-        text_type=CLASSIC if classic else OPEN_METRICS,
-    )
+    return Response(metrics_to_text([*newest, *service.own_metrics()]), media_type=METRICS)
 
 
-def health(service: Service, _: Call) -> Reply:
+def health(service: Service, _: Call) -> Response:
     """``/health``: whether the server works, and which nodes answer."""
-    return Reply(service.health())
+    return JsonResponse(service.health())
 
 
 ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {

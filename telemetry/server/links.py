@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from starlette.responses import Response
+
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import LaunchSpan
 from laggard.telemetry.links import links_between
 from laggard.telemetry.page.content import accused_nodes
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.server.handlers import Reply, Service
+from laggard.telemetry.server.answers import JsonResponse
+from laggard.telemetry.server.handlers import Service
 from laggard.telemetry.server.requests import Call
 
 
-def links(service: Service, call: Call) -> Reply:
+def links(service: Service, call: Call) -> Response:
     """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""
     reach = service.reach()
     end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
-    number, everything = call.one("launch"), Span(reach.began_us, end_us)
+    number, everything = call.parameters.get("launch"), Span(reach.began_us, end_us)
     if number:
         launch = _launch(number, service.events.launches)
         span = Span(launch.began_us, launch.ended_us or end_us)
@@ -25,7 +28,7 @@ def links(service: Service, call: Call) -> Reply:
     else:
         found = links_between(service.source, everything)
     accused = accused_nodes(service.events.between(0, end_us))
-    return Reply({"links": None if found is None else found.to_json(accused)})
+    return JsonResponse({"links": None if found is None else found.to_json(accused)})
 
 
 def _launch(number: str, launches: Sequence[LaunchSpan]) -> LaunchSpan:

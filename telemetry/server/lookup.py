@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -52,21 +51,7 @@ def lookup(keys: Iterable[SeriesKey], metric: str, pairs: Pairs, limit: int) -> 
         wanted.setdefault(key, set()).update(value.split("|"))
     found = sorted(key for key in keys if metric in {"", "*", key[0]} and _has(key[1], wanted))
     shown = found[:limit] if limit > 0 else found
-    return {
-        "type": "LOOKUP",
-        "metric": metric or "*",
-        "tags": [{"key": key, "value": value} for key, value in pairs],
-        "limit": limit,
-        "time": 0,
-        "startIndex": 0,
-        "totalResults": len(found),
-        "results": [{"metric": name, "tags": dict(tags), "tsuid": tsuid((name, tags))} for name, tags in shown],
-    }
-
-
-def tsuid(key: SeriesKey) -> str:
-    """Return a series' permanent id, in hexadecimal digits."""
-    return hashlib.blake2b(repr(key).encode(), digest_size=12).hexdigest().upper()
+    return {"totalResults": len(found), "results": [{"metric": name, "tags": dict(tags)} for name, tags in shown]}
 
 
 def _has(tags: Sequence[tuple[str, str]], wanted: Mapping[str, set[str]]) -> bool:

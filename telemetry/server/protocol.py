@@ -9,11 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from laggard.telemetry.server.answers import to_json
-from laggard.telemetry.server.requests import error_body
 
 
 class BoundedProtocol(H11Protocol):
@@ -82,14 +78,12 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP, with OpenTSDB's error object."""
-        if self.conn.our_state is h11.IDLE:
-            body = to_json(error_body(400, msg))
-            headers = [("content-type", "application/json; charset=UTF-8"), ("content-length", str(len(body)))]
-            response = h11.Response(status_code=400, headers=[*headers, ("connection", "close")])
-            parts = [self.conn.send(event) for event in (response, h11.Data(data=body), h11.EndOfMessage())]
-            self.transport.write(b"".join(part for part in parts if part))
-        self.transport.close()
+        """Refuse what is not HTTP, unless it comes in the midst of an answer."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def _wait(self, deadline_s: float) -> None:
         self._deadline = self.loop.call_later(deadline_s, self.transport.abort)

@@ -7,13 +7,13 @@ import ipaddress
 import re
 import time
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.requests import ClientDisconnect, Request
 
 from laggard.telemetry.errors import RequestError
@@ -44,10 +44,8 @@ def not_in_time() -> RequestError:
 class Call:
     """One request."""
 
-    method: str  # of the request
-    path: str
-    parameters: Mapping[str, Sequence[str]]  # the URL's parameters, each with all of its values
-    headers: Mapping[str, str]  # by lower-case name
+    parameters: QueryParams  # the URL's parameters
+    headers: Headers
     body: bytes  # decompressed if it was compressed
     until_s: float  # deadline of the answer, on the monotonic clock
 
@@ -56,14 +54,9 @@ class Call:
         if time.monotonic() > self.until_s:
             raise not_in_time()
 
-    def one(self, name: str, default: str = "") -> str:
-        """Return a parameter's last value."""
-        values = self.parameters.get(name)
-        return values[-1] if values else default
-
     def number(self, name: str, default: int) -> int:
         """Return a parameter that is an integer."""
-        text = self.one(name)
+        text = self.parameters.get(name)
         if not text:
             return default
         if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit() or len(text) > 9:
@@ -80,9 +73,6 @@ class Call:
 
 async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
     """Read a request and its body, within limits of size and time."""
-    parameters: dict[str, list[str]] = {}
-    for name, value in request.query_params.multi_items():
-        parameters.setdefault(name, []).append(value)
     try:
         async with asyncio.timeout(BODY_DEADLINE_S):
             body = await _read_body(request, max_bytes)
@@ -90,8 +80,7 @@ async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
         raise RequestError(408, f"the body did not arrive within {BODY_DEADLINE_S:g} s") from None
     except ClientDisconnect:
         raise RequestError(400, "the body ended early") from None
-    until_s = time.monotonic() + ANSWER_DEADLINE_S
-    return Call(request.method, request.scope["path"], parameters, request.headers, body, until_s)
+    return Call(request.query_params, request.headers, body, time.monotonic() + ANSWER_DEADLINE_S)
 
 
 def require_own_place(headers: Headers, path: str, names: Collection[str]) -> None:

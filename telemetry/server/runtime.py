@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import redis
@@ -65,11 +64,8 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         events=events,
         put=store.put,
         window_s=settings.default_tmdb_window,
-        room=partial(_room, asker, session.environment.node),
         token=_token(directory),
         reading_needs_token=settings.reading_needs_token,
-        max_series=settings.max_answer_series,
-        unknown_is_error=settings.unknown_metric_is_error,
         names=_names(settings),
         health=lambda: job.health(watch),
         own_metrics=lambda: job.own_metrics(watch),
@@ -103,11 +99,8 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
         events=_PastEvents(all_events),
         put=None,
         window_s=0.0,
-        room=lambda: 0,
         token=secrets.token_hex(32),
         reading_needs_token=False,
-        max_series=settings.max_answer_series,
-        unknown_is_error=settings.unknown_metric_is_error,
         names=_names(settings),
         health=lambda: {"status": "ok", "samples": size.samples},
         own_metrics=list,
@@ -171,10 +164,6 @@ def _bound(host: str, port: int) -> socket.socket:
 def _names(settings: TelemetrySettings) -> frozenset[str]:
     listed = [name.strip() for name in settings.server_names.split(",")]
     return frozenset(name.lower() for name in (socket.gethostname(), socket.getfqdn(), *listed) if name)
-
-
-def _room(asker: NodeAsker, node: str) -> int:
-    return int(asker.ask({"kind": "room"}, hosts=[node]).by_host.get(node, 0))
 
 
 def _token(directory: Path) -> str:

@@ -198,7 +198,7 @@ class History:
             segments = plan(grid, origins)
             tiers = [segment for segment in segments if segment.width_us != SAMPLES]
             columns = columns_for(grid.function)
-            tables = [self.tiers.read(tiers, chosen, columns)] if chosen and tiers else []
+            tables = [self.tiers.read(tiers, chosen, columns)] if tiers else []
             tables += [
                 self._samples(metrics, segment, wanted, answer) for segment in segments if segment.width_us == SAMPLES
             ]
@@ -255,12 +255,9 @@ def _series_of(answer: _Answer, spec: Downsample, starts: Times | None, rows: Su
         return []
     if starts is None:
         bucket_us = rows["start_us"] - rows["start_us"] % spec.interval_us
-    elif spec.interval_us:
+    else:
         bucket_us = np.maximum(rows["start_us"], starts[0])
         bucket_us -= bucket_us % spec.interval_us
-    else:
-        at = np.searchsorted(starts, rows["start_us"], side="right") - 1
-        bucket_us = starts[np.maximum(at, 0)]
     places = rows["series"]
     new_series = places[1:] != places[:-1]
     is_first = np.append(True, new_series | (bucket_us[1:] != bucket_us[:-1]))

@@ -42,7 +42,7 @@ class Grid:
 
     begin_us: int  # the range, without its end
     end_us: int
-    step_us: int  # all boundaries of buckets inside the range are multiples of this; 0: there are none
+    step_us: int  # all boundaries of buckets inside the range are multiples of this
     function: str  # combines the samples of a bucket
 
     def is_exact(self, width_us: int) -> bool:

@@ -201,7 +201,7 @@ class Rollups:
 def _first_bucket_us(spec: Downsample | None, since_us: int) -> int:
     """Return where the first bucket begins that a source has a part of, if its samples begin at a time."""
     width_us = SECOND_US if spec is None else spec.interval_us
-    return since_us - since_us % width_us if width_us else since_us
+    return since_us - since_us % width_us
 
 
 def _parsed(message: bytes) -> tuple[Run, int, list[SeriesKey], Chunk]:

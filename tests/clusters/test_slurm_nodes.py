@@ -141,7 +141,7 @@ def test_a_drained_node_is_never_swapped_in_and_comes_back_when_it_is_resumed(
 
 
 @pytest.mark.usefixtures("_train")
-def test_a_requeued_job_leaves_its_bad_nodes_out_and_takes_them_back_when_they_are_well(
+def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_takes_them_back_when_they_are_well(
     slurm: SlurmCluster, site: Site, watch: Watch, start: Start, work: Path
 ) -> None:
     site.write("work/quarantine", "86400")
@@ -153,11 +153,15 @@ def test_a_requeued_job_leaves_its_bad_nodes_out_and_takes_them_back_when_they_a
     number = slurm.only_job("%i")
     slurm.run(*site.as_user(*REQUEUE.split(), number))
     wait_for(lambda: slurm.only_job("%T") == "PENDING", "a requeued job", 120)
+    assert f"from this job when it is started again: ExcNodeList={SECOND}" in job.output
+    assert f"ExcNodeList={SECOND} " in slurm.run("scontrol", "--oneliner", "show", "job", number)
+    site.write("work/quarantine", "1")
     slurm.run(*site.as_user(*START_NOW.replace("...", number).split()))
     job.wait_for("launch 2 on")
     assert f"launch 2 on {FIRST} {THIRD}, saved 1" in job.output
-    site.write("work/quarantine", "1")
     slurm.run(*site.as_user(*REQUEUE.split(), number))
+    none = "from this job when it is started again: none any more"
+    job.wait_for(none)
     wait_for(lambda: slurm.only_job("%T") == "PENDING", "a requeued job", 120)
     slurm.run(*site.as_user(*START_NOW.replace("...", number).split()))
     job.wait_for("launch 3 on")
@@ -196,6 +200,7 @@ def test_a_job_whose_primary_hears_last_of_its_end_has_time_to_save_nevertheless
         slurm.run(*site.as_user(*REQUEUE.split(), number))
         job.wait_for("stopped by SIGTERM, Slurm ends the job")
     job.wait_for("2 launches, 1 node excluded")
+    assert f"from this job when it is started again: ExcNodeList={SECOND}" in job.output
     assert "saved in launch 1" in job.output
     slurm.run(*site.as_user("scancel", number))
     watch.expect_no_processes()

@@ -20,6 +20,7 @@ from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELE
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.server.process import StateServer
+from laggard.resilience.record.journal import Journal
 from tests.integration.serving import Served, serve, strict
 from tests.waiting import wait_until
 
@@ -152,10 +153,10 @@ def test_samples_that_no_node_would_keep_are_refused(served: Served) -> None:
     token = {"Authorization": f"Bearer {served.token}"}
 
     only_old = served.request("/api/put", old, token)
-    both = served.request("/api/put?details", [old, new], token)
+    both = served.request("/api/put", [old, new], token)
 
     assert only_old[0] == 400
-    assert "older than the 3600 s" in strict(only_old[2])["error"]["details"]
+    assert "older than the 3600 s" in strict(only_old[2])["errors"][0]["error"]
     assert (both[0], strict(both[2])["success"], strict(both[2])["failed"]) == (400, 1, 1)
 
 
@@ -165,7 +166,7 @@ def test_samples_from_a_clock_that_is_ahead_are_refused_and_the_newest_value_sta
         {"metric": "put.ahead", "timestamp": round(now_s + ahead_s), "value": value, "tags": {"host": "x"}}
         for ahead_s, value in ((30, 1), (3600, 2))
     )
-    status, _, content = served.request("/api/put?details", [good, ahead], {"Authorization": f"Bearer {served.token}"})
+    status, _, content = served.request("/api/put", [good, ahead], {"Authorization": f"Bearer {served.token}"})
 
     assert (status, strict(content)["success"]) == (400, 1)
     (error,) = strict(content)["errors"]
@@ -175,9 +176,10 @@ def test_samples_from_a_clock_that_is_ahead_are_refused_and_the_newest_value_sta
 
 
 def test_prometheus_reads_how_nodes_are_and_which_devices_are_slow(state_server: StateServer, served: Served) -> None:
-    verdict = Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", WrongResults("slow"))).to_fields()
+    journal = Journal(None)
+    journal.write(Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", WrongResults("slow"))))
     with state_server.endpoint.connect() as client:
-        Control(client, state_server.endpoint, 0).ask("verdicts", [verdict])
+        journal.publish(client, state_server.endpoint)
 
     def line(name: str) -> str:
         lines = served.request("/metrics")[2].decode().splitlines()

@@ -56,7 +56,6 @@ from tests.printed import (
     SUBMIT,
     TOPOLOGY,
     TORCHRUN_JOB,
-    TURNS_JOB,
     WATCHED_JOB,
     commands_in,
     printed_benchmarks,
@@ -184,7 +183,6 @@ def run_by_other_tests() -> set[str]:
         SSH_CHECK,
         SSH_JOB,
         TORCHRUN_JOB,
-        TURNS_JOB,
         WATCHED_JOB,
         SECTIONS_JOB,
     }

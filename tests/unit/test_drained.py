@@ -18,7 +18,7 @@ from laggard.resilience.decision.events import (
 )
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord
-from laggard.resilience.decision.roster import Exclusion, Roster
+from laggard.resilience.decision.roster import Exclusion, Roster, bad_and_well
 from laggard.resilience.decision.strikes import Strike
 from tests.decided import Ended, ended
 
@@ -91,3 +91,17 @@ def test_a_node_in_quarantine_is_not_used_although_something_is_said_against_it_
     begun = begin(TWO, HOSTS[:3], [known], NOW_S, drained={"n3": "down"})
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n2"), (), (known,))
+
+
+def test_a_requeued_job_avoids_what_is_excluded_now_or_still_serves_its_quarantine_elsewhere() -> None:
+    roster = Roster(("n1", "n2"), ("n3",), (Exclusion("n4", NOW_S), Exclusion("n5", NOW_S, lost=True)))
+    remembered = [
+        *roster.excluded,
+        Exclusion("n3", NOW_S - 60),  # it is back in the reserve
+        Exclusion("n6", NOW_S - 3600),  # from an earlier run of the job, which does not have it now
+        Exclusion("n7", NOW_S - 3600, lost=True),
+        Exclusion("n8", NOW_S - 2 * 86400),
+    ]
+    bad, well = bad_and_well(roster, remembered, 86400, NOW_S)
+    assert bad == {"n4", "n5", "n6"}
+    assert well == {"n1", "n2", "n3", "n7", "n8"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from laggard.telemetry.prometheus import alert_rules, scrape_config, write_prometheus
+from laggard.telemetry.prometheus import scrape_config, write_prometheus
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
@@ -64,7 +64,7 @@ def test_an_alert_fires_when_its_time_has_come(tmp_path: Path, case: str) -> Non
             }
         ],
     }
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump(alert_rules()))
+    write_prometheus(tmp_path, "http://localhost:4242")
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [test]}))
 
     promtool("test", "rules", tmp_path / "test.yml")
@@ -82,8 +82,9 @@ def test_the_token_is_in_a_file_of_the_owner_and_nowhere_else(tmp_path: Path) ->
     assert scrape["authorization"] == {"type": "Bearer", "credentials_file": "token"}
 
 
-def test_every_rule_says_in_words_what_is_the_matter() -> None:
-    (group,) = alert_rules()["groups"]
+def test_every_rule_says_in_words_what_is_the_matter(tmp_path: Path) -> None:
+    _, rules = write_prometheus(tmp_path, "http://localhost:4242")
+    (group,) = yaml.safe_load(rules.read_text())["groups"]
 
     assert [rule["alert"] for rule in group["rules"]] == [DEVICE, NODE, PROGRESS, SERVER]
     assert all(rule["annotations"]["summary"] for rule in group["rules"])

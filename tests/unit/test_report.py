@@ -23,10 +23,9 @@ from laggard.resilience.record.entries import Told
 from laggard.resilience.record.journal import Entry, JournalError
 from laggard.resilience.record.timeline import timeline_of_entries
 from laggard.resilience.report.costs import costs_of
-from laggard.resilience.report.frozen import NO_VALUE
+from laggard.resilience.report.frozen import NO_VALUE, frozen
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
-from laggard.resilience.report.panel import forward_filled, panel_of, ratio_to_peers
 from laggard.resilience.text import abbreviated, clock, duration
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.errors import DumpError
@@ -106,24 +105,22 @@ def test_the_page_says_which_node_was_excluded_and_why(page: Page) -> None:
         assert words in page.text
 
 
-def test_costs_follow_from_probes_and_launches(record: Path) -> None:
+def test_costs_follow_from_verdicts_and_launches(record: Path) -> None:
     inputs = read_inputs(record)
-    costs = costs_of(inputs.timeline, inputs.probes[0])
+    costs = costs_of(inputs.timeline)
     # From 200 s to 300 s one device took 1.5 times as long: a third of 100 s was waiting.
-    assert costs.slow_s[0] == pytest.approx(33, abs=2)
-    assert costs.slow_s[1] == 0
+    assert [parts.slow_s for parts in costs.times.launches] == pytest.approx([33, 0], abs=1)
     assert costs.gap_s == (0, 10)
     # After the relaunch 290 s at full pace; at the slow pace they would have been 435 s; with the gap they were 300 s.
     assert costs.saved_s == pytest.approx(1.5 * 290 - 300)
 
 
-def test_a_metric_that_is_not_a_time_costs_nothing_and_is_drawn_as_it_is(tmp_path: Path, record: Path) -> None:
+def test_a_metric_that_is_not_a_time_is_drawn_as_it_is(tmp_path: Path, record: Path) -> None:
     (tmp_path / "job.jsonl").write_bytes((record / "job.jsonl").read_bytes())
     made = (replace(each, metric="bandwidth") for each in series() if each.metric == "gpu-probe-time")
     write_dump(str(tmp_path), "samples", T0 + LENGTH_S, made)
     inputs = read_inputs(tmp_path)
-    assert [panel.metric for panel in inputs.probes] == ["bandwidth"]
-    assert costs_of(inputs.timeline, inputs.probes[0]).slow_s == (0, 0)
+    assert inputs.probes == ("bandwidth",)
     text = write_report(inputs, tmp_path).read_text()
     assert "bandwidth" in text
     assert "bandwidth, ms" not in text
@@ -132,11 +129,6 @@ def test_a_metric_that_is_not_a_time_costs_nothing_and_is_drawn_as_it_is(tmp_pat
 def test_the_job_ends_before_its_report_is_made() -> None:
     last_entry = Entry(T0 + LENGTH_S + 14, Told("report", "/somewhere/report.html"))
     assert timeline_of_entries([*entries(), last_entry]).ended_s == T0 + LENGTH_S
-
-
-def test_without_probes_only_the_relaunch_is_counted() -> None:
-    timeline = timeline_of_entries(list(entries()))
-    assert costs_of(timeline, None).slow_s == (0, 0)
 
 
 def test_a_job_that_is_running_or_was_killed_has_a_report(tmp_path: Path) -> None:
@@ -166,7 +158,7 @@ def test_a_dump_alone_has_launches_and_verdicts(tmp_path: Path) -> None:
     assert inputs.timeline.launches[0].excluded == ("node2",)
     (verdict,) = inputs.timeline.verdicts
     assert (verdict.target, verdict.of.severity, str(verdict.of.evidence)) == ("node2 gpu 0", "slow", evidence)
-    assert math.isnan(costs_of(inputs.timeline, inputs.probes[0]).saved_s)
+    assert math.isnan(costs_of(inputs.timeline).saved_s)
     assert "35 % slower" in write_report(inputs, tmp_path).read_text()
 
 
@@ -178,31 +170,11 @@ def test_an_empty_dump_or_folder_is_named(tmp_path: Path) -> None:
         read_inputs(empty)
 
 
-def test_a_device_is_compared_with_its_own_model_without_the_slow_ones() -> None:
-    times_us = np.arange(10, dtype=np.int64) * 1_000_000
-    seconds = {("a", "H100"): 1.0, ("b", "H100"): 1.0, ("c", "H100"): 3.0, ("d", "A100"): 2.0, ("e", "A100"): 2.0}
-    made = [
-        TimeSeries("probe", {"host": host, "gpu": "0", "model": model}, times_us, np.full(10, value))
-        for (host, model), value in seconds.items()
-    ]
-    panel = panel_of("probe", made)
-    assert panel is not None
-    ratio = dict(zip("abcde", np.nanmax(ratio_to_peers(panel, [("c", "0")]), axis=1), strict=True))
-    assert ratio == {"a": 1, "b": 1, "c": 3, "d": 1, "e": 1}
-
-
-def test_a_gap_is_filled_with_the_value_before_it() -> None:
-    nan = math.nan
-    found = forward_filled(np.array([[nan, 1.0, nan, nan, 3.0, nan]]))
-    np.testing.assert_equal(found, [[nan, 1.0, 1.0, 1.0, 3.0, 3.0]])
-
-
-def test_a_panel_can_have_one_sample_or_none() -> None:
-    assert panel_of("probe", []) is None
-    once = TimeSeries("probe", {"host": "a", "gpu": "0"}, np.array([5_000_000]), np.array([1.0]))
-    panel = panel_of("probe", [once])
-    assert panel is not None
-    assert panel.values.tolist() == [[1.0]]
+def test_a_metric_may_have_one_sample(tmp_path: Path) -> None:
+    once = TimeSeries("gpu-probe-time", {"host": "a", "gpu": "0"}, np.array([round(T0 * 1e6)]), np.array([1.0]))
+    dump = write_dump(str(tmp_path), "all", T0, [once])
+    curve = frozen(read_inputs(dump), "")["curves"]["gpu-probe-time"]
+    assert (curve["middle"], curve["devices"]) == ([1.0], [("a", "0")])
 
 
 @pytest.mark.parametrize(
@@ -252,7 +224,7 @@ def test_a_journal_with_anything_in_it_is_a_timeline_or_refused(data: st.DataObj
     entry[data.draw(st.sampled_from(sorted(entry)))] = data.draw(ARBITRARY)
     with contextlib.suppress(ValueError):
         timeline = timeline_of_entries([Entry.from_json(json.dumps(each)) for each in found])
-        costs_of(timeline, None)
+        costs_of(timeline)
         assert all(isinstance(host, str) for host in timeline.hosts)
 
 

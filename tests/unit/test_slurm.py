@@ -91,6 +91,7 @@ def test_without_an_answer_of_slurm_a_step_asks_for_no_gpus_and_no_time_limit_is
     assert said.asked
     assert slurm_time_left_s() is None
     assert Srun().time_to_save().seconds is None
+    assert Srun().avoid({"n2"}, set(), 2) == ""
 
 
 def test_without_a_slurm_job_no_time_limit_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +149,22 @@ def test_the_nodes_of_a_job_that_has_ended_are_not_to_be_had(said: Answers) -> N
         slurm_node_names()
     said.said = {"squeue": "3|3|COMPLETING|0:00|n[1-2]\n", "scontrol": "NodeName=n1 NodeAddr=a1 Gres=x"}
     assert slurm_node_names() == {"n1": "a1", "n2": "n2"}
+
+
+def test_a_requeued_job_asks_for_other_nodes_and_says_so(said: Answers) -> None:
+    said.said = {
+        "job": "JobId=3 ArrayJobId=2 ArrayTaskId=5 A=b\n   Partition=main ExcNodeList=(null)\n",
+        "--format=%N": "n1\nn2\nn3\nn4\n",
+        "--format=%N|%T|%E": "n1|idle|none\nn2|mixed|none\nn3|idle|none\nn4|down|none\n",
+        "update": "",
+    }
+    assert Srun().avoid({"n2"}, set(), 2) == "ExcNodeList=n2"
+    assert list(said.asked[-1]) == ["scontrol", "update", "JobId=2_5", "ExcNodeList=n2"]
+    assert Srun().avoid({"n2"}, set(), 3) == ""  # n4 is down: there would be too few
+    said.said["job"] = "JobId=3 A=b\n   Partition=main ExcNodeList=n2\n"
+    assert Srun().avoid(set(), {"n2"}, 2) == "none any more (ExcNodeList=)"
+    said.said["update"] = None  # it is not requeued, so Slurm refuses
+    assert Srun().avoid({"n2"}, set(), 2) == ""
 
 
 def test_laggard_that_srun_starts_several_times_says_that_it_belongs_outside() -> None:

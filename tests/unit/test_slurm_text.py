@@ -7,11 +7,15 @@ import pytest
 from laggard.resilience.allocation.slurm_text import (
     JobPart,
     addresses_of_nodes,
+    excluded_of_job,
     gpus_of_job,
     groups_of_nodes,
     is_behind_pty,
     leaves_of_topology,
     n_tasks_of_step,
+    name_of_job,
+    nodes_to_avoid,
+    partition_of_job,
     parts_of_job,
     record_of_job,
     seconds_of_time_left,
@@ -150,18 +154,25 @@ def test_gpus_are_counted_for_each_node_and_shares_of_gpus_are_none() -> None:
     assert gpus_of_job("JobId=7\n   JOB_GRES=(null)\n") == {}
 
 
+def test_a_record_says_which_nodes_a_job_does_not_want_and_where_it_may_run() -> None:
+    assert excluded_of_job(RECORD) == ["node8", "node9", "old1"]
+    assert excluded_of_job("ExcNodeList=(null)") == excluded_of_job("") == []
+    assert partition_of_job(RECORD) == "gpu,long"
+
+
 def test_of_the_records_of_an_array_only_that_of_the_task_counts() -> None:
     array = (
-        "JobId=2 ArrayJobId=1 ArrayTaskId=1 JobName=a\n   GRES=a\n\n"
-        "JobId=1 ArrayJobId=1 ArrayTaskId=2 JobName=a\n   GRES=b\n\n"
+        "JobId=2 ArrayJobId=1 ArrayTaskId=1 JobName=a\n   ExcNodeList=n1\n\n"
+        "JobId=1 ArrayJobId=1 ArrayTaskId=2 JobName=a\n   ExcNodeList=n2\n\n"
     )
-    assert "GRES=b" in record_of_job(array, "1")
-    assert "GRES=a" not in record_of_job(array, "1")
+    assert excluded_of_job(record_of_job(array, "1")) == ["n2"]
+    assert name_of_job(record_of_job(array, "1")) == "1_2"
+    assert name_of_job(record_of_job(RECORD, "7")) == "7"
     groups = (
         "JobId=3 HetJobId=3 HetJobOffset=0\n GRES=a\n\nJobId=4 HetJobId=3 HetJobOffset=1\n GRES=b\n\nJobId=31 GRES=c\n"
     )
     assert record_of_job(groups, "3").count("GRES=") == 2
-    assert record_of_job(groups, "1") == ""
+    assert record_of_job(groups, "1") == name_of_job("") == ""
 
 
 TREE = """\
@@ -202,6 +213,25 @@ def test_nodes_have_the_addresses_of_their_records() -> None:
         "NodeName=n3 CoresPerSocket=1 State=DOWN+NOT_RESPONDING\n"
     )
     assert addresses_of_nodes(said) == {"n1": "10.78.0.1", "n2": "n2-ib"}
+
+
+@pytest.mark.parametrize(
+    ("excluded", "bad", "well", "sound", "avoided"),
+    [
+        ([], {"n2"}, set(), {"n1", "n3", "n4"}, ["n2"]),
+        ([], {"n2"}, set(), {"n1", "n2", "n3"}, ["n2"]),
+        ([], {"n2"}, set(), {"n1", "n2"}, []),  # it would wait for ever
+        (["old"], {"n2"}, set(), {"n1", "n2"}, ["old"]),
+        (["old", "n2"], set(), {"n2"}, {"n1", "n2"}, ["old"]),  # n2 is well again
+        (["n2"], {"n2", "n3"}, set(), {"n1", "n2", "n3", "n4"}, ["n2", "n3"]),
+        (["n2"], {"n2", "n3"}, set(), {"n1", "n3"}, []),
+        ([], set(), {"n1"}, {"n1"}, []),
+    ],
+)
+def test_bad_nodes_are_avoided_if_the_job_can_be_started_without_them(
+    excluded: list[str], bad: set[str], well: set[str], sound: set[str], avoided: list[str]
+) -> None:
+    assert nodes_to_avoid(excluded, bad, well, sound, 2) == avoided
 
 
 @pytest.mark.parametrize(

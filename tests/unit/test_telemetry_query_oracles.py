@@ -200,12 +200,6 @@ def test_none_returns_every_series_separately() -> None:
     ]
 
 
-def test_0all_makes_one_point_at_the_beginning_of_the_range() -> None:
-    (answer,) = ask("sum:0all-sum:m", [series("A", [1, 2, 3])])
-
-    assert (offsets(answer), answer.values.tolist()) == ([0], [6])
-
-
 def test_points_within_one_second_are_collapsed_with_the_aggregator() -> None:
     times = np.array([T0 * 1_000_000, T0 * 1_000_000 + 500_000], dtype=np.int64)
 

@@ -1,0 +1,98 @@
+"""What the page and a report draw of one metric: a curve of its series over time, and a map of its newest values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.telemetry.catalogue import CATALOGUE
+from laggard.telemetry.nodes.sources import Source
+from laggard.telemetry.page.content import MILLISECOND_US, is_probe, numbers, recorded_means, unit_of
+from laggard.telemetry.query.aggregators import aggregator
+from laggard.telemetry.query.engine import Span, evaluate
+from laggard.telemetry.query.parsing import series_query
+from laggard.telemetry.query.times import SECOND_US
+
+MAX_POINTS = 1_000
+_STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200, 86_400)
+
+Device = tuple[str, str]
+"""Host and GPU; without a GPU it stands for all that its node has."""
+
+
+def curve_of(
+    source: Source, metric: str, span: Span, points: int, *, drawn: Sequence[Device], apart: Collection[Device]
+) -> dict[str, Any]:
+    """Return a metric over a time range: lines of some devices, and a band of all series that are not apart."""
+    step_s = step(span, points)
+    query, span = series_query(metric, f"{step_s}s-avg"), from_bucket(span, step_s)
+    found = source.evaluate(query, span)
+    series = [TimeSeries(each.metric, each.tags, each.times_us, each.values) for each in found.answers]
+    others = peers_of(series, [each for each in series if any(_is_of(each, device) for device in apart)])
+    times = np.unique(np.concatenate([each.times_us for each in series])) if series else np.zeros(0, np.int64)
+    names = ("p05", "p50", "p95") if metric in CATALOGUE or is_probe(metric) else ("min", "avg", "max")
+    means, n_series = recorded_means(others)
+    shown = zip(names, (others, means, others), strict=True)
+
+    def merged(how: str, parts: list[TimeSeries]) -> list[float | None]:
+        values = np.full(len(times), np.nan)
+        for answer in evaluate(replace(query, aggregator=aggregator(how)), span, parts, downsampled=True):
+            values[np.searchsorted(times, answer.times_us)] = answer.values
+        return numbers(values)
+
+    low, middle, high = (merged(name, of) for name, of in shown)
+    lines = [merged("avg", [each for each in series if _is_of(each, device)]) for device in drawn]
+    return {
+        "unit": unit_of(metric),
+        "n_series": n_series,
+        "averages_s": found.approximate_us // SECOND_US,
+        "times": (times // MILLISECOND_US).tolist(),
+        "low": low,
+        "middle": middle,
+        "high": high,
+        "lines": [
+            {"host": host, "gpu": gpu, "values": values} for (host, gpu), values in zip(drawn, lines, strict=True)
+        ],
+    }
+
+
+def newest_of(source: Source, metric: str, span: Span, step_s: int) -> dict[Device, tuple[float, str]]:
+    """Return the newest value of each device (or node) in a time range, and its model."""
+    found = source.evaluate(series_query(metric, f"{step_s}s-last"), from_bucket(span, step_s))
+    values: dict[Device, list[float]] = {}
+    models = {}
+    for each in found.answers:
+        if "host" in each.tags:
+            device = each.tags["host"], each.tags.get("gpu", "")
+            values.setdefault(device, []).append(float(each.values[-1]))
+            models[device] = each.tags.get("model", "")
+    # Of several series of one device, such as those of its processes or ranks, the map shows the mean.
+    return {device: (sum(each) / len(each), models[device]) for device, each in values.items()}
+
+
+def peers_of(series: list[TimeSeries], chosen: list[TimeSeries]) -> list[TimeSeries]:
+    """Return the series that chosen ones are compared with: all others of their models; all if none is chosen."""
+    models = {each.tags.get("model", "") for each in chosen}
+    left = {id(each) for each in chosen}
+    return [each for each in series if id(each) not in left and (not models or each.tags.get("model", "") in models)]
+
+
+def step(span: Span, points: int) -> int:
+    """Return the width of a chart's buckets in seconds: the smallest of a few that gives no more than ``points``."""
+    wanted_s = (span.end_us - span.start_us) / SECOND_US / max(1, min(MAX_POINTS, points))
+    return next((step_s for step_s in _STEPS_S if step_s >= wanted_s), math.ceil(wanted_s))
+
+
+def from_bucket(span: Span, step_s: int) -> Span:
+    """Return a range from the start of its first bucket on, which is the time of all that falls into that one."""
+    return replace(span, start_us=span.start_us - span.start_us % (step_s * SECOND_US))
+
+
+def _is_of(series: TimeSeries, device: Device) -> bool:
+    host, gpu = device
+    return series.tags.get("host") == host and gpu in {"", series.tags.get("gpu")}
