@@ -30,7 +30,6 @@ from benchmarks.tables import table
 from benchmarks.timings import Seconds, device_names, healthy_series, long_run, series_job, windows
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.statistics.history import History
 
 __all__ = ["main"]
 
@@ -244,7 +243,7 @@ def ramp(setting: Setting) -> list[str]:
         for _ in range(trials):
             row = int(rng.integers(size))
             seconds = series_job(rng, setting.probe, size, _LEARNING + _JUDGED)
-            seconds[_LEARNING:, row] *= (1 + 0.1 * np.minimum(np.arange(1, _JUDGED + 1), 12) / 12)[:, None, None]
+            seconds[_LEARNING:, row] *= (1 + 0.1 * np.minimum(np.arange(1, _JUDGED + 1), 12) / 12)[:, None]
             hits = [
                 number for number, verdict in play(seconds) if (verdict.host, verdict.gpu) == device_names(size)[row]
             ]
@@ -312,7 +311,7 @@ def layouts(setting: Setting) -> list[str]:
             for _ in range(trials):
                 seconds = series_job(rng, setting.probe, 48, _LEARNING + _JUDGED)
                 part = np.arange(48) * len(factors) // 48
-                seconds *= np.array(factors)[part][:, None, None]
+                seconds *= np.array(factors)[part][:, None]
                 names = device_names(48)
                 jobs.append(
                     play(seconds, names, groups=dict(zip(names, part.tolist(), strict=True)) if labelled else None)
@@ -355,7 +354,7 @@ def disturbances(setting: Setting) -> list[str]:
 
     def drift(rng: np.random.Generator, seconds: Seconds, row: int) -> None:
         del row
-        seconds *= (1 + rng.uniform(0, 0.02) * np.arange(len(seconds)))[:, None, None, None]
+        seconds *= (1 + rng.uniform(0, 0.02) * np.arange(len(seconds)))[:, None, None]
 
     rows = []
     for what, disturb, rounds in (
@@ -426,10 +425,10 @@ def virtual(setting: Setting) -> list[str]:
 
 def _virtual_job(rng: np.random.Generator, size: int, rounds: int) -> Seconds:
     """Draw a job with 5-20 % scatter, offsets up to 15 %, and spikes of 1.5-2x on single readings and whole rounds."""
-    shape = (rounds, size, 1, 3)
-    seconds = 0.05 * (1 + rng.uniform(0, 0.15, (1, size, 1, 1))) * np.exp(rng.normal(0, rng.uniform(0.05, 0.2), shape))
+    shape = (rounds, size, 3)
+    seconds = 0.05 * (1 + rng.uniform(0, 0.15, (1, size, 1))) * np.exp(rng.normal(0, rng.uniform(0.05, 0.2), shape))
     rate = rng.uniform(0, 0.1)
-    hit = (rng.random(shape) < rate) | (rng.random((rounds, size, 1, 1)) < rate / 3)
+    hit = (rng.random(shape) < rate) | (rng.random((rounds, size, 1)) < rate / 3)
     return np.where(hit, seconds * rng.uniform(1.5, 2, shape), seconds)
 
 
@@ -454,9 +453,7 @@ def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
     for number in range(1, len(noise)):
         noise[number] = 0.56 * noise[number - 1] + (1 - 0.56**2) ** 0.5 * noise[number]
     seconds = np.exp(noise + rng.normal(0, 0.017, 16))
-    return np.where(rng.random(noise.shape) < 0.05, seconds * rng.uniform(1.1, 3, noise.shape), seconds)[
-        :, :, None, None
-    ]
+    return np.where(rng.random(noise.shape) < 0.05, seconds * rng.uniform(1.1, 3, noise.shape), seconds)[:, :, None]
 
 
 def economics(setting: Setting) -> list[str]:
@@ -474,7 +471,7 @@ def references(setting: Setting) -> list[str]:
 
 
 def speed(setting: Setting) -> list[str]:
-    """Measure the CPU time of one round of 3 probes on one core, during and after the learning of baselines."""
+    """Measure the CPU time of one round on one core, during and after the learning of baselines."""
     rows = []
     sizes = dict.fromkeys(min(size, setting.largest) for size in (1_000, 10_000, 100_000))
     for size, repeats, case in product(sizes, (1, 3), _CASES):
@@ -482,8 +479,7 @@ def speed(setting: Setting) -> list[str]:
         expect_ms, *rounds_ms = (min(times) for times in zip(*runs, strict=True))
         unexpected_ms = min(_round_times(size, repeats, case, 1, expected=False)[1] for _ in range(_SPEED_RUNS))
         shown = (expect_ms, unexpected_ms, rounds_ms[0], max(rounds_ms[1:7]), rounds_ms[7], max(rounds_ms[8:]))
-        nbytes = History.from_state(_analysis_of(size).to_state()["history"]).nbytes
-        rows.append([f"{size:,}", repeats, case, *(f"{each:.1f} ms" for each in shown), f"{nbytes / size:.0f} bytes"])
+        rows.append([f"{size:,}", repeats, case, *(f"{each:.1f} ms" for each in shown)])
     head = [
         "`expect`",
         "round 1 without it",
@@ -491,38 +487,29 @@ def speed(setting: Setting) -> list[str]:
         "slowest of 2-7",
         "round 8",
         "slowest of 9-20",
-        "state per device",
     ]
     return table(["devices", "repeats", "method", *head], rows)
 
 
-_PROBES = ("clock", "gemm", "triad")
 _CASES = ("`update`", "`update`, two classes found", "`update_arrays`", "`update_arrays`, 5 % spikes")
 _SPEED_RUNS = 3  # the fastest counts, since the machine may be busy
-
-
-def _analysis_of(size: int) -> SlowGPUAnalysis:
-    analysis = SlowGPUAnalysis()
-    analysis.expect(device_names(size, 8), _PROBES)
-    return analysis
 
 
 def _round_times(size: int, repeats: int, case: str, count: int, *, expected: bool = True) -> list[float]:
     """Return the milliseconds of ``expect`` and of the first rounds."""
     rng = np.random.default_rng(7)
     names = device_names(size, 8)
-    seconds = 0.01 * np.exp(rng.normal(0, 0.002, (3, size, 3, repeats)))
+    seconds = 0.01 * np.exp(rng.normal(0, 0.002, (3, size, repeats)))
     if "classes" in case:
-        seconds *= np.where(np.arange(size) < size // 2, 1, 1.5)[:, None, None]
+        seconds *= np.where(np.arange(size) < size // 2, 1, 1.5)[:, None]
     if "spikes" in case:
         seconds[rng.random(seconds.shape) < 0.05] *= 1.5
     rounds: list[Any] = list(seconds)
     analysis = SlowGPUAnalysis()
-    take: Callable[[Any], object] = partial(analysis.update_arrays, names, probes=_PROBES)
+    take: Callable[[Any], object] = partial(analysis.update_arrays, names)
     if "arrays" not in case:
-        by_probe = [dict(zip(_PROBES, cells, strict=True)) for cells in seconds[0].tolist()]
-        rounds, take = [dict(zip(names, by_probe, strict=True))], analysis.update
-    expect_ms = _ms(partial(analysis.expect, names, _PROBES)) if expected else 0.0
+        rounds, take = [dict(zip(names, seconds[0].tolist(), strict=True))], analysis.update
+    expect_ms = _ms(partial(analysis.expect, names)) if expected else 0.0
     return [expect_ms, *(_ms(partial(take, rounds[number % len(rounds)])) for number in range(count))]
 
 
@@ -546,9 +533,9 @@ def _flags(setting: Setting, size: int, ratio: float, trials: int) -> dict[str, 
         hits["laggard"] += row in accused(in_time, names)
         for name, rule in RULES.items():
             ends = range(_LEARNING, _LEARNING + _JUDGED + 1)
-            false[name] += any(rule(healthy[end - _WINDOW : end, :, 0, 0].T).any() for end in ends)
+            false[name] += any(rule(healthy[end - _WINDOW : end, :, 0].T).any() for end in ends)
             hits[name] += any(
-                rule(slowed[end - _WINDOW : end, :, 0, 0].T)[row] for end in range(onset + 1, onset + _WITHIN + 1)
+                rule(slowed[end - _WINDOW : end, :, 0].T)[row] for end in range(onset + 1, onset + _WITHIN + 1)
             )
     return {name: (false[name] / trials, hits[name] / trials) for name in false}
 

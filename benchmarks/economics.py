@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.tables import table
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.incidents import Incidents
-from laggard.detectors.economics.restart_cost import RestartCost, cost_in_use, share_lost
+from laggard.detectors.economics.restart_cost import LEAST_COST_S, UNKNOWN_COST_S, RestartCost, share_lost
 from laggard.detectors.economics.restart_decision import Tradeoff
 
 __all__ = ["days", "intermittent"]
@@ -119,7 +119,8 @@ def laggards(believed_s: Callable[[float], float | None]) -> Rule:
 
     def rule(cost_s: float) -> Wait:
         believed = believed_s(cost_s)
-        tradeoff = Tradeoff(cost=RestartCost(cost_in_use(believed)), is_measured=believed is not None)
+        cost = RestartCost(UNKNOWN_COST_S if believed is None else max(LEAST_COST_S, believed))
+        tradeoff = Tradeoff(cost=cost, is_measured=believed is not None)
         incidents = Incidents()
 
         def wait_s(slow: Slow, restarts: int) -> float:

@@ -248,7 +248,7 @@ def chain(bench: Bench, seconds: float) -> None:
 
     With fewer than three devices, the others are readings of the first one without a neighbour.
     """
-    probings = [Probing(device, (), max_intrusion=1.0) for device in bench.devices[:SERIES]]
+    probings = [Probing(device, max_intrusion=1.0) for device in bench.devices[:SERIES]]
     if len(probings) < MIN_PEERS:
         probings = probings[:1]
         print(f"One device, and {SERIES - 1} series of its readings without the neighbour.\n")
@@ -280,7 +280,7 @@ def _readings(probings: Sequence[Probing]) -> list[list[float]]:
 
 
 def _round(probing: Probing) -> list[float]:
-    return [probing.main_seconds() for _ in range(REPEATS)]
+    return [probing.seconds() for _ in range(REPEATS)]
 
 
 def _named(readings: Sequence[list[float]]) -> dict[tuple[str, str], list[float]]:

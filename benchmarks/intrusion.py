@@ -27,11 +27,10 @@ from tqdm import tqdm
 from benchmarks.lockstep import LockStep, measured_table, simulated_table
 from benchmarks.machine import description
 from benchmarks.neighbour import ONE_THREAD, Neighbour
-from benchmarks.probers import IN_TURN, INTERVAL, PROBERS, TINY, TINY_EVERY_S, Rounds
+from benchmarks.probers import INTERVAL, PROBERS, TINY, TINY_EVERY_S, Rounds
 from benchmarks.tables import table
 from benchmarks.users import USERS, Step
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES, Device, gpu_names, local_devices
-from laggard.collectors.probes import PROBE_NAMES
 
 __all__ = ["HEAD", "Cost", "main", "methods_on", "rows_of"]
 
@@ -160,16 +159,16 @@ def methods_on(
         if kind == TINY:
             yield Method(f"{kind} (Dragon's documented probe)", TINY_EVERY_S, TINY_EVERY_S, side.at_work, _nothing)
             continue
-        rounds = _measured(device, PROBE_NAMES if kind == IN_TURN else (), interval_s)
+        rounds = _measured(device, interval_s)
         scheduled_s = rounds.scheduled_s(INTERVAL_S)
         yield Method(f"{kind}, separate process", interval_s, scheduled_s, side.at_work, _nothing)
         yield Method(f"{kind}, inline", interval_s, scheduled_s, rounds.watch.running, rounds.run_if_due)
 
 
-def _measured(device: Device, in_turn: Sequence[str], interval_s: float) -> Rounds:
-    """Return rounds whose cost is known: each probe has run on an idle device."""
-    rounds = Rounds(device, in_turn, interval_s, MAX_INTRUSION)
-    for _ in range(max(3, 2 * len(in_turn))):
+def _measured(device: Device, interval_s: float) -> Rounds:
+    """Return rounds whose cost is known: the probe has run on an idle device."""
+    rounds = Rounds(device, interval_s, MAX_INTRUSION)
+    for _ in range(3):
         rounds.run()
     return rounds
 

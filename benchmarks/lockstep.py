@@ -246,5 +246,5 @@ def _round(device: Device, program: LockStep) -> Callable[[], object]:
     if isinstance(device, GpuDevice):
         from benchmarks.probers import Rounds
 
-        return Rounds(device, (), program.interval_s).run
+        return Rounds(device, program.interval_s).run
     return lambda: device.run(lambda: time.sleep(program.round_s))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,12 +13,11 @@ import numpy as np
 
 from laggard.collectors.device import Device, GpuDevice
 from laggard.collectors.probe_schedule import ProbeSchedule
-from laggard.collectors.probes import PROBE_NAMES
 from laggard.collectors.probing import Probing
 
-__all__ = ["INTERVAL", "IN_TURN", "PROBERS", "TINY", "TINY_EVERY_S", "Rounds"]
+__all__ = ["INTERVAL", "PROBERS", "TINY", "TINY_EVERY_S", "Rounds"]
 
-IN_TURN, TINY = "probes in turn", "tiny operations"
+TINY = "tiny operations"
 REPEATS = 3
 INTERVAL = "LAGGARD_BENCH_INTERVAL_S"  # environment variable: seconds between rounds
 TINY_S, TINY_EVERY_S = 2.0, 5.0
@@ -57,23 +56,20 @@ class Rounds:
     ----------
     device
         The device to probe.
-    in_turn
-        The other probes, one of which runs in each round.
     interval_s
         Time between rounds, measured by :attr:`watch`.
     max_intrusion
         Share of the device's time that the probes may take, for :meth:`scheduled_s`.
     """
 
-    def __init__(self, device: Device, in_turn: Collection[str], interval_s: float, max_intrusion: float = 1.0) -> None:
-        self._probing = Probing(device, in_turn, max_intrusion)
+    def __init__(self, device: Device, interval_s: float, max_intrusion: float = 1.0) -> None:
+        self._probing = Probing(device, max_intrusion)
         self.watch = Stopwatch()
         self._schedule = ProbeSchedule(interval_s, self.watch())
 
     def run(self) -> None:
         """Run one round."""
-        self._probing.end_main([self._probing.main_seconds() for _ in range(REPEATS)])
-        self._probing.other(self._schedule.number, REPEATS)
+        self._probing.end_round([self._probing.seconds() for _ in range(REPEATS)])
         self._schedule.advance(self.watch())
 
     def run_if_due(self) -> bool:
@@ -85,12 +81,12 @@ class Rounds:
 
     def scheduled_s(self, interval_s: float) -> float:
         """Return the seconds between rounds that the schedule chooses for a requested ``interval_s``."""
-        return interval_s * self._probing.stride(interval_s)
+        return interval_s * self._probing.intrusion.stride(interval_s)
 
 
-def probes(device: Device, in_turn: Collection[str]) -> Sequence[Work]:
+def probes(device: Device) -> Sequence[Work]:
     """Run probe rounds when they are due."""
-    rounds = Rounds(device, in_turn, float(os.environ[INTERVAL]))
+    rounds = Rounds(device, float(os.environ[INTERVAL]))
 
     def go_on() -> None:
         with rounds.watch.running():
@@ -148,8 +144,7 @@ def _one_at_a_time(work: Work) -> Work:
 
 
 PROBERS: Mapping[str, Callable[[Device], Sequence[Work]]] = {
-    "probe": lambda device: probes(device, ()),
-    IN_TURN: lambda device: probes(device, PROBE_NAMES),
+    "probe": probes,
     TINY: tiny_operations,
 }
 """For each kind, the function that returns what its threads repeat."""

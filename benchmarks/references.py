@@ -153,7 +153,7 @@ class _Player:
         """Play one round of all jobs; return the verdicts of each job that has any."""
         found: dict[int, list[Verdict]] = {job: [] for job in self._open}
         states = self._note_states(conditions)
-        seconds = np.exp(conditions.log_seconds).reshape(-1, 1, 1)
+        seconds = np.exp(conditions.log_seconds).reshape(-1, 1)
         for verdict in self._analysis.update_arrays(self.names, seconds, now_s=now_s, states=states):
             found.setdefault(int(verdict.host.partition("-")[0]), []).append(verdict)
         present = ~np.isnan(conditions.log_seconds)

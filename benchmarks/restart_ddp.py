@@ -71,12 +71,11 @@ with open(f"{folder}/steps{rank}", "a", buffering=1) as file:
         time.sleep(0.02)
 """
 LAGGARD = ("-m", "laggard", "--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device", "--grace=1")
-MODULES = "--preload=torch,torch._dynamo"
 IS_READY = "keeps a process ready"
 LONGEST_S = 60.0
 """Ranks that do not train again after so long have not found each other, as Gloo's own deadline is 30 minutes."""
 PYTORCH = (
-    Candidate("laggard --per-device", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, MODULES)),
+    Candidate("laggard --per-device", TRAIN, (*LAGGARD, *LAGGARD_LIMITS)),
     Candidate("laggard --preload none", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, "--preload=none")),
     Candidate("torchrun --max-restarts", TRAIN, TORCHRUN),
 )

@@ -61,16 +61,16 @@ def play(
     verdict_at, restart_at = np.full((2, len(names)), -1)
     for number, readings in enumerate(islice(_chain(first, jobs), rounds)):
         now_s = ROUND_S * number
-        for verdict in analysis.update_arrays(names, np.exp(readings).reshape(-1, 1, 1), now_s=now_s):
+        for verdict in analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=now_s):
             rows = nodes[verdict.host] if verdict.gpu is None else [places[verdict.host, verdict.gpu]]
             verdict_at[rows] = np.where(verdict_at[rows] < 0, number, verdict_at[rows])
         history = analysis._history  # the evidence for three budgets in one run
-        evidence = shape[0] * history.evidence[:, RESTART].sum(axis=(0, 1))
+        evidence = shape[0] * history.evidence[:, RESTART].sum(axis=0)
         restart_at[(restart_at < 0) & (evidence >= 1 / min(BUDGETS))] = number
         enough = evidence.reshape(shape).max(axis=1) >= 1 / np.array(BUDGETS)[:, None]
         restarts[np.array(costs_s) == 0] |= enough
         for row in np.flatnonzero(evidence >= 1 / max(BUDGETS)) if any(costs_s) else ():
-            sizes = history.last_residuals(int(row), 0)
+            sizes = history.last_residuals(int(row))
             slowdown = float(np.exp(np.median(sizes))) if len(sizes) else 1.0
             lost_s = (1 - 1 / slowdown) * (now_s - history.since_s[row])
             worth = lost_s >= np.array(costs_s)

@@ -1,7 +1,5 @@
 """State compared with the plain Redis client and with NumPy's files: large arrays and small transactions.
 
-Then large transactions, while another process pings the server every millisecond: how long did it wait at most?
-
 The candidates take turns, array by array and transaction by transaction, so that other load on the machine affects them
 equally; the tables show medians.
 """
@@ -12,8 +10,6 @@ import argparse
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 import zlib
@@ -21,15 +17,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import redis
 from numpy.typing import NDArray
 
-from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import begin_launch
-from laggard.kvstore.server.process import Fsync, StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.codec import encode
 
@@ -52,13 +47,7 @@ def main(argv: list[str]) -> int:
         "--transactions", type=int, default=500, help="small transactions per repetition (default: %(default)s)"
     )
     parser.add_argument(
-        "--fsync", choices=get_args(Fsync), default="always", help="the server's fsync policy (default: %(default)s)"
-    )
-    parser.add_argument(
         "--directory", type=Path, help="directory for the data of servers and files (default: a temporary one)"
-    )
-    parser.add_argument(
-        "--keys", type=int, default=350_000, help="keys in each large transaction (default: %(default)s)"
     )
     options = parser.parse_args(argv)
 
@@ -66,13 +55,11 @@ def main(argv: list[str]) -> int:
     for repetition in range(options.repeats):
         arrays = make_arrays(options.gib, seed=repetition)
         with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-            with clients(Path(folder) / "large", options.fsync, times) as (raw, state):
+            with clients(Path(folder) / "large", times) as (raw, state):
                 large(raw, state, Path(folder), arrays, times)
-            with clients(Path(folder) / "small", options.fsync, times) as (raw, state):
+            with clients(Path(folder) / "small", times) as (raw, state):
                 small(raw, state, options.transactions, times)
-    report(times, options.fsync)
-    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        waits(Path(folder), options.fsync, options.keys)
+    report(times)
     return 0
 
 
@@ -83,10 +70,10 @@ def make_arrays(gib: float, seed: int) -> list[Array]:
 
 
 @contextmanager
-def clients(directory: Path, fsync: Fsync, times: Times) -> Iterator[tuple[redis.Redis, State]]:
+def clients(directory: Path, times: Times) -> Iterator[tuple[redis.Redis, State]]:
     """Start a server, and connect to it with the plain client and with State."""
     start = time.perf_counter()
-    with StateServer.start(directory, job="bench", fsync=fsync) as server:
+    with StateServer.start(directory, job="bench") as server:
         times["start"].append(time.perf_counter() - start)
         endpoint = server.endpoint
         with (
@@ -95,59 +82,6 @@ def clients(directory: Path, fsync: Fsync, times: Times) -> Iterator[tuple[redis
         ):
             begin_launch(client, endpoint, 0)
             yield raw, State(client, endpoint, 0)
-
-
-PINGER = """
-import select, sys, time
-from pathlib import Path
-from laggard.kvstore.client.connection import Endpoint
-
-client = Endpoint.load(Path(sys.argv[1])).connect(timeout_s=60)
-client.ping()
-print("ready", flush=True)
-waits_s = []
-while not select.select([sys.stdin], [], [], 0.001)[0]:
-    began_s = time.perf_counter()
-    client.ping()
-    waits_s.append(time.perf_counter() - began_s)
-print(max(waits_s, default=0.0))
-"""
-
-
-def waits(folder: Path, fsync: Fsync, keys: int) -> None:
-    """Print how long another client's PING waited at most during large transactions."""
-    values = {f"key {n}": n for n in range(keys)}
-    large = {f"array {n}": np.full(25_000, float(n)) for n in range(100)}  # 200 kB each, just below a chunk's size
-
-    def increments(state: State) -> None:
-        with state.transaction() as t:
-            for key in values:
-                t.increment(key)
-
-    work: dict[str, Callable[[State], object]] = {
-        "nothing": lambda _: time.sleep(2),
-        f"update with {keys} keys": lambda state: state.update(values),
-        "the same again": lambda state: state.update(values),
-        f"{keys} increments": increments,
-        "list of all keys": list,
-        "update with 100 arrays of 200 kB": lambda state: state.update(large),
-        "clear": State.clear,
-    }
-    print(f"\n{'large transaction':36}{'took s':>8}{'longest PING ms':>18}   load average {os.getloadavg()[0]:.1f}")
-    with clients(folder / "state", fsync, defaultdict(list)) as (raw, state):
-        path = folder / "endpoint.json"
-        where = raw.connection_pool.connection_kwargs
-        Endpoint(where["host"], where["port"], "bench", where["password"]).save(path)
-        for name, change in work.items():
-            with subprocess.Popen(
-                [sys.executable, "-c", PINGER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            ) as pinger:
-                cast("IO[str]", pinger.stdout).readline()
-                began_s = time.perf_counter()
-                change(state)
-                took_s = time.perf_counter() - began_s
-                longest_s, _ = pinger.communicate("stop\n")
-            print(f"{name:36}{took_s:8.2f}{1e3 * float(longest_s):18.1f}")
 
 
 def clock(times: Times, name: str, work: Callable[[], T]) -> T:
@@ -222,10 +156,10 @@ def small(raw: redis.Redis, state: State, count: int, times: Times) -> None:
             times[command].append(spent["usec_per_call"] / 1e6)
 
 
-def report(times: Times, fsync: Fsync) -> None:
+def report(times: Times) -> None:
     median = {name: statistics.median(values) for name, values in times.items()}
     per_gb = 1e9 / ARRAY_BYTES
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, appendfsync {fsync}")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, appendfsync always")
     print(f"medians of {len(times['raw save'])} arrays of {ARRAY_BYTES >> 20} MiB\n")
     print(f"{'':14}{'save s/GB':>10}{'(quartiles)':>14}{'restore s/GB':>14}{'(quartiles)':>14}")
     for name in ("raw", "State", "numpy"):

@@ -48,8 +48,8 @@ def windows(rng: np.random.Generator, pool: list[Seconds], devices: int, samples
 
 
 def series_job(rng: np.random.Generator, pool: list[Seconds], devices: int, rounds: int) -> Seconds:
-    """Draw a job from consecutive real samples, ``(n_rounds, n_devices, 1 probe, 1 repeat)``."""
-    return windows(rng, pool, devices, rounds).T[:, :, None, None]
+    """Draw a job from consecutive real samples, ``(n_rounds, n_devices, 1 repeat)``."""
+    return windows(rng, pool, devices, rounds).T[:, :, None]
 
 
 def long_run(
@@ -58,7 +58,7 @@ def long_run(
     """Draw a long job: chips that differ as much as real ones, real residuals in blocks of eight, spikes of 1.1 to 3x.
 
     Consecutive readings stay together, so that the noise keeps its correlation. The repeats of a round share its
-    residual, but each has its own spikes. Shape ``(n_rounds, n_devices, 1, n_repeats)``.
+    residual, but each has its own spikes. Shape ``(n_rounds, n_devices, n_repeats)``.
     """
     chips = np.log([np.median(series) for series in pool])
     residuals = [np.log(series / np.median(series)) for series in pool if len(series) >= _BLOCK]
@@ -68,6 +68,6 @@ def long_run(
             own = residuals[rng.integers(len(residuals))]
             first = rng.integers(len(own) - _BLOCK + 1)
             logs[start : start + _BLOCK, device] = own[first : first + _BLOCK]
-    seconds: Seconds = np.exp(logs[:rounds] + rng.choice(chips, devices))[:, :, None, None]
-    shape = (rounds, devices, 1, repeats)
+    seconds: Seconds = np.exp(logs[:rounds] + rng.choice(chips, devices))[:, :, None]
+    shape = (rounds, devices, repeats)
     return np.where(rng.random(shape) < spikes, rng.uniform(1.1, 3, shape), 1) * seconds

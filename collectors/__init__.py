@@ -8,68 +8,6 @@ its time that probes take. An *inline* probe is run by the program itself. A *sy
 around a probe.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from laggard.lazy import lazily
 
-if TYPE_CHECKING:
-    from laggard.collectors.device import VIRTUAL_DEVICES, Device, DeviceId, local_device, local_devices
-    from laggard.collectors.errors import (
-        CollectorError,
-        DeviceError,
-        DeviceLostError,
-        DeviceReadError,
-        DriverUnavailableError,
-        NoClusterError,
-        NoDeviceError,
-        ProbeUnavailableError,
-        UnknownNodeError,
-    )
-    from laggard.collectors.group import CollectorGroup
-    from laggard.collectors.inline_probe import InlineProbe
-    from laggard.collectors.metrics.gpu import device_readers
-    from laggard.collectors.probes import PROBE_NAMES
-    from laggard.collectors.ray_actors import node_strategy
-    from laggard.collectors.sections import section
-
-__all__ = [
-    "PROBE_NAMES",
-    "VIRTUAL_DEVICES",
-    "CollectorError",
-    "CollectorGroup",
-    "Device",
-    "DeviceError",
-    "DeviceId",
-    "DeviceLostError",
-    "DeviceReadError",
-    "DriverUnavailableError",
-    "InlineProbe",
-    "NoClusterError",
-    "NoDeviceError",
-    "ProbeUnavailableError",
-    "UnknownNodeError",
-    "device_readers",
-    "local_device",
-    "local_devices",
-    "node_strategy",
-    "section",
-]
-
-_HOMES = {
-    "CollectorGroup": "group",
-    "InlineProbe": "inline_probe",
-    "PROBE_NAMES": "probes",
-    "device_readers": "metrics.gpu",
-    "node_strategy": "ray_actors",
-    "section": "sections",
-    **dict.fromkeys(("VIRTUAL_DEVICES", "Device", "DeviceId", "local_device", "local_devices"), "device"),
-}
-
-
-__getattr__ = lazily(__name__, {name: f"{__name__}.{_HOMES.get(name, 'errors')}" for name in __all__})
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

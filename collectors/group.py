@@ -94,10 +94,9 @@ class CollectorGroup(Startable):
     def collector_test(self, args: Any) -> float:
         """Return one reading; ``self.device`` is the device to test."""
 
-    def read(self, round_number: int) -> Mapping[str, Sequence[float]]:
-        """Return one round's readings by metric: those of :meth:`collector_test`, unless a subclass has more."""
-        del round_number  # all rounds are alike
-        return {self.metric_name: [self.collector_test(self.collector_args) for _ in range(self.repeats)]}
+    def read(self) -> list[float]:
+        """Return one round's readings: those of :meth:`collector_test`."""
+        return [self.collector_test(self.collector_args) for _ in range(self.repeats)]
 
     def stride(self) -> int:
         """Return how many intervals apart this device's rounds must be: 1 unless the test costs too much."""
@@ -177,8 +176,8 @@ class NodeCollector:
             self._writer.write([Sample(self._group.metric_name, time.time(), (float("nan"),), tags)])
             return
         while not self._ended.wait(collector.wait_s()):
-            samples = collector.collect()
-            if self._ended.wait(random.uniform(0, self._sent_within_s)) or not self._writer.write(samples):
+            sample = collector.collect()
+            if self._ended.wait(random.uniform(0, self._sent_within_s)) or not self._writer.write([sample]):
                 return
             self._clock.measure_if_due()
 
@@ -201,25 +200,24 @@ class DeviceCollector:
         """Return the seconds until the next round."""
         return self._schedule.wait_s(self._clock())
 
-    def collect(self) -> list[Sample]:
-        """Run the test; return its samples, with NaN as the value if the test failed."""
+    def collect(self) -> Sample:
+        """Run the test; return its sample, with NaN as the value if the test failed."""
         group = self._group
         _current.device = self._device
         tags = self._tags
         try:
             with self._device.current() if self._device else contextlib.nullcontext():
-                readings = group.read(self._schedule.number)
+                readings = group.read()
                 tags = {**tags, **group.sample_tags()}
                 self._stride = group.stride()
         except Exception as error:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not a missing one
             _log.exception("the test of %s failed on %s", group.metric_name, tags)
-            readings = {group.metric_name: [float("nan")]}
+            readings = [float("nan")]
             tags = {**tags, ERROR: in_a_line(error)}
         if self._stride > 1:
             tags = tags | {STRIDE: str(self._stride)}
         self._schedule.advance(self._clock(), self._stride)
-        now_s = time.time()
-        return [Sample(metric, now_s, tuple(values), tags) for metric, values in readings.items()]
+        return Sample(group.metric_name, time.time(), tuple(readings), tags)
 
 
 class SampleWriter:

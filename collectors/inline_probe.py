@@ -38,7 +38,7 @@ class InlineProbe:
     """
 
     def __init__(self, group: CollectorGroup, device: Device | None = None) -> None:
-        self._queue: queue.Queue[list[Sample]] = queue.Queue(MAX_QUEUED)
+        self._queue: queue.Queue[Sample] = queue.Queue(MAX_QUEUED)
         self._collector: DeviceCollector | None = None
         self._device = device
         try:
@@ -59,12 +59,12 @@ class InlineProbe:
         if collector is None or self._device is None or collector.wait_s() > 0:
             return False
         self._device.wait_until_free()
-        samples = collector.collect()
+        sample = collector.collect()
         if not self._queue.full():
-            self._queue.put_nowait(samples)
+            self._queue.put_nowait(sample)
         return True
 
     def _write(self) -> None:
-        while self._writer.write(self._queue.get()):
+        while self._writer.write([self._queue.get()]):
             self._clock.measure_if_due()
         self._collector = None  # this launch is over

@@ -13,30 +13,27 @@ JITTER = 0.2  # of the interval
 
 
 class Intrusion:
-    """What the probes of one device cost it.
+    """What the probe of one device costs it.
 
-    A probe costs the time that it takes when nothing else runs, its fastest reading, times its repeats. A slower
+    A round costs the time that it takes when nothing else runs, its fastest reading, times its repeats. A slower
     reading includes waiting for the program's own kernels, which costs the program nothing.
     """
 
     def __init__(self, max_share: float) -> None:
-        self._max_share = max_share  # the largest share of the device's time that probes may take
-        self._cost_s: dict[str, float] = {}
+        self._max_share = max_share  # the largest share of the device's time that the probe may take
+        self.cost_s = math.inf  # of a round
 
-    def note(self, probe: str, seconds: Sequence[float], prepare_s: float = 0.0) -> None:
-        """Record one round's repeats of a probe, and the time that preparing them took."""
-        cost_s = prepare_s + len(seconds) * min(seconds, default=0.0)
+    def note(self, seconds: Sequence[float], check_s: float) -> None:
+        """Record one round's repeats, and the time that checking them took."""
+        cost_s = check_s + len(seconds) * min(seconds, default=0.0)
         if math.isfinite(cost_s):
-            self._cost_s[probe] = min(cost_s, self._cost_s.get(probe, math.inf))
+            self.cost_s = min(cost_s, self.cost_s)
 
-    def cost_s(self, main: str) -> float:
-        """Return the cost in seconds of the most expensive round: the main probe and one other."""
-        others = [cost_s for probe, cost_s in self._cost_s.items() if probe != main]
-        return self._cost_s.get(main, 0.0) + max(others, default=0.0)
-
-    def stride(self, main: str, interval_s: float) -> int:
+    def stride(self, interval_s: float) -> int:
         """Return how many intervals apart this device's rounds must be: 1 if it can afford each of them."""
-        return max(1, math.ceil(OVERHEAD * self.cost_s(main) / (self._max_share * interval_s)))
+        if math.isinf(self.cost_s):
+            return 1
+        return max(1, math.ceil(OVERHEAD * self.cost_s / (self._max_share * interval_s)))
 
 
 class ProbeSchedule:

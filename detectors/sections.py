@@ -130,7 +130,7 @@ class SectionDetector(Startable):
         """Change what a restart costs, while the job runs."""
         self._restart_cost = restart_cost
         for judge in self._judges:
-            judge.set_thresholds(restart_cost=restart_cost)
+            judge.restarts.given = restart_cost
 
     def _look(self, series: Series, past: Mapping[str, str], launch: LaunchRecord, signs: LaunchSigns) -> None:
         """Watch each section that appears."""

@@ -7,15 +7,14 @@ the watcher, which reads the samples from the state server, makes rounds of them
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from laggard.collectors.device import VIRTUAL_DEVICES, DeviceId
 from laggard.collectors.group import NodeCollector
-from laggard.collectors.probe_metrics import PROBE_TIME, metric_of_probe
+from laggard.collectors.probe_metrics import PROBE_TIME
 from laggard.collectors.ray_actors import NodeActors
-from laggard.collectors.slow_gpu_collector import SlowGPUCollector, known_probes
+from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors.detector import CollectorDetectorGroup, Window
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
@@ -25,7 +24,6 @@ from laggard.detectors.judging.history_store import HistoryStore
 from laggard.detectors.judging.judge import Judge
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round
-from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.notices import Notice
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
 from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
@@ -67,11 +65,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
         What a restart costs, in seconds or as a :class:`RestartCost`: one is asked for once the job has lost as much by
         a slow device. ``None``: as measured, from the launch's start to the program's first progress, and the time
         since its last commit. 0: restart at once.
-    probes_in_turn
-        Names of other probes (``laggard.collectors.PROBE_NAMES``), one of which runs in each round, in turn. What they
-        find is reported, each with a false-alarm budget of its own, and never causes a restart.
     max_intrusion
-        The largest share of a device's time that the probes may take; if a round costs more, rounds are skipped. By
+        The largest share of a device's time that the probe may take; if a round costs more, rounds are skipped. By
         default 0.5 % on GPUs and 25 % on virtual devices.
     inline_probes
         The program itself runs the test kernels, with :class:`laggard.collectors.InlineProbe`: nothing is started on
@@ -80,7 +75,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
     Raises
     ------
     ValueError
-        If a setting is out of range, or there is no such probe.
+        If a setting is out of range.
     """
 
     metric_name: str = PROBE_TIME
@@ -95,7 +90,6 @@ class SlowGPUDetector(CollectorDetectorGroup):
         min_slowdown: float | None = None,
         false_alarm_budget: float = 1e-4,
         restart_cost: RestartCost | float | None = None,
-        probes_in_turn: Collection[str] = (),
         max_intrusion: float | None = None,
         inline_probes: bool = False,
     ) -> None:
@@ -111,20 +105,14 @@ class SlowGPUDetector(CollectorDetectorGroup):
         self.inline_probes = inline_probes
         self.collector = SlowGPUCollector(
             collection_rate,
-            probes_in_turn=known_probes(probes_in_turn),
             max_intrusion=max_intrusion,
             metric_name=self.metric_name,
             repeats=self.repeats,
             own_test=self.collector_test if _overrides(self, "collector_test") else None,
         )
         keeper = HistoryStore(state)
-        readings = partial(
-            DeviceReadings, min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=groups
-        )
-        self._readings = readings()
+        self._readings = DeviceReadings(min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=groups)
         self._judge = Judge(self._readings, Restarts(RestartCost.of(restart_cost)), keeper, HISTORY_KEY)
-        self._judges_in_turn = {probe: Judge(readings(probe=probe)) for probe in self.collector.probes_in_turn}
-        self._watchers_in_turn: list[Watcher] = []
         self._sections = SectionDetector(
             groups=groups,
             min_slowdown=max(SECTION_MIN_SLOWDOWN, given_slowdown),
@@ -135,52 +123,39 @@ class SlowGPUDetector(CollectorDetectorGroup):
         )
 
     def start(self) -> Self:
-        """Start the collectors and the watchers."""
+        """Start the collectors and the watcher."""
         session = current_session()
         launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
         # The endpoint file is made for one command. Launch numbers would not do: with an old state directory they
         # continue.
-        signs = LaunchSigns(session)
-        for judge in (self._judge, *self._judges_in_turn.values()):
-            judge.begin(launch, str(session.environment.endpoint_file), signs.read)
-        interval_s = self.collection_rate * len(self._judges_in_turn)
-        self._watchers_in_turn = [
-            Watcher(metric_of_probe(self.metric_name, probe), interval_s, judge, reports_silence=False)
-            for probe, judge in self._judges_in_turn.items()
-        ]
+        self._judge.begin(launch, str(session.environment.endpoint_file), LaunchSigns(session).read)
         super().start()
         if not _overrides(self, "analyze_data"):
             self._sections.start()
         return self
 
     def stop(self) -> None:
-        """Stop the watchers and the collectors, and keep the devices' history."""
+        """Stop the watcher and the collectors, and keep the devices' history."""
         super().stop()
         self._sections.stop()
-        for watcher in self._watchers_in_turn:
-            watcher.stop()
-        self._watchers_in_turn = []
         self._judge.keep()
 
     def set_thresholds(
-        self,
-        *,
-        min_slowdown: float | None = None,
-        very_slow: float | None = None,
-        restart_cost: RestartCost | float | None = None,
+        self, *, min_slowdown: float | None = None, restart_cost: RestartCost | float | None = None
     ) -> None:
         """Change thresholds while the job runs; those not given, and the devices' history, stay as they are.
 
         Raises
         ------
         ValueError
-            If a slowdown is not above 1, or the cost negative.
+            If the slowdown is not above 1, or the cost negative.
         """
         cost = RestartCost.of(restart_cost)
         if cost is not None:
             self._sections.set_restart_cost(cost)
-        for judge in (self._judge, *self._judges_in_turn.values()):
-            judge.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow, restart_cost=cost)
+            self._judge.restarts.given = cost
+        if min_slowdown is not None:
+            self._readings.compared.set_thresholds(min_slowdown=min_slowdown)
 
     # -- the collector, on the nodes -----------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ class Evidence:
     own_past: bool = False  # whether it has become slower than it was; if not, it may have been so from the start
     worker: str = ""  # which rank is slow in which of the program's sections; empty if it was not found so
     section: str = ""
-    probe: str = ""  # which of the probes that run in turn has found it; empty for the main test
     weighed: Weighed | None = None  # what was decided about a restart; `None` if there was nothing to decide
 
     def __str__(self) -> str:

@@ -106,10 +106,9 @@ def subject(whom: Subject) -> str:
 def finding(about: Evidence) -> str:
     """Return what was found, where, and what was decided about a restart."""
     section = f", in the section {about.section}" if about.section else ""
-    probe = f", by the probe {about.probe}" if about.probe else ""
     match about.found:
         case Slow() as found:
-            return f"{_slow(found, about)}{section}{_decision(about)}{probe}"
+            return f"{_slow(found, about)}{section}{_decision(about)}"
         case StillSlow() as found:
             pace = f"{100 * (found.slowdown - 1):.0f} % slower"
             if found.slowdown >= _TIMES_FROM:

@@ -48,6 +48,14 @@ class ConflictError(KVStoreError):
     template = "another transaction changed {what} first; nothing was applied, run the transaction again"
 
 
+class LargeTransactionError(KVStoreError, ValueError):
+    """A transaction with more than ``most`` keys and items; nothing of it was applied."""
+
+    things: int
+    most: int
+    template = "a transaction of {things} keys and items, where at most {most} are possible: divide it"
+
+
 class ClosedTransactionError(KVStoreError, RuntimeError):
     """A transaction was used after its ``with`` block."""
 
@@ -147,15 +155,6 @@ class ShardServerError(KVStoreError):
     host: str
     reason: str
     template = "the shard server of {host} does not answer ({reason}); its log is shards.log (--verbose)"
-
-
-class NestedSaveError(KVStoreError):
-    """A signal handler saves or restores a checkpoint in the middle of another save or restore of its thread."""
-
-    template = (
-        "a signal handler saves or restores while the code that it interrupts does; set a flag in the handler, and "
-        "save when the step has ended"
-    )
 
 
 class LocalStateError(KVStoreError):

@@ -18,50 +18,6 @@ The folders say where a line runs and what it may touch:
 Public names are loaded on first use, so that a node's agent, which needs few of them, starts quickly.
 """
 
-from __future__ import annotations
+from laggard.lazy import lazily
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from laggard.resilience.errors import (
-        AllocationError,
-        ClusterError,
-        LeftoversError,
-        MessageError,
-        NodeAddressError,
-        NodeDownError,
-        ProcessesStillRunningError,
-        ProgramError,
-        ResourceManagerError,
-        UnreachableNodesError,
-        UsageError,
-    )
-    from laggard.resilience.job import Job
-
-__all__ = [
-    "AllocationError",
-    "ClusterError",
-    "Job",
-    "LeftoversError",
-    "MessageError",
-    "NodeAddressError",
-    "NodeDownError",
-    "ProcessesStillRunningError",
-    "ProgramError",
-    "ResourceManagerError",
-    "UnreachableNodesError",
-    "UsageError",
-]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "laggard.resilience.job" if name == "Job" else "laggard.resilience.errors"
-    globals()[name] = getattr(import_module(home), name)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

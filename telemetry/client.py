@@ -19,6 +19,7 @@ from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.gathering import gather
 from laggard.telemetry.nodes.mailbox import SERVER_NAME
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
+from laggard.telemetry.settings import job_settings
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -125,7 +126,7 @@ class AnalysisClient:
     def db_dump(self) -> list[str]:
         """Have the samples written to files, and return ``host:path`` of each (:mod:`laggard.telemetry.dumps.writing`).
 
-        Each node writes its own, to ``dump_dir``.
+        Each node writes its own, or ``dump_node`` writes one of all, to ``dump_dir``.
 
         Raises
         ------
@@ -134,7 +135,7 @@ class AnalysisClient:
         """
         session = self._connected()
         with _server_of(session):
-            dumps = request_dump(self._asker())
+            dumps = request_dump(self._asker(), job_settings(session.environment).dump_node)
         if dumps.missing:
             raise NodeError("; ".join(dumps.missing))
         return dumps.written
@@ -158,9 +159,9 @@ class Dumps:
     missing: list[str]
 
 
-def request_dump(asker: NodeAsker, *, deadline_s: float = DUMP_DEADLINE_S) -> Dumps:
+def request_dump(asker: NodeAsker, dump_node: str, *, deadline_s: float = DUMP_DEADLINE_S) -> Dumps:
     """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does."""
-    nodes = asker.hosts()
+    nodes = [dump_node] if dump_node else asker.hosts()
     replies = asker.ask({"kind": "dump"}, hosts=[*nodes, SERVER_NAME], deadline_s=deadline_s)
     if replies.received <= len(nodes) and SERVER_NAME in replies.missing:
         replies.missing.remove(SERVER_NAME)  # no server, no rollups

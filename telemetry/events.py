@@ -25,7 +25,7 @@ JOURNAL = "journal"
 """The stream of the controller's record of the job, many of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
-_TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action", "probe")
+_TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,10 @@ class Event:
     gpu: str = ""
     launch: int | None = None  # of a launch and its end: its number
     nodes: tuple[str, ...] = ()  # of a launch: its nodes
-    # Of a verdict; without a cause that is known, or a probe other than the main test, these are empty
+    # Of a verdict; without a cause that is known, that is empty
     severity: str = ""
     cause: str = ""
     action: str = ""
-    probe: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import redis
@@ -14,10 +14,10 @@ import redis
 from laggard.kvstore.client.connection import Session
 from laggard.kvstore.series.sample_store import SampleStore
 from laggard.kvstore.values.decoding import Value
-from laggard.telemetry.dumps.writing import Part, write_dump
+from laggard.telemetry.dumps.writing import GATHER_DEADLINE_S, Part, parts_of_nodes, write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
-from laggard.telemetry.nodes.bus import NodeAnswerer
+from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.restart_notice import tell_if_restarted
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
@@ -44,8 +44,12 @@ class NodeTelemetry:
         clock: Callable[[], float] = time.time,
         *,
         keep_interval_s: float = KEEP_INTERVAL_S,
+        gather_deadline_s: float = GATHER_DEADLINE_S,
+        stop_deadline_s: float = STOP_DEADLINE_S,
     ) -> None:
         self._keep_interval_s = keep_interval_s
+        self._gather_deadline_s = gather_deadline_s  # how long a dump of all nodes waits for one
+        self._stop_deadline_s = stop_deadline_s
         self._session = session  # the node's environment and its connection to the state server
         self._settings = settings  # the job's settings
         self._clock = clock  # returns Unix time in seconds
@@ -60,7 +64,8 @@ class NodeTelemetry:
         self._run = Run.new(self._host, round(clock() * SECOND_US))
         self._publisher = Publisher(self._run, tiers)
         self._ended = threading.Event()
-        self._dump_lock = threading.Lock()
+        self._dumped = threading.Condition()
+        self._dumping = 0
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
         self._open = contextlib.ExitStack()
 
@@ -76,8 +81,9 @@ class NodeTelemetry:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._keeper.join(STOP_DEADLINE_S)
-        self._dump_lock.acquire(timeout=STOP_DEADLINE_S)  # a dump that was asked for leaves nothing behind either
+        self._keeper.join(self._stop_deadline_s)
+        with self._dumped:  # a dump that was asked for leaves nothing behind either
+            self._dumped.wait_for(lambda: self._dumping == 0, self._stop_deadline_s)
         self._open.close()
 
     def _take(self, batch: Batch) -> None:
@@ -93,14 +99,35 @@ class NodeTelemetry:
         return answer_question(self.history, self._run, question)
 
     def _dump(self) -> str:
-        """Write a dump and return its path; an end of this process abandons it."""
-        with self._dump_lock:
-            return str(write_dump(self._settings.dump_dir, self._host, self._clock(), self._everything()))
+        """Write a dump, of this node or of all nodes, and return its path; an end of this process abandons it."""
+        if is_of_all := self._settings.dump_node == self._host:
+            asker = NodeAsker(self._session.client, self._session.endpoint, ended=self._ended)
+            parts = parts_of_nodes(asker, self._events.between(0, ALL_TIME_US), self._gather_deadline_s)
+        else:
+            parts = self._everything()
+        name = "all" if is_of_all else self._host
+        with self._dump_in_progress():
+            return str(write_dump(self._settings.dump_dir, name, self._clock(), self._until_the_end(parts)))
+
+    @contextlib.contextmanager
+    def _dump_in_progress(self) -> Iterator[None]:
+        with self._dumped:
+            self._dumping += 1
+        try:
+            yield
+        finally:
+            with self._dumped:
+                self._dumping -= 1
+                self._dumped.notify_all()
+
+    def _until_the_end(self, parts: Iterable[Part]) -> Iterator[Part]:
+        for part in parts:
+            if self._ended.is_set():
+                raise NodeError(f"the telemetry of {self._host} ends: its dump was abandoned")
+            yield part
 
     def _everything(self) -> Iterator[Part]:
         for metric in sorted(self.history.metrics()):
-            if self._ended.is_set():
-                raise NodeError(f"the telemetry of {self._host} ends: its dump was abandoned")
             summaries, samples = self.history.everything(metric)
             yield from summaries
             yield from samples
@@ -117,7 +144,7 @@ class NodeTelemetry:
                 published = interval
                 self._publish()
             interval_s = self._settings.dump_interval
-            if interval_s and self._clock() - dumped_s >= interval_s:
+            if interval_s and self._clock() - dumped_s >= interval_s and self._settings.dump_node in {"", self._host}:
                 dumped_s = self._clock()
                 self._dump_or_warn()
         self._publisher.add(self.history.tiers.fold())

@@ -19,9 +19,8 @@ TELEMETRY_CONFIG = "LAGGARD_TELEMETRY_CONFIG"
 SETTINGS_FILE = "telemetry.yaml"
 """Name of the file beside a node's endpoint file in which the launcher passes on the settings."""
 
-# Dragon's keys for things that do not exist here, which are ignored: each node's database server and its files, and a
-# node that dumps all others' samples.
-_IGNORED = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_directory", "delete_tmdb", "dump_node"})
+# Dragon's keys for things that do not exist here: each node's database server and its files. They are ignored.
+_IGNORED = frozenset({"tsdb_server_port", "default_tmdb_dir", "default_tmdb_directory", "delete_tmdb"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,7 @@ class TelemetrySettings:
     # Folder for dumps; if it is set, a dump is written when the job ends. By default dumps go to the folder in which
     # the job was started.
     dump_dir: str = ""
+    dump_node: str = ""  # the only node that writes a dump, of all nodes; by default each writes its own
     dump_interval: float = 0.0  # seconds between two dumps; 0: only on request and when the job ends
     # Seconds that nodes have to answer a query; the answer comes without those that have not
     query_deadline: float = 1.5

@@ -1,10 +1,10 @@
 """Change one operator or constant at a time and see whether the tests notice: ``poe mutants``.
 
 Mutants are drawn from every module without input and output: those that import nothing which reaches the outside.
-Those that should notice are the unit and property tests that import the module, and after them those that import one
-that imports it. A mutant is written into a copy of the source tree, in a temporary folder; the tests run there, and
-what fails or hangs has noticed it. The sample is drawn with a seed, so the same command tests the same mutants. Texts,
-annotations and decorators are left alone.
+Those that should notice are the unit and property tests that reach the module by imports, the nearest first. A mutant
+is written into a copy of the source tree, in a temporary folder; the tests run there, and what fails or hangs has
+noticed it. The sample is drawn with a seed, so the same command tests the same mutants. Texts, annotations and
+decorators are left alone.
 
 Mutants that no test can notice are listed, with the reason, in ``equivalent_mutants.toml``; they do not count.
 """
@@ -209,16 +209,26 @@ def pure_modules() -> list[str]:
 
 
 @cache
-def files_testing(module: str) -> tuple[list[str], list[str]]:
-    """Return the test files that import a module, and those that import one that imports it."""
-    direct, indirect = [], []
+def files_testing(module: str) -> list[list[str]]:
+    """Return the test files that reach a module: those that import it, those one import away, and the others."""
+    steps: list[list[str]] = [[], [], []]
     for path in sorted(path for kind in ("unit", "property") for path in (ROOT / "tests" / kind).glob("test_*.py")):
-        imported = ours_in(path)
-        if module in imported:
-            direct.append(str(path.relative_to(ROOT)))
-        elif any(module in ours_in(SOURCES / each) for each in imported):
-            indirect.append(str(path.relative_to(ROOT)))
-    return direct, indirect
+        if distance := _distances(path).get(module):
+            steps[min(distance, len(steps)) - 1].append(str(path.relative_to(ROOT)))
+    return steps
+
+
+@cache
+def _distances(path: Path) -> dict[str, int]:
+    """Return over how many imports a file reaches each module."""
+    found: dict[str, int] = {}
+    nearest = ours_in(path)
+    for distance in itertools.count(1):
+        if not nearest:
+            break
+        found |= dict.fromkeys(nearest, distance)
+        nearest = frozenset().union(*(ours_in(SOURCES / file) for file in nearest)) - found.keys()
+    return found
 
 
 def sample(modules: Iterable[str], count: int, seed: int) -> list[Mutant]:
@@ -306,7 +316,7 @@ def stale(known: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 
 def noticed(tree: Tree, mutant: Mutant) -> str | None:
-    """Return what noticed a mutant, None if nothing did: first the tests that import its module, then the others."""
+    """Return what noticed a mutant, None if nothing did: the nearest tests first."""
     for tests in files_testing(mutant.file):
         if tests and (found := tree.test(mutant, tests, DEADLINE_S)):
             return found

@@ -20,7 +20,6 @@ __all__ = [
     "INTERACTIVE",
     "LINK_JOB",
     "MAIN_JOB",
-    "PRELOAD_JOB",
     "PROLOG",
     "REQUEUE",
     "RESUME_JOBS",
@@ -34,7 +33,6 @@ __all__ = [
     "SUBMIT",
     "TOPOLOGY",
     "TORCHRUN_JOB",
-    "TURNS_JOB",
     "WATCHED_JOB",
     "commands_in",
     "printed_benchmarks",
@@ -116,8 +114,6 @@ TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py"
 """``tests/long/test_torchrun.py`` runs it."""
 LINK_JOB = _only("docs/links.md", r"^laggard .*--detect slow-link")
 """``tests/clusters/test_link_wires.py`` runs it."""
-PRELOAD_JOB = _only("docs/guides/pytorch.md", r"--preload")
-"""``tests/long/test_warm_torch.py`` runs it."""
 HOST_FILE_JOB = _only("docs/guides/programs.md", r"LAGGARD_HOSTFILE")
 """``tests/integration/test_per_device.py`` runs it."""
 RESUME_JOBS = {
@@ -155,6 +151,3 @@ SHELL = _only("docs/guides/slurm.md", r"^srun .*--pty bash")
 RESUME_NODE = _only("docs/guides/slurm.md", r"^scontrol .*state=resume")
 START_NOW = _only("docs/restart.md", r"^scontrol .*StartTime=now")
 """``tests/clusters`` runs them, with the ids and names of jobs and nodes."""
-
-TURNS_JOB = _only("docs/probes.md", r"^laggard .*--probes-in-turn")
-"""Probes in turn; ``tests/long/test_slow_gpu_healthy.py`` runs it, and looks at what they read."""

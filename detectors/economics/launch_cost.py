@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laggard.detectors.economics.restart_cost import LEAST_COST_S, cost_in_use
+from laggard.detectors.economics.restart_cost import LEAST_COST_S, UNKNOWN_COST_S
 from laggard.detectors.evidence import Price
 from laggard.kvstore.control import LaunchRecord, Signs
 
@@ -39,13 +39,11 @@ class LaunchCost:
 
     def price(self, now_s: float) -> Price:
         """Return what a restart would cost now."""
-        gap_s = self._launch.relaunch_s
         if self._start_s is None:
-            cost_s = max(cost_in_use(None), gap_s or 0.0)
-            return Price(cost_s, "assumed")
+            return Price(max(UNKNOWN_COST_S, self._launch.relaunch_s or 0.0), "assumed")
         since_s = None if self._committed_s is None else max(0.0, now_s - self._committed_s)
         measured_s = self._start_s + (since_s or 0.0)
-        return Price(cost_in_use(measured_s), "measured", self._start_s, since_s, measured_s < LEAST_COST_S)
+        return Price(max(LEAST_COST_S, measured_s), "measured", self._start_s, since_s, measured_s < LEAST_COST_S)
 
     def to_state(self) -> dict[str, Any]:
         """Return what the next launch should know, as plain values."""

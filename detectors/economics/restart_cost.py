@@ -1,4 +1,4 @@
-"""What a restart costs, and the break-even rule, which needs to know nothing else."""
+"""What a restart costs, and whether it can pay."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ LEAST_COST_S = 30.0
 def share_lost(slowdown: float) -> float:
     """Return the share of its wall time that a job loses if it waits for a device that is this much slower."""
     return 1 - 1 / slowdown
-
-
-def cost_in_use(measured_s: float | None) -> float:
-    """Return the cost to reckon with, given the measured one if there is any."""
-    return UNKNOWN_COST_S if measured_s is None else max(LEAST_COST_S, measured_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +43,3 @@ class RestartCost:
     def can_pay(self, slowdown: float) -> bool:
         """Return whether a restart could still earn its cost in the remaining time."""
         return not self.cost_s or self.remaining_s is None or share_lost(slowdown) * self.remaining_s >= self.cost_s
-
-    def worthwhile(self, slowdown: float, slow_for_s: float) -> bool:
-        """Tell whether as much has been lost as a restart costs.
-
-        A job that waits for its slowest device loses ``(slowdown - 1) / slowdown`` of its wall time. How long the
-        slowness will last is unknown, so the break-even rule (ski rental, Karlin et al. 1988) is followed: the total
-        loss is at most twice that of one who knows. A restart that cannot earn its cost in a known remaining time is
-        never worthwhile.
-
-        Parameters
-        ----------
-        slowdown
-            Reading over reference.
-        slow_for_s
-            Time since the slowdown began; ``NaN``, an unknown time, counts as long enough.
-        """
-        is_due = not self.cost_s or not share_lost(slowdown) * slow_for_s <= self.cost_s
-        return is_due and self.can_pay(slowdown)

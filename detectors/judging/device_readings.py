@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from laggard.collectors.causes import UNKNOWN, Cause
@@ -60,18 +59,15 @@ class Peers:
 
 
 class DeviceReadings(Analysis):
-    """The readings of one probe."""
+    """The readings of the test kernels."""
 
     holds_up = False  # a device that is slow for lack of work keeps nobody waiting
 
-    def __init__(
-        self, *, min_slowdown: float, false_alarm_budget: float, groups: Groups | None = None, probe: str = ""
-    ) -> None:
+    def __init__(self, *, min_slowdown: float, false_alarm_budget: float, groups: Groups | None = None) -> None:
         self.peers = Peers(groups)
         self.compared = SlowGPUAnalysis(
             min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=self.peers.labels
         )
-        self._probe = probe
         self._states = DeviceStates()
         self._probed_s: dict[DeviceId, float] = {}
         self._n_kept = 0  # devices whose history is in the state
@@ -105,21 +101,15 @@ class DeviceReadings(Analysis):
             return "slow"
         return "not known" if self._probed_s.get(device, -math.inf) < since_s else "well"
 
-    def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
-        """Change the given thresholds."""
-        self.compared.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
-
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record what the tags of a device's samples say."""
         self.peers.note_device(device, tags)
         self._states.note(device, tags)
 
     def update(self, readings: Round, moment: Moment) -> list[Verdict]:
-        """Compare a round; only the main test, which runs in each round, knows what the devices are doing."""
+        """Compare a round, given what the devices are doing."""
         self.peers.group(self.compared)
-        states = None
-        if not self._probe:
-            states = self._states.of_round(readings.keys(), self.peers.labels, has_progress=moment.has_progress)
+        states = self._states.of_round(readings.keys(), self.peers.labels, has_progress=moment.has_progress)
         self._probed_s.update(dict.fromkeys(readings, moment.now_s))
         return self.compared.update(readings, moment.now_s, states)
 
@@ -133,8 +123,6 @@ class DeviceReadings(Analysis):
 
     def certain(self) -> list[Verdict]:
         """Return one verdict for each device that computed wrong results, the first time."""
-        if self._probe:
-            return []
         new = {device: what for device, what in self.peers.wrong.items() if device not in self._reported_faulty}
         self._reported_faulty.update(new)
         return [Verdict.of_fault(*device, what) for device, what in new.items()]
@@ -145,13 +133,12 @@ class DeviceReadings(Analysis):
         return None if verdict.evidence.own_past else more_to_do(devices, self.compared, self._states, self.peers)
 
     def named(self, verdict: Verdict) -> Verdict:
-        """Return a verdict with the likely cause, and with the probe if it is not the main test."""
-        evidence = replace(verdict.evidence, probe=self._probe)
-        return with_cause(replace(verdict, evidence=evidence), self.peers.causes)
+        """Return a verdict with the likely cause."""
+        return with_cause(verdict, self.peers.causes)
 
     def take_notices(self) -> Sequence[Notice]:
-        """Return what all devices share: said once, by the main test."""
-        return () if self._probe else self.compared.take_notices()
+        """Return what all devices share."""
+        return self.compared.take_notices()
 
     def check(self, readings: Readings) -> list[Verdict]:
         """Judge one cross-section without history, see :meth:`SlowGPUAnalysis.check`."""
@@ -176,7 +163,6 @@ class DeviceReadings(Analysis):
             identity=self.peers.uuids,
             same_run=same_run,
             min_slowdown=now.thresholds.min_slowdown,
-            very_slow=now.thresholds.very_slow,
             false_alarm_budget=now.false_alarm_budget,
             groups=self.peers.labels,
         )

@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.economics.episode import Episode
-from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.detectors.evidence import Reason
 from laggard.detectors.judging.declared_phases import DeclaredPhases
@@ -63,10 +62,6 @@ class Analysis(Protocol):
     @abstractmethod
     def min_slowdown(self) -> float:
         """The smallest slowdown that matters."""
-
-    def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
-        """Change the given thresholds."""
-        del min_slowdown, very_slow
 
     def judged(self, readings: Round) -> Collection[DeviceId]:
         """Return the devices that were judged in this round."""
@@ -117,12 +112,12 @@ class Judge:
     def __init__(
         self,
         analysis: Analysis,
-        restarts: Restarts | None = None,
+        restarts: Restarts,
         keeper: HistoryStore | SectionKeeper | None = None,
         key: str = "",
     ) -> None:
         self._analysis = analysis  # compares the readings
-        self._restarts = restarts  # weighs what slow devices cost; `None`: what is found is only reported
+        self.restarts = restarts  # weighs what slow devices cost
         # Where what is known is kept from launch to launch, and under which name; an empty one: nowhere
         self._keeper = keeper or HistoryStore(None)
         self._key = key
@@ -135,8 +130,7 @@ class Judge:
         """Prepare for a launch."""
         self._run, self._read_signs = run, read_signs
         self._analysis.begin(launch)
-        if self._restarts is not None:
-            self._restarts.begin(launch)
+        self.restarts.begin(launch)
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record what the tags of a device's samples say."""
@@ -160,45 +154,27 @@ class Judge:
         if signs is None:
             return Moment(now_s)
         hidden = self._phases.hosts(signs.phases, now_s)
-        if self._restarts is None:
-            return Moment(now_s, hidden)
-        self._restarts.note_signs(signs, self._keeper.commits, now_s)
-        return Moment(now_s, hidden, self._restarts.has_progress)
+        self.restarts.note_signs(signs, self._keeper.commits, now_s)
+        return Moment(now_s, hidden, self.restarts.has_progress)
 
     def _weighed(self, found: Sequence[Verdict], readings: Round, now_s: float) -> list[Verdict]:
-        if self._restarts is None:
-            return [replace(verdict, action="report") for verdict in found]
         analysis = self._analysis
         grounds = Grounds(
             analysis.episode, analysis.identities(), analysis.min_slowdown, analysis.why_not, analysis.holds_up
         )
-        return self._restarts.weigh(found, grounds, analysis.judged(readings), now_s)
+        return self.restarts.weigh(found, grounds, analysis.judged(readings), now_s)
 
     def take_notices(self) -> Sequence[Notice]:
         """Return what else the rounds show, each thing once: nothing for which a device is to blame."""
         return self._analysis.take_notices()
-
-    def set_thresholds(
-        self,
-        *,
-        min_slowdown: float | None = None,
-        very_slow: float | None = None,
-        restart_cost: RestartCost | None = None,
-    ) -> None:
-        """Change the given thresholds while the job runs."""
-        self._analysis.set_thresholds(min_slowdown=min_slowdown, very_slow=very_slow)
-        if restart_cost is not None and self._restarts is not None:
-            self._restarts.given = restart_cost
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 
     def keep(self) -> None:
         """Write what is known to the state: seldom, since each time takes the state server some time."""
         if self._key and self._has_read and self._keeper.keeps:
-            kept = {"run": self._run, "analysis": self._analysis.to_state()}
-            if self._restarts is not None:
-                kept["restarts"] = self._restarts.to_state()
-            self._keeper.write(self._key, kept)
+            analysis, restarts = self._analysis.to_state(), self.restarts.to_state()
+            self._keeper.write(self._key, {"run": self._run, "analysis": analysis, "restarts": restarts})
 
     def _read_kept(self, now_s: float) -> None:
         """Read what was kept; done in the first round, when the devices' names are known."""
@@ -209,7 +185,6 @@ class Judge:
         same_run = kept["run"] == self._run
         try:
             self._analysis.restore(kept["analysis"], same_run=same_run)
-            if self._restarts is not None:
-                self._restarts.restore(kept["restarts"], now_s, same_run=same_run)
+            self.restarts.restore(kept["restarts"], now_s, same_run=same_run)
         except (KeyError, ValueError) as error:
             _log.warning("%s cannot be read, so it starts afresh: %s", self._key, error)

@@ -15,13 +15,13 @@ from laggard.detectors.notices import LinkBusy
 from laggard.detectors.statistics.device_index import codes_of
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
+from laggard.detectors.statistics.thresholds import VERY_SLOW
 from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 
 _NODES, _LEAVES, _PAIRS = 0.8, 0.1, 0.1  # of the budget
 _SIDES: tuple[Side, Side] = "sends", "receives"
 _FEWEST_PARTNERS = 2  # with undisturbed transfers to one partner only, the pair may be to blame
 _FEWEST_FLOWS = 4  # of a leaf, to two other leaves at least
-_VERY_SLOW = 1.33
 _PAIR_SLOWDOWN = 1.2  # the smallest that matters of a single path: one of many that a node has
 _BUSY_ROUNDS = 3  # in a row, after which to say that a node's links are not judged
 
@@ -87,7 +87,7 @@ class SlowLinkAnalysis:
         unexplained = self._unexplained(flows, is_near, by_leaf)
         is_bad_path = self._again(flows, unexplained > np.log(_PAIR_SLOWDOWN))
         found = [
-            *self._told("leaf", self._of_leaves, by_leaf.reshape(-1, 1, 1)),
+            *self._told("leaf", self._of_leaves, by_leaf.reshape(-1, 1)),
             *self._told("node", self._of_nodes, self._speed_of_nodes(flows, is_near, is_bad_path)),
         ]
         self._note_culprits(found)
@@ -101,7 +101,7 @@ class SlowLinkAnalysis:
     # -- nodes and leaves ----------------------------------------------------------------------------------------------
 
     def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_], is_bad_path: NDArray[np.bool_]) -> Floats:
-        """Return each node's log times to its partners, ``(2 * n_nodes, 1, n_partners)``; sending nodes first."""
+        """Return each node's log times to its partners, ``(2 * n_nodes, n_partners)``; sending nodes first."""
         # A transfer that its path or its other end slows down is left out; a node with fewer than two is not judged.
         count = len(self._nodes)
         sends, receives = flows.sender, flows.receiver + count
@@ -113,7 +113,7 @@ class SlowLinkAnalysis:
         if len(self._leaves) > 1:  # far transfers alone may be slow by the uplink's fault
             near = np.bincount(owner, np.tile(is_near, 2)[counts], 2 * count)
             table[(near == 0) & np.tile(self._below[self._leaf] > 1, 2)] = np.nan
-        return table[:, None, :]
+        return table
 
     def _note_culprits(self, found: Iterable[Verdict]) -> None:
         """Note whose side of a transfer is known to be slow: until it is well, the transfer says nothing of others."""
@@ -141,7 +141,7 @@ class SlowLinkAnalysis:
         return found
 
     def _told(self, kind: LinkKind, judge: SlowGPUAnalysis, log_times: Floats) -> Iterator[Verdict]:
-        """Judge nodes or leaves by their log times ``(n_devices, 1, n_repeats)`` and tell of those that are slow."""
+        """Judge nodes or leaves by their log times ``(n_devices, n_repeats)`` and tell of those that are slow."""
         if not judge.devices or not log_times.size:
             return
         others = len(judge.devices) // 2 - 1
@@ -177,7 +177,7 @@ class SlowLinkAnalysis:
         whole[places] = log_times
         kind: LinkKind = "link" if self._is_link else "pair"
         judge = self._of_flows
-        for verdict in _sure(judge.update_arrays(self._flow_names, np.exp(whole)[:, None, None], now_s=self._round)):
+        for verdict in _sure(judge.update_arrays(self._flow_names, np.exp(whole)[:, None], now_s=self._round)):
             names = (verdict.host, verdict.gpu or self._nodes[1 - self._number_of[verdict.host]])
             if frozenset(names) in self._told_pairs:
                 continue
@@ -245,7 +245,7 @@ def link_of(verdict: Verdict) -> SlowLink:
 
 def _verdict(found: SlowLink) -> Verdict:
     """Return a verdict; only for a node would a restart help."""
-    severity: Severity = "very slow" if found.slowdown >= _VERY_SLOW else "slow"
+    severity: Severity = "very slow" if found.slowdown >= VERY_SLOW else "slow"
     action: Action = "restart" if found.kind == "node" else "report"
     host = found.names[0]
     return Verdict(host, None, found.slowdown, severity, Evidence(host, None, found), action=action)

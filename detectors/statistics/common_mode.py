@@ -24,15 +24,15 @@ class Shift:
 
 
 class CommonMode:
-    """Follows each group's pace on each probe; the usual pace is the median of the last eight rounds before a shift."""
+    """Follows each group's pace; the usual pace is the median of the last eight rounds before a shift."""
 
-    def __init__(self, probes: int, groups: int) -> None:
-        self._last = np.zeros((0, probes, groups), np.float32)
-        self._rounds_off = np.zeros((probes, groups), np.intp)  # in a row; negative: faster than usual
-        self._since_s = np.full((probes, groups), np.nan)
+    def __init__(self, groups: int) -> None:
+        self._last = np.zeros((0, groups), np.float32)
+        self._rounds_off = np.zeros(groups, np.intp)  # in a row; negative: faster than usual
+        self._since_s = np.full(groups, np.nan)
 
     def add(self, pace: Floats, now_s: float) -> list[Shift]:
-        """Add a round's log seconds of each group, ``(n_probes, n_groups)``, ``NaN`` if unknown; return new shifts."""
+        """Add a round's log seconds of each group, ``NaN`` if unknown; return new shifts."""
         if len(self._last) < WARM_UP:
             self._last = np.concatenate([self._last, pace[None]])
             return []
@@ -46,12 +46,9 @@ class CommonMode:
         unknown = np.isnan(self._last[-1]) & ~np.isnan(pace)
         self._last = np.where(is_off | np.isnan(pace), self._last, np.concatenate([self._last[1:], pace[None]]))
         self._last = np.where(unknown, pace, self._last)
-        return [
-            self._settled(int(probe), int(group), change)
-            for probe, group in np.argwhere(np.abs(self._rounds_off) >= _ROUNDS)
-        ]
+        return [self._settled(group, change) for group in np.flatnonzero(np.abs(self._rounds_off) >= _ROUNDS).tolist()]
 
-    def _settled(self, probe: int, group: int, change: Floats) -> Shift:
-        self._last[:, probe, group] += change[probe, group]
-        self._rounds_off[probe, group] = 0
-        return Shift(group, float(np.exp(change[probe, group])), float(self._since_s[probe, group]))
+    def _settled(self, group: int, change: Floats) -> Shift:
+        self._last[:, group] += change[group]
+        self._rounds_off[group] = 0
+        return Shift(group, float(np.exp(change[group])), float(self._since_s[group]))

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.detectors.errors import DeviceNameError
 
-Readings = Mapping[DeviceId, Sequence[float]] | Mapping[DeviceId, Mapping[str, Sequence[float]]]
-
-ONLY_PROBE = "probe"  # the name of the only probe if the caller gives none
+Readings = Mapping[DeviceId, Sequence[float]]
+ReadingsByProbe = Readings | Mapping[DeviceId, Mapping[str, Sequence[float]]]
 
 
 def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
@@ -35,16 +34,19 @@ def check_names(devices: Collection[Any]) -> None:
                 raise DeviceNameError(device)
 
 
-def as_array(readings: Readings) -> tuple[tuple[DeviceId, ...], tuple[str, ...], NDArray[np.float64]]:
-    """Convert a mapping to an array, with ``NaN`` where a device has fewer repeats or probes than another."""
+def as_array(repeats: Collection[Sequence[float]]) -> NDArray[np.float64]:
+    """Return each device's repeats as a row, with ``NaN`` where a device has fewer than another."""
+    seconds = np.array(list(zip_longest(*repeats, fillvalue=np.nan)), np.float64)
+    return seconds.T.reshape(len(repeats), -1 if seconds.size else 0)
+
+
+def arrays_by_probe(readings: ReadingsByProbe) -> list[NDArray[np.float64]]:
+    """Return an array for each probe, as :func:`as_array` does; for one alone if the readings name none."""
     values: list[Any] = list(readings.values())
-    probes: tuple[str, ...] = (ONLY_PROBE,)
-    cells = values
-    if any(isinstance(by_probe, Mapping) for by_probe in values):
-        probes = tuple(dict.fromkeys(chain.from_iterable(values)))
-        cells = [by_probe.get(probe, ()) for by_probe in values for probe in probes]
-    seconds = np.array(list(zip_longest(*cells, fillvalue=np.nan)), np.float64)
-    return tuple(readings), probes, seconds.T.reshape(len(values), len(probes), -1 if seconds.size else 0)
+    if not any(isinstance(by_probe, Mapping) for by_probe in values):
+        return [as_array(values)]
+    probes = dict.fromkeys(chain.from_iterable(values))
+    return [as_array([by_probe.get(probe, ()) for by_probe in values]) for probe in probes]
 
 
 class DeviceIndex:

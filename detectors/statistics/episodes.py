@@ -21,18 +21,16 @@ def episode_at(row: int, history: History, grouping: Grouping, typical: Floats) 
     """Return the episode that a device is in; ``None`` if it is not slow."""
     if not history.rounds[row]:
         return None
-    evidence = history.evidence[:, RESTART, :, row]
-    probe = int(np.argmax(evidence.max(axis=0)))
-    sizes = history.last_residuals(row, probe)
-    usual = float(history.baseline[probe, row])
+    sizes = history.last_residuals(row)
+    usual = float(history.baseline[row])
     has_past = not math.isnan(usual)
-    above_typical = sizes + np.float32((usual if has_past else 0.0) - float(typical[probe, grouping.codes[row]]))
-    is_by_peers = not has_past or evidence[PEER, probe] >= 1
+    above_typical = sizes + np.float32((usual if has_past else 0.0) - float(typical[grouping.codes[row]]))
+    is_by_peers = not has_past or history.evidence[PEER, RESTART, row] >= 1
     sizes = above_typical if is_by_peers else np.fmin(sizes, above_typical)
     slowdowns = np.exp(sizes[~np.isnan(sizes)])
     if not len(slowdowns):
         return None
     lost = float(np.mean([share_lost(max(1.0, float(each))) for each in slowdowns]))
-    n_costly = max(len(slowdowns), int(history.run[:, RESTART, probe, row].max()))
+    n_costly = max(len(slowdowns), int(history.run[:, RESTART, row].max()))
     costly_part = min(1.0, n_costly / int(history.rounds[row]))
     return Episode(float(history.since_s[row]), float(slowdowns[0]), lost, costly_part)

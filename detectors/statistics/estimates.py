@@ -1,7 +1,7 @@
 """Robust statistics of one round, by group, and the bets that turn exceedances into evidence.
 
-Pure functions of arrays whose last axis is the device and whose second-to-last axis is the probe; ``NaN`` marks a
-missing reading.  A group is an index of devices.
+Pure functions of arrays whose last axis is the device; ``NaN`` marks a missing reading.  A group is an index of its
+devices.
 """
 
 from __future__ import annotations
@@ -26,27 +26,24 @@ _ONSET_POWER = 1.1
 _SUM_OF_ONSET_POWERS = 10.584448464950803  # of n**-1.1 over n = 1, 2, ...: Riemann's zeta function
 
 
-def repeats_of(seconds: NDArray[np.floating]) -> tuple[Floats, NDArray[np.uint32]]:
-    """Return a round's repeats, and how many of each device's readings were bad."""
+def repeats_of(seconds: NDArray[np.floating]) -> Floats:
+    """Return a round's repeats, ``(n_devices, n_repeats)`` to ``(n_repeats, n_devices)``; infinite if not good."""
     with np.errstate(over="ignore"):  # beyond single precision is treated as infinite
         repeats = np.asarray(seconds.T, np.float32, order="C")
-    bad = np.zeros(len(seconds), np.uint32)
     if not (repeats.min(initial=np.inf) > 0 and repeats.max(initial=0) < np.inf):  # NaN fails both
-        good = (repeats > 0) & (repeats < np.inf)
-        bad += np.count_nonzero(~good & ~np.isnan(repeats), axis=(0, 1)).astype(np.uint32)
-        repeats = np.where(good, repeats, np.float32(np.inf))
-    return repeats, bad
+        repeats = np.where((repeats > 0) & (repeats < np.inf), repeats, np.float32(np.inf))
+    return repeats
 
 
 def log_fastest(repeats: Floats) -> Floats:
-    """Return the log of each device's fastest repeat, ``(n_probes, n_devices)``; ``NaN`` if none is good."""
+    """Return the log of each device's fastest repeat, ``(n_devices,)``; ``NaN`` if none is good."""
     # The fastest repeat is the least disturbed one [1]_: a disturbance can only add time.
     fastest = np.min(repeats, axis=0, initial=np.inf)
     return np.asarray(np.log(np.where(np.isinf(fastest), np.float32(np.nan), fastest)), np.float32)
 
 
 def log_usual(repeats: Floats) -> Floats:
-    """Return the log of each device's low median repeat, ``(n_probes, n_devices)``; ``NaN`` if none is good."""
+    """Return the log of each device's low median repeat, ``(n_devices,)``; ``NaN`` if none is good."""
     middle = np.maximum(np.count_nonzero(np.isfinite(repeats), axis=0) - 1, 0) // 2
     usual = np.take_along_axis(np.sort(repeats, axis=0), middle[None], axis=0)
     return log_fastest(usual)
@@ -54,8 +51,7 @@ def log_usual(repeats: Floats) -> Floats:
 
 def repeat_noise(repeats: Floats) -> Floats:
     """Estimate the standard deviation of a round's fastest log time from the fast half of its repeats."""
-    # Slow outliers do not count. The shape `(n_repeats, n_probes, n_devices)` becomes `(n_probes, n_devices)`; the
-    # result is `NaN` with fewer than two good repeats.
+    # Slow outliers do not count. The result is `NaN` with fewer than two good repeats.
     ordered = np.sort(repeats, axis=0)
     noise = np.full(repeats.shape[1:], np.nan, np.float32)
     left = np.ones(noise.shape, np.bool_)
@@ -78,54 +74,44 @@ def median_and_deviation(rows: Floats) -> tuple[Floats, Floats]:
 
 
 def center_and_spread(values: Floats, groups: Sequence[Group]) -> tuple[Floats, Floats]:
-    """Return the low median of each group and probe, and the standard deviation estimated from its fast half."""
+    """Return the low median of each group, and the standard deviation estimated from its fast half."""
     # The low median is the faster of the two middle values: with half the devices slow, it is still that of a good
     # device. The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the
     # normal distribution. Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single
     # fast device.
-    found = [_center_and_spread(values[:, group]) for group in groups]
-    return np.stack([center for center, _ in found], axis=-1), np.stack([spread for _, spread in found], axis=-1)
+    center, spread = np.array([_center_and_spread(values[group]) for group in groups], np.float32).T
+    return center, spread
 
 
-def _center_and_spread(values: Floats) -> tuple[Floats, Floats]:
-    """Return both along the last axis."""
-    if not values.shape[-1]:
-        nothing = np.full(values.shape[:-1], np.nan, np.float32)
-        return nothing, nothing
-    last = np.maximum(values.shape[-1] - 1 - np.count_nonzero(np.isnan(values), axis=-1), 0)[..., None]
+def _center_and_spread(values: Floats) -> tuple[float, float]:
+    if not len(values):
+        return np.nan, np.nan
+    last = max(len(values) - 1 - int(np.count_nonzero(np.isnan(values))), 0)
     ordered = np.sort(values)  # NaN sorts last; a full sort is faster than a partition at three positions
-    middle = np.take_along_axis(ordered, last // 2, axis=-1)
-    fast = np.concatenate([np.take_along_axis(ordered, last // part, axis=-1) for part in _FAST_SHARES], axis=-1)
+    middle, fast = ordered[last // 2], ordered[[last // part for part in _FAST_SHARES]]
     scales = np.array([-_normal_quantile(1 / part) for part in _FAST_SHARES], np.float32)
-    return middle[..., 0], ((middle - fast) / scales).min(axis=-1)
+    return middle, ((middle - fast) / scales).min()
 
 
 def high_median(values: Floats, groups: Sequence[Group]) -> Floats:
-    """Return the greater of the two middle values of each group and probe, ``(n_probes, n_groups)``."""
-    return _middle(values, groups, 0)
+    """Return the greater of the two middle values of each group."""
+    return np.array([_middle(values[group], 0) for group in groups], np.float32)
 
 
 def low_median(values: Floats, groups: Sequence[Group]) -> Floats:
-    """Return the smaller of the two middle values of each group and probe, ``(n_probes, n_groups)``."""
-    return _middle(values, groups, 1)
+    """Return the smaller of the two middle values of each group."""
+    return np.array([_middle(values[group], 1) for group in groups], np.float32)
 
 
-def _middle(values: Floats, groups: Sequence[Group], lower: int) -> Floats:
-    found = np.full((len(values), len(groups)), np.nan, np.float32)
-    for probe, row in enumerate(values):
-        for number, group in enumerate(groups):
-            there = row[group][~np.isnan(row[group])]
-            if len(there):
-                rank = (len(there) - lower) // 2
-                found[probe, number] = np.partition(there, rank)[rank]
-    return found
+def _middle(values: Floats, lower: int) -> float:
+    there = values[~np.isnan(values)]
+    rank = (len(there) - lower) // 2
+    return float(np.partition(there, rank)[rank]) if len(there) else np.nan
 
 
 def count_of(flags: NDArray[np.bool_], groups: Sequence[Group]) -> NDArray[np.intp]:
-    """Count the true flags of each group; the last axis changes from devices to groups."""
-    rows = flags.reshape(-1, flags.shape[-1])  # row by row is several times as fast as along an axis
-    counts = np.array([[np.count_nonzero(row[group]) for group in groups] for row in rows], np.intp)
-    return counts.reshape(*flags.shape[:-1], len(groups))
+    """Count the true flags of each group."""
+    return np.array([np.count_nonzero(flags[group]) for group in groups], np.intp)
 
 
 def onset_weight(round_number: int) -> float:

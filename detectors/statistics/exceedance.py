@@ -22,7 +22,6 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import REPORT, RESTART, WARM_UP, History
 from laggard.detectors.statistics.thresholds import SELF_NOISES, Thresholds
 
-_NOISES = 2.1  # the fastest sample of a window varies less than that of one round
 _PASSES = 3
 _MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot tell which devices are slow
 _UNREST_DEVICES = 4  # with fewer, one that is faster by chance would make the round look noisy, and hide a slow one
@@ -42,28 +41,28 @@ _CHANGE_TO_NOISE = 1.06
 
 
 def born_slow(
-    log_seconds: Floats, noise: Floats, groups: Sequence[Group], thresholds: Thresholds, noises: float = _NOISES
-) -> tuple[Floats, NDArray[np.intp]]:
-    """Judge each device against its group."""
+    log_seconds: Floats, noise: Floats, groups: Sequence[Group], thresholds: Thresholds, noises: float
+) -> tuple[Floats, list[NDArray[np.bool_]]]:
+    """Return how far each device is behind its group, in log seconds, and by level which devices exceed."""
     # The reference is the group without the devices that the previous pass found slow: a slow quarter would move the
     # median by half a spread, and widen the spread by a fifth.
     counts = count_of(~np.isnan(log_seconds), groups)
-    codes = np.zeros(log_seconds.shape[1], np.intp)
+    codes = np.zeros(len(log_seconds), np.intp)
     for number, group in enumerate(groups):
         codes[group] = number
-    typical_noise = np.array([[_interquartile_mean(row[group]) for group in groups] for row in noise], np.float32)
+    typical_noise = np.array([_interquartile_mean(noise[group]) for group in groups], np.float32)
     slow = np.zeros(log_seconds.shape, np.bool_)
     for _ in range(_PASSES):
         middle, spread = center_and_spread(np.where(slow, np.nan, log_seconds), groups)
         limits = thresholds.against_peers(typical_noise, spread, counts, noises)
-        offset = log_seconds - middle[:, codes]
-        slow = offset > limits[RESTART][:, codes]
-    level = np.full(len(codes), -1, np.intp)
+        offset = log_seconds - middle[codes]
+        slow = offset > limits[RESTART][codes]
+    exceeds = []
     for limit in limits:
-        beyond = offset > limit[:, codes]
+        beyond = offset > limit[codes]
         crowded = (count_of(beyond, groups) >= _MAJORITY * np.maximum(counts, 1)) & (counts != 2)
-        level += (beyond & ~crowded[:, codes]).any(axis=0)
-    return np.exp(np.fmax.reduce(offset, axis=0)), level
+        exceeds.append(beyond & ~crowded[codes])
+    return offset, exceeds
 
 
 def _interquartile_mean(noise: Floats) -> float:
@@ -75,7 +74,7 @@ def _interquartile_mean(noise: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Exceedances:
-    """The comparison of one round; each array is ``(n_probes, n_devices)``."""
+    """The comparison of one round; each array is ``(n_devices,)``."""
 
     # By test and level: which readings exceed their limit
     exceeds: tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]
@@ -85,7 +84,7 @@ class Exceedances:
     residual: Floats  # log time relative to the device's expected one
     level: Floats  # the group's common mode, in log seconds
     pace: Floats
-    typical: Floats  # where the typical device of each group is relative to it, `(n_probes, n_groups)`
+    typical: Floats  # where the typical device of each group is relative to it, `(n_groups,)`
 
 
 class Scales:
@@ -96,8 +95,8 @@ class Scales:
         # Each device's own noise, or its group's if that is more; but never much more than that of its quieter peers
         self.noise = history.noise
         # How far from their own past a group's devices typically are, over the last 64 rounds or so, as a standard
-        # deviation: noise that lasts longer than eight rounds shows only here, `(n_probes, n_groups)`
-        self.wander = np.zeros((len(history.baseline), len(grouping)), np.float32)
+        # deviation: noise that lasts longer than eight rounds shows only here, `(n_groups,)`
+        self.wander = np.zeros(len(grouping), np.float32)
         self.change = np.zeros_like(self.wander)
         self._rounds = np.full_like(self.wander, _WANDER_PRIOR)
         self.learn_noise(history, grouping)
@@ -111,7 +110,7 @@ class Scales:
         self.noise = np.fmin(np.fmax(history.noise, typical), most)
 
     def learn_wander(self, residual: Floats, last: Floats, slow: NDArray[np.bool_], groups: Sequence[Group]) -> None:
-        """Learn from a round's residuals ``(n_probes, n_devices)``, ``NaN`` without baseline; leave slow ones out."""
+        """Learn from a round's residuals, ``NaN`` without baseline; leave slow ones out."""
         calm = np.where(slow, np.float32(np.nan), residual)
         enough = count_of(~np.isnan(calm), groups) >= _WANDER_DEVICES
         self._rounds = np.fmin(self._rounds + enough, np.float32(_WANDER_ROUNDS))
@@ -120,7 +119,7 @@ class Scales:
             mean += np.where(enough & ~np.isnan(more), more / self._rounds, np.float32(0))
 
     def allowed(self, unrest: Floats, grouping: Grouping) -> Floats:
-        """Return how far a healthy device may be from its past: five times its noise, ``(n_probes, n_devices)``."""
+        """Return how far a healthy device may be from its past: five times its noise, ``(n_devices,)``."""
         # If noise does not last, several small exceedances in a row are evidence: then it is twice its group's noise.
         out, lasting = grouping.per_device, self.lasting()
         noise = np.fmax(
@@ -129,13 +128,13 @@ class Scales:
         return np.asarray(out(_FEWEST_NOISES + (SELF_NOISES - _FEWEST_NOISES) * lasting) * noise)
 
     def lasting(self) -> Floats:
-        """Return how much of each group's noise lasts, from 0 to 1; 1 until it is known, ``(n_probes, n_groups)``."""
+        """Return how much of each group's noise lasts, from 0 to 1; 1 until it is known, ``(n_groups,)``."""
         lasting = (_WHITE - self.change / np.fmax(self.wander, np.float32(_NOISE_FLOOR))) / _WHITE_TO_LASTING
         return np.where(self._rounds < _WHITE_ROUNDS, 1, np.clip(lasting, 0, 1)).astype(np.float32)
 
     def blurred(self, smallest: float) -> tuple[Floats, NDArray[np.bool_]]:
         """Return what noise allows where that is more than ``smallest``, else 0; and where it lasts."""
-        # Both `(n_probes, n_groups)`; 0 before noise is known.
+        # Both `(n_groups,)`; 0 before noise is known.
         lasting = self.lasting()
         allowed = (_FEWEST_NOISES + np.float32(SELF_NOISES - _FEWEST_NOISES) * lasting) * self.wander
         is_known = (self._rounds >= _WANDER_ROUNDS) & (allowed > smallest)
@@ -150,7 +149,7 @@ def compare(
     grouping: Grouping,
     thresholds: Thresholds,
 ) -> Exceedances:
-    """Compare a round's log times ``(n_probes, n_devices)`` with the devices' past and with their peers."""
+    """Compare a round's log times ``(n_devices,)`` with the devices' past and with their peers."""
     # `repeat_noise` is needed while a device is still learning its baseline.
     out, groups = grouping.per_device, grouping.groups
     valid = ~np.isnan(log_seconds)

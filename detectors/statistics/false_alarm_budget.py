@@ -33,25 +33,25 @@ _LONGEST_RUN = 255
 _SHORTEST_INCIDENT = 4  # a longer run of a device that was reported is the incident, not its noise
 _EVIDENCE_CAP = 100.0  # times the bar: more is not needed, and evidence must be able to fall after a recovery
 _AGES = np.array([1, 2, 4, 8, 16])  # the youngest runs of each class
-_SPANS = np.array([1, 2, 4, 8, 2**15])  # how many ages each class has
+_SPANS = np.array([2, 4, 8, _LONGEST_RUN])  # how many ages each class after the first has
 
 
 class Rates:
     """How often healthy devices exceed, learned from runs of exceedances that have ended.
 
-    Each test, level, probe and group has a rate of first exceedances, and of one more after a run of 1, 2 to 3, 4 to 7,
+    Each test, level and group has a rate of first exceedances, and of one more after a run of 1, 2 to 3, 4 to 7,
     8 to 15 or more rounds, because what disturbs a device lasts.  A run that has not ended may be a real slowdown, so
     it is not counted yet; nor is one that only one device of the group has had (:class:`SharedRuns`).
     """
 
-    def __init__(self, probes: int, sizes: NDArray[np.integer]) -> None:
-        shape = (2, 2, probes, len(sizes))
+    def __init__(self, sizes: NDArray[np.integer]) -> None:
+        shape = (2, 2, len(sizes))
         self._shared = SharedRuns(sizes)
         self.rounds, self.runs, self.held = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.tries, self.repeats = np.zeros((len(_AGES), *shape)), np.zeros((len(_AGES), *shape))
 
     def first(self) -> Floats:
-        """Return an upper estimate of the rate of first exceedances, ``(2, 2, n_probes, n_groups)``."""
+        """Return an upper estimate of the rate of first exceedances, ``(2, 2, n_groups)``."""
         return _bounded((_upper(self.runs, _RATE_PRIOR) + self.held) / (self.rounds + _RATE_PRIOR / _RATE_START))
 
     def again(self) -> Floats:
@@ -67,7 +67,7 @@ class Rates:
 
     def lasting(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return how many runs ended, and their mean length, where they last longer than chance: else 0."""
-        # For the slowdown that matters, against the own past, each `(n_probes, n_groups)`.
+        # For the slowdown that matters, against the own past, each `(n_groups,)`.
         runs, repeats = self.tries[0, SELF, RESTART], self.repeats[:, SELF, RESTART].sum(axis=0)
         rounds = self.rounds[SELF, RESTART]
         lasts = (runs >= _LASTING_RUNS) & (repeats > _LASTING_SHARE * runs) & (repeats * rounds > 4 * runs * runs)
@@ -76,29 +76,27 @@ class Rates:
     def learn_window(
         self, exceeds: NDArray[np.bool_], level: int, counted: NDArray[np.bool_], grouping: Grouping
     ) -> NDArray[np.uint8]:
-        """Learn from the rounds that made up the baselines, ``(n_rounds, n_probes, n_devices)``, for the self test."""
+        """Learn from the rounds that made up the baselines, ``(n_rounds, n_devices)``, for the self test."""
         # Returns the length of each device's run that has not ended: it is not learned from yet.
         run = np.zeros(counted.shape, np.uint8)
         if not (exceeds & counted).any():
             self.rounds[SELF, level] += len(exceeds) * count_of(counted, grouping.groups)
             return run
-        codes = np.arange(counted.shape[0])[:, None] * len(grouping) + grouping.codes
-        places = np.arange(counted.size).reshape(counted.shape)
         for now in exceeds & counted:
             self.rounds[SELF, level] += count_of(counted & (run == 0), grouping.groups)
-            ended = ~now & (run > 0)
-            self.learn_ended(SELF, level, codes[ended], places[ended], run[ended])
+            ended = np.flatnonzero(~now & (run > 0))
+            self.learn_ended(SELF, level, grouping.codes[ended], ended, run[ended])
             run = np.where(now, run + np.uint8(1), np.uint8(0))
         return run
 
     def learn_ended(
-        self, test: int, level: int, codes: NDArray[np.intp], places: NDArray[np.intp], lengths: NDArray[np.integer]
+        self, test: int, level: int, codes: NDArray[np.integer], rows: NDArray[np.intp], lengths: NDArray[np.integer]
     ) -> None:
-        """Learn from runs of exceedances that have just ended: their probe and group, probe and device, and lengths."""
+        """Learn from runs of exceedances that have just ended: their groups, devices and lengths."""
         if not len(codes):
             return
         runs, tries, repeats = self.runs[test, level], self.tries[:, test, level], self.repeats[:, test, level]
-        new, codes, lengths = self._shared.add(test, level, codes, places, lengths)
+        new, codes, lengths = self._shared.add(test, level, codes, rows, lengths)
         began = _tally(codes, runs)
         self.held[test, level] += _tally(new, runs) - began
         runs += began * self._shared.runs_for_each
@@ -106,8 +104,8 @@ class Rates:
         went_on = lengths > 1  # most do not
         codes, lengths = codes[went_on], lengths[went_on].astype(np.intp)
         repeats[0] += _tally(codes, runs)
-        for age, (youngest, span) in enumerate(zip(_AGES.tolist(), _SPANS.tolist(), strict=True)):
-            if age and len(codes):
+        for age, (youngest, span) in enumerate(zip(_AGES[1:].tolist(), _SPANS.tolist(), strict=True), 1):
+            if len(codes):
                 tries[age] += _tally(codes, runs, np.clip(lengths - youngest + 1, 0, span))
                 repeats[age] += _tally(codes, runs, np.clip(lengths - youngest, 0, span))
 
@@ -118,9 +116,9 @@ def _upper(count: NDArray[np.float64], prior: NDArray[np.float64] | float) -> ND
 
 
 def _tally(
-    codes: NDArray[np.intp], like: NDArray[np.float64], weights: NDArray[np.intp] | None = None
+    codes: NDArray[np.integer], like: NDArray[np.float64], weights: NDArray[np.intp] | None = None
 ) -> NDArray[np.float64]:
-    return np.bincount(codes, weights, like.size).reshape(like.shape).astype(np.float64)
+    return np.bincount(codes, weights, len(like)).astype(np.float64)
 
 
 def _bounded(rate: NDArray[np.float64]) -> Floats:
@@ -138,8 +136,8 @@ def accumulate(
     budget: float,
 ) -> None:
     """Add one round's exceedances to the history and the rates."""
-    present = int(np.count_nonzero((tested[0] | tested[1]).any(axis=0)))
-    places = len(tested) * len(history.baseline) * max(1, present)
+    present = int(np.count_nonzero(tested[0] | tested[1]))
+    places = len(tested) * max(1, present)
     cap = np.float32(_EVIDENCE_CAP / budget)
     quiet = history.reported == 0
     first, again = rates.first(), rates.again()
@@ -152,19 +150,18 @@ def accumulate(
             rate = np.maximum(np.minimum(own, grouping.per_device(_excused(of_all))), grouping.per_device(of_all))
             # Few devices exceed now or did in the last round; these are computed separately.
             few = np.flatnonzero((exceeding | (run > 0)) & is_tested)
-            probe, device = np.divmod(few, len(quiet))
-            codes = probe * len(grouping) + grouping.codes[device]
-            now, before = exceeding.take(few), run.take(few)
-            of_group = _rate_of_few(of_all.take(codes), again[:, test, level].reshape(len(_AGES), -1), before, codes)
-            own_of_few = np.maximum(own.take(few), np.where(before > 0, history.own_repeats(test, level, few), 0))
-            factor = _factors(now, far[test].take(few), of_group, np.minimum(own_of_few, _excused(of_group)))
-            of_few = np.minimum((evidence.take(few) + share) * factor, cap)
+            codes = grouping.codes[few]
+            now, before = exceeding[few], run[few]
+            of_group = _rate_of_few(of_all[codes], again[:, test, level], before, codes)
+            own_of_few = np.maximum(own[few], np.where(before > 0, history.own_repeats(test, level, few), 0))
+            factor = _factors(now, far[test][few], of_group, np.minimum(own_of_few, _excused(of_group)))
+            of_few = np.minimum((evidence[few] + share) * factor, cap)
             np.add(evidence, share, out=evidence, where=is_tested)
             np.multiply(evidence, bet_on_none(rate), out=evidence, where=is_tested)
-            evidence.put(few, of_few)
+            evidence[few] = of_few
 
-            run.put(few, np.where(now, before + (before < _LONGEST_RUN), 0))
-            teaches = counted.take(few)
+            run[few] = np.where(now, before + (before < _LONGEST_RUN), 0)
+            teaches = counted[few]
             rounds = rates.rounds[test, level]
             rounds += count_of(counted, grouping.groups) - _tally(codes[teaches & (before > 0)], rounds)
             ended = teaches & ~now

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.thresholds import Thresholds
-from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
+from laggard.detectors.statistics.thresholds import VERY_SLOW
+from laggard.detectors.verdict import Evidence, Severity, Verdict
 
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The user's settings: how certain to be, how slow is slow, and when a restart is worth it (``None``: always)."""
+def verdict_of(device: tuple[str, str | None], found: Slow, *, sure: bool, own_past: bool = False) -> Verdict:
+    """Return a verdict with its severity and action; ``sure``: whether it is certain that the device is slow."""
+    severity = _severity_of(found.slowdown) if sure else "suspect"
+    evidence = Evidence(*device, found, own_past)
+    return Verdict(*device, found.slowdown, severity, evidence, action="restart" if sure else "report")
 
-    false_alarm_budget: float
-    thresholds: Thresholds
-    restart_cost: RestartCost | None
 
-    def verdict(self, device: tuple[str, str | None], found: Slow, *, sure: bool, own_past: bool = False) -> Verdict:
-        """Return a verdict with its severity and action; ``sure``: whether it is certain that the device is slow."""
-        slowdown = found.slowdown
-        severity: Severity = "suspect"
-        if sure:
-            severity = "very slow" if slowdown >= self.thresholds.very_slow else "slow"
-        slow_for_s = math.nan if found.since_s is None or found.now_s is None else found.now_s - found.since_s
-        worth_it = self.restart_cost is None or self.restart_cost.worthwhile(slowdown, slow_for_s)
-        action: Action = "restart" if sure and worth_it else "report"
-        evidence = Evidence(*device, replace(found, budget=self.false_alarm_budget), own_past)
-        return Verdict(*device, slowdown, severity, evidence, action=action)
+def _severity_of(slowdown: float) -> Severity:
+    return "very slow" if slowdown >= VERY_SLOW else "slow"
 
 
 def rank_of(verdict: Verdict) -> int:
@@ -42,7 +30,7 @@ def rank_of(verdict: Verdict) -> int:
     return 1 + 2 * _SEVERITIES.index(verdict.severity) + step
 
 
-def merged_by_node(verdicts: Iterable[Verdict], devices_of: Mapping[str, int], thresholds: Thresholds) -> list[Verdict]:
+def merged_by_node(verdicts: Iterable[Verdict], devices_of: Mapping[str, int], min_slowdown: float) -> list[Verdict]:
     """If there are verdicts against all devices of a node, two or more, merge them into one against the node."""
     # They stay apart if some devices are slow but half of them by less than matters: then the node as a whole is not.
     by_host: dict[str, list[Verdict]] = defaultdict(list)
@@ -50,19 +38,19 @@ def merged_by_node(verdicts: Iterable[Verdict], devices_of: Mapping[str, int], t
         by_host[verdict.host].append(verdict)
     merged = []
     for host, found in by_host.items():
-        node = _of_node(found, thresholds) if 1 < len(found) == devices_of[host] else None
+        node = _of_node(found, min_slowdown) if 1 < len(found) == devices_of[host] else None
         merged += found if node is None else [node]
     return merged
 
 
-def _of_node(verdicts: list[Verdict], thresholds: Thresholds) -> Verdict | None:
+def _of_node(verdicts: list[Verdict], min_slowdown: float) -> Verdict | None:
     typical = sorted(verdicts, key=lambda verdict: verdict.slowdown)[(len(verdicts) - 1) // 2]
     worst = max(verdicts, key=rank_of)
     severity = worst.severity
     if severity != "suspect":
-        if typical.slowdown < thresholds.min_slowdown:
+        if typical.slowdown < min_slowdown:
             return None
-        severity = "very slow" if typical.slowdown >= thresholds.very_slow else "slow"
+        severity = _severity_of(typical.slowdown)
     found = [_slow(verdict) for verdict in verdicts]
     whole = replace(
         _slow(typical),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,11 @@ class Grouping:
         return int(self.sizes[self.codes[row]])
 
 
-def joint_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = False) -> NDArray[np.int32]:
-    """Return each device's class over all probes, ``(n_probes, n_devices)`` to ``(n_devices,)``."""
+def joint_classes(of_probes: Sequence[Floats], index: DeviceIndex) -> NDArray[np.int32]:
+    """Return each device's class over the log seconds of all probes."""
     joint = np.zeros(len(index), np.int32)
-    for row in log_seconds:
-        codes = clear_classes(row, index, pairs_too=pairs_too)
+    for log_seconds in of_probes:
+        codes = clear_classes(log_seconds, index)
         if codes.any():
             pairs = joint * (codes.max() + 1) + codes
             used = np.bincount(pairs) > 0
@@ -78,12 +79,12 @@ def clear_classes(log_seconds: Floats, index: DeviceIndex, *, pairs_too: bool = 
     return np.where(missing, 0, codes).astype(np.int32)
 
 
-def slow_minorities(log_seconds: Floats, grouping: Grouping) -> dict[int, float]:
+def slow_minorities(of_probes: Sequence[Floats], grouping: Grouping) -> dict[int, float]:
     """Return the slowdown of each device in a class that is smaller, and clearly slower, than the largest one."""
     # Readings alone cannot distinguish another model from a minority that is slow because of a fault.
     largest = int(np.argmax(grouping.sizes))
-    center, _ = center_and_spread(log_seconds, grouping.groups)
-    behind = np.fmax.reduce(center - center[:, [largest]], axis=0)
+    centers = [center_and_spread(log_seconds, grouping.groups)[0] for log_seconds in of_probes]
+    behind = np.fmax.reduce([center - center[largest] for center in centers])
     slow = (grouping.sizes < grouping.sizes[largest]) & (behind >= np.log(_CLASS_RATIO))
     return {int(row): float(np.exp(behind[grouping.codes[row]])) for row in np.flatnonzero(slow[grouping.codes])}
 

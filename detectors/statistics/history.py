@@ -23,32 +23,32 @@ WARM_UP = 8  # rounds that make up a device's baseline; also how many residuals 
 SELF, PEER = 0, 1  # the two tests: against a device's own past, against its peers
 REPORT, RESTART = 0, 1  # the two levels of effect that each test looks for
 
-# By name: type, fill value, whether there is one row per probe, leading axes.
-_LAYOUT: dict[str, tuple[type[np.generic], float, bool, tuple[int, ...]]] = {
-    "baseline": (np.float32, np.nan, True, ()),
-    "common": (np.float32, 0, True, ()),
-    "noise": (np.float32, np.nan, True, ()),
-    "recent": (np.float32, 0, True, (WARM_UP,)),
-    "evidence": (np.float32, 0, True, (2, 2)),
-    "intermittent": (np.float32, 0, True, ()),
-    "run": (np.uint8, 0, True, (2, 2)),
-    "runs": (np.float16, 0, True, (2, 2)),
-    "exceedances": (np.float16, 0, True, (2, 2)),
-    "seen": (np.uint16, 0, True, ()),
-    "state": (np.uint8, 0, False, ()),
-    "before": (np.float16, np.nan, False, ()),
-    "since_s": (np.float64, np.nan, False, ()),
-    "rounds": (np.uint32, 0, False, ()),
-    "reported": (np.uint8, 0, False, ()),
-    "bad_readings": (np.uint32, 0, False, ()),
+# By name: type, fill value, leading axes.
+_LAYOUT: dict[str, tuple[type[np.generic], float, tuple[int, ...]]] = {
+    "baseline": (np.float32, np.nan, ()),
+    "common": (np.float32, 0, ()),
+    "noise": (np.float32, np.nan, ()),
+    "recent": (np.float32, 0, (WARM_UP,)),
+    "evidence": (np.float32, 0, (2, 2)),
+    "intermittent": (np.float32, 0, ()),
+    "run": (np.uint8, 0, (2, 2)),
+    "runs": (np.float16, 0, (2, 2)),
+    "exceedances": (np.float16, 0, (2, 2)),
+    "seen": (np.uint16, 0, ()),
+    "state": (np.uint8, 0, ()),
+    "before": (np.float16, np.nan, ()),
+    "since_s": (np.float64, np.nan, ()),
+    "rounds": (np.uint32, 0, ()),
+    "reported": (np.uint8, 0, ()),
 }
-_OF_ONE_RUN = ("evidence", "intermittent", "run", "since_s", "rounds", "reported", "bad_readings")
-_VERSION = 4
+_OF_ONE_RUN = ("evidence", "intermittent", "run", "since_s", "rounds", "reported")
+_OF_ONE_STATE = ("baseline", "common", "noise", "recent", "seen", "intermittent")
+_VERSION = 5
 
 
 @dataclass
 class History:
-    """Arrays whose last axis is the device and whose axis before, if any, the probe."""
+    """Arrays whose last axis is the device."""
 
     # Log of a device's usual time relative to its group's, `NaN` until learned; refined until the 64th round
     baseline: Floats
@@ -71,27 +71,16 @@ class History:
     since_s: NDArray[np.float64]  # when the current slow episode began, and how many rounds ago
     rounds: NDArray[np.uint32]
     reported: NDArray[np.uint8]  # rank of the worst verdict given in this episode
-    bad_readings: NDArray[np.uint32]  # number of readings that were zero, negative or infinite
 
     @classmethod
-    def empty(cls, devices: int, probes: int) -> History:
+    def empty(cls, devices: int) -> History:
         """Return the history of devices about which nothing is known."""
-        return cls(
-            **{
-                name: np.full((*lead, probes, devices) if per_probe else (devices,), fill, dtype)
-                for name, (dtype, fill, per_probe, lead) in _LAYOUT.items()
-            }
-        )
+        return cls(**{name: np.full((*lead, devices), fill, dtype) for name, (dtype, fill, lead) in _LAYOUT.items()})
 
     @classmethod
     def from_state(cls, arrays: Mapping[str, Any]) -> History:
         """Return the history that :meth:`to_state` returned."""
         return cls(**{name: _unpacked(arrays[name], kind) for name, (kind, *_) in _LAYOUT.items()})
-
-    @property
-    def nbytes(self) -> int:
-        """Total size of the arrays."""
-        return sum(array.nbytes for array in self.arrays().values())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
@@ -105,29 +94,44 @@ class History:
         """Return a copy with these rows, in this order."""
         return History(**{name: np.take(array, rows, axis=-1) for name, array in self.arrays().items()})
 
-    def extended(self, devices: int, probes: int) -> History:
-        """Return a copy with room for more devices and probes, about which nothing is known yet."""
-        bigger = History.empty(devices, probes)
+    def extended(self, devices: int) -> History:
+        """Return a copy with room for more devices, about which nothing is known yet."""
+        bigger = History.empty(devices)
         for name, array in self.arrays().items():
-            room = getattr(bigger, name)
-            room[(..., *(slice(size) for size in array.shape[-2:]))] = array
+            getattr(bigger, name)[..., : array.shape[-1]] = array
         return bigger
 
     def forget_run(self) -> None:
         """Drop the evidence and verdicts of a run; keep what is known of the devices."""
-        blank = History.empty(len(self.reported), len(self.baseline))
+        blank = History.empty(len(self.reported))
         for name in _OF_ONE_RUN:
             setattr(self, name, getattr(blank, name))
 
-    def enter(self, rows: NDArray[np.intp], state: NDArray[np.uint8], typical: Floats) -> None:
-        """Let devices learn a baseline anew, in another state than before."""
-        self.before[rows] = np.fmin(self.before[rows], np.fmax.reduce(self.baseline[:, rows] - typical, axis=0))
-        self.state[rows] |= state
-        blank = History.empty(len(rows), len(self.baseline))
-        for name in ("baseline", "common", "noise", "recent", "seen", "intermittent"):
-            getattr(self, name)[..., rows] = getattr(blank, name)
+    def enter_states(self, rows: NDArray[np.intp], states: NDArray[np.uint8], typical: Floats) -> NDArray[np.bool_]:
+        """Let devices that gained a state learn their past anew; return which devices are in a lower one than that.
+
+        A past that was learned idle says nothing of a busy device, but one that was learned busy holds for an idle one
+        as well: it reads less. So states are only ever gained, and one past for each device is enough.
+
+        Parameters
+        ----------
+        rows, states
+            Which devices are in which state.
+        typical
+            Where each of these devices' typical peer is, relative to its group's common mode.
+        """
+        is_new = (states & ~self.state[rows]) != 0
+        new = rows[is_new]
+        self.before[new] = np.fmin(self.before[new], self.baseline[new] - typical[is_new])
+        self.state[new] |= states[is_new]
+        blank = History.empty(len(new))
+        for name in _OF_ONE_STATE:
+            getattr(self, name)[..., new] = getattr(blank, name)
         for name in ("evidence", "run", "runs", "exceedances"):
-            getattr(self, name)[SELF][..., rows] = 0
+            getattr(self, name)[SELF][..., new] = 0
+        found = np.zeros(len(self.state), np.bool_)
+        found[rows] = (self.state[rows] & ~states) != 0
+        return found
 
     def remember(self, residual: Floats, level: Floats) -> NDArray[np.bool_]:
         """Store one round's residuals (``NaN``: none); return which baselines this round completed."""
@@ -175,10 +179,10 @@ class History:
             self.exceedances[..., old] /= 2
         self.seen[self.seen == np.iinfo(np.uint16).max] -= 2**15  # a multiple of the ring buffer's length and of 64
 
-    def note_ended(self, test: int, level: int, places: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
-        """Count runs of exceedances that ended, given their flat places (probe and device) and lengths."""
+    def note_ended(self, test: int, level: int, rows: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
+        """Count runs of exceedances that ended, given their devices' rows and lengths."""
         for counts, more in ((self.runs[test, level], 1), (self.exceedances[test, level], lengths)):
-            counts.put(places, np.minimum(counts.take(places) + more, _MOST))
+            counts[rows] = np.minimum(counts[rows] + more, _MOST)
 
     def own_rates(self, test: int, level: int) -> Floats:
         """Return how often each device began to exceed in the last 64 to 128 rounds: an upper estimate."""
@@ -186,18 +190,18 @@ class History:
         good_rounds = np.maximum(self._remembered() - self.exceedances[test, level].astype(np.float32), 0)
         return np.asarray((np.sqrt(runs) + runs) / (good_rounds + WARM_UP), np.float32)
 
-    def own_repeats(self, test: int, level: int, places: NDArray[np.intp]) -> Floats:
-        """Return how often devices exceeded once more, given their flat places (probe and device): upper estimates."""
-        exceedances = self.exceedances[test, level].take(places).astype(np.float32)
-        repeats = exceedances - self.runs[test, level].take(places)
+    def own_repeats(self, test: int, level: int, rows: NDArray[np.intp]) -> Floats:
+        """Return how often devices exceeded once more, given their rows: upper estimates."""
+        exceedances = self.exceedances[test, level][rows].astype(np.float32)
+        repeats = exceedances - self.runs[test, level][rows]
         return np.asarray((repeats + np.sqrt(repeats)) / (exceedances + _OWN_PRIOR), np.float32)
 
     def note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
-        """Start or continue the episodes of devices that exceed on some probe; end those of devices that recovered."""
+        """Start or continue the episodes of devices that exceed; end those of devices that recovered."""
         open_before = self.rounds > 0
         if not (slow.any() or open_before.any()):
             return
-        over = present & ~slow & (self.evidence.sum(axis=(0, 2)).max(axis=0) < 1)
+        over = present & ~slow & (self.evidence.sum(axis=0).max(axis=0) < 1)
         self.since_s[slow & ~open_before] = now_s
         self.rounds += present & (slow | open_before)
         self.since_s[over], self.rounds[over], self.reported[over] = np.nan, 0, 0
@@ -215,11 +219,11 @@ class History:
         for position in range(int(positions.min()), int(positions.max()) + 1) if positions.size else ():
             yield position, positions == position
 
-    def last_residuals(self, row: int, probe: int) -> Floats:
+    def last_residuals(self, row: int) -> Floats:
         """Return the residuals of a device's current episode, eight at most."""
-        count = min(int(self.rounds[row]), int(self.seen[probe, row]), WARM_UP)
-        positions = (int(self.seen[probe, row]) - 1 - np.arange(count)) % WARM_UP
-        return np.asarray(self.recent[positions, probe, row])
+        seen = int(self.seen[row])
+        count = min(int(self.rounds[row]), seen, WARM_UP)
+        return np.asarray(self.recent[(seen - 1 - np.arange(count)) % WARM_UP, row])
 
 
 def _packed(array: NDArray[Any]) -> dict[str, Any]:
@@ -238,8 +242,7 @@ def _unpacked(saved: Mapping[str, Any], dtype: type[np.generic]) -> NDArray[Any]
 class Saved:
     """Everything that an analysis remembers."""
 
-    devices: list[DeviceId]  # the devices and probes of the history's rows
-    probes: list[str]
+    devices: list[DeviceId]  # the devices of the history's rows
     history: History
     rounds_tested: NDArray[np.int64]  # number of rounds of the run in which each test was possible, `(2,)`
     reported_hosts: dict[str, int]  # rank of the worst verdict against each whole node
@@ -251,7 +254,6 @@ class Saved:
             "version": _VERSION,
             "devices": [list(device) for device in self.devices],
             "identities": [identity.get(device, "") for device in self.devices],
-            "probes": list(self.probes),
             "rounds_tested": self.rounds_tested.tolist(),
             "reported_hosts": dict(self.reported_hosts),
             "codes": self.codes.tolist(),
@@ -271,7 +273,6 @@ class Saved:
             history.forget_run()
         return cls(
             devices=[device for device in present if device is not None],
-            probes=list(state["probes"]),
             history=history,
             rounds_tested=np.array(state["rounds_tested"], np.int64) * same_run,
             reported_hosts=dict(state["reported_hosts"]) if same_run else {},

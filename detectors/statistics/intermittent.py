@@ -30,8 +30,8 @@ _EVIDENCE_CAP = 100.0
 
 
 def typical_rate(history: History, grouping: Grouping) -> Floats:
-    """Return how often a healthy device may exceed its own past, ``(n_probes, n_groups)``."""
-    typical = np.zeros((len(history.baseline), len(grouping)), np.float32)
+    """Return how often a healthy device may exceed its own past, ``(n_groups,)``."""
+    typical = np.zeros(len(grouping), np.float32)
     if history.exceedances[SELF, RESTART].any():
         typical = np.nan_to_num(high_median(history.density(SELF, RESTART), grouping.samples))
     return np.asarray(np.clip(_TYPICAL_RATES * typical, _RATE_FLOOR, _RATE_CEILING), np.float32)
@@ -45,7 +45,7 @@ def accumulate_intermittent(
     rounds_tested: int,
     budget: float,
 ) -> None:
-    """Add one round of the test against the own past, ``(n_probes, n_devices)``, before the runs are updated."""
+    """Add one round of the test against the own past, ``(n_devices,)``, before the runs are updated."""
     if not rounds_tested:
         return
     healthy = typical_rate(history, grouping)
@@ -57,13 +57,11 @@ def accumulate_intermittent(
     np.multiply(evidence, grouping.per_device((1 - faulty) / (1 - healthy)), out=evidence, where=tested & (before == 0))
     few = np.flatnonzero((exceeds | (before > 0)) & tested)
     if len(few):
-        probe, device = np.divmod(few, exceeds.shape[1])
-        code = grouping.codes[device]
-        good, now, run = healthy[probe, code], exceeds.take(few), before.take(few)
-        bad = faulty[probe, code]
+        code = grouping.codes[few]
+        good, bad, now, run = healthy[code], faulty[code], exceeds[few], before[few]
         begins = bad / good * (1 - good) / (1 - bad)  # instead of what a good round divides by
         goes_on = np.where(now, _FAULTY_AGAIN / _AGAIN, (1 - _FAULTY_AGAIN) / (1 - _AGAIN))
         goes_on = np.where((run < _LONGEST_BET) & (good <= np.float32(_RATE_FLOOR)), goes_on, 1)
         factor = np.where(run == 0, begins, goes_on)
         cap = _EVIDENCE_CAP / budget
-        evidence.put(few, np.clip(evidence.take(few) * factor, -cap, cap))
+        evidence[few] = np.clip(evidence[few] * factor, -cap, cap)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.device_index import DeviceIndex
 from laggard.detectors.statistics.estimates import Floats, center_and_spread
-from laggard.detectors.statistics.findings import Terms, merged_by_node, rank_of
+from laggard.detectors.statistics.findings import merged_by_node, rank_of, verdict_of
 from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
 from laggard.detectors.verdict import Verdict
@@ -23,18 +23,18 @@ _TOP_RANK = 6
 class NewVerdicts:
     """Finds what is new in the evidence, and remembers what was reported about whole nodes."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: float) -> None:
+        self._budget = budget  # the false-alarm budget
         self.reported_hosts: dict[str, int] = {}  # rank of the worst verdict against each whole node
 
     def of_round(
-        self, history: History, index: DeviceIndex, grouping: Grouping, terms: Terms, now_s: float
+        self, history: History, index: DeviceIndex, grouping: Grouping, min_slowdown: float, now_s: float
     ) -> list[Verdict]:
         """Return what is worth a new verdict, and mark it as reported."""
-        bar = 1 / terms.false_alarm_budget
-        by_test = history.evidence.sum(axis=2)
+        bar, by_test = 1 / self._budget, history.evidence
         total = by_test[SELF] + by_test[PEER]
         sure = total[RESTART] >= bar
-        at_times = history.intermittent.sum(axis=0)
+        at_times = history.intermittent
         highest = np.where(sure, _TOP_RANK, np.where(np.maximum(by_test[SELF, REPORT], at_times) >= bar, 2, 1))
         most = np.maximum(np.maximum(*total), at_times)
         new_rows = np.flatnonzero((most >= bar) & (history.reported < highest))
@@ -45,13 +45,15 @@ class NewVerdicts:
         usual, _ = center_and_spread(history.baseline, grouping.groups)
         by_host: dict[int, dict[int, Verdict]] = defaultdict(dict)
         for row, host in zip(near.tolist(), index.hosts[near].tolist(), strict=True):
-            by_host[host][row] = _verdict_at(row, history, usual, index, grouping, terms, now_s)
-        history.intermittent[:, at_times >= bar] *= -1  # said once, until it has been well for long
-        found: list[Verdict] = []
+            found, is_sure = _found_at(row, history, usual, grouping, self._budget, now_s)
+            own_past = found.reference == "own past"
+            by_host[host][row] = verdict_of(index.devices[row], found, sure=is_sure, own_past=own_past)
+        history.intermittent[at_times >= bar] *= -1  # said once, until it has been well for long
+        new: list[Verdict] = []
         for verdicts in by_host.values():
             certain = {row for row in verdicts if most[row] >= bar}
-            found += self._of_host(verdicts, certain, index, history.reported, terms)
-        return found
+            new += self._of_host(verdicts, certain, index, history.reported, min_slowdown)
+        return new
 
     def _of_host(
         self,
@@ -59,9 +61,9 @@ class NewVerdicts:
         certain: set[int],
         index: DeviceIndex,
         reported: NDArray[np.uint8],
-        terms: Terms,
+        min_slowdown: float,
     ) -> list[Verdict]:
-        merged = merged_by_node(verdicts.values(), index.devices_of, terms.thresholds)
+        merged = merged_by_node(verdicts.values(), index.devices_of, min_slowdown)
         if merged[0].gpu is not None:
             new = {row: found for row, found in verdicts.items() if row in certain and rank_of(found) > reported[row]}
             for row, found in new.items():
@@ -75,12 +77,12 @@ class NewVerdicts:
         return [node] if is_new else []
 
 
-def _verdict_at(
-    row: int, history: History, usual: Floats, index: DeviceIndex, grouping: Grouping, terms: Terms, now_s: float
-) -> Verdict:
-    """Return the verdict on a device; ``usual`` is each group's median baseline, ``(n_probes, n_groups)``."""
-    evidence: Floats = history.evidence[..., row]  # test, level, probe
-    bar = 1 / terms.false_alarm_budget
+def _found_at(
+    row: int, history: History, usual: Floats, grouping: Grouping, budget: float, now_s: float
+) -> tuple[Slow, bool]:
+    """Return what is found of a device, and whether it is certain; ``usual`` is each group's median baseline."""
+    evidence: Floats = history.evidence[..., row]  # test, level
+    bar, at_times = 1 / budget, history.intermittent[row]
     sure = bool(evidence[:, RESTART].sum() >= bar)
     which = RESTART if sure else REPORT
     lasting = Slow(
@@ -88,36 +90,26 @@ def _verdict_at(
         "own past",
         grouping.size_at(row) - 1,
         rounds=int(history.rounds[row]),
+        budget=budget,
         since_s=_known(float(history.since_s[row])),
         now_s=_known(now_s),
     )
-    if evidence[:, which].sum() < min(bar, history.intermittent[:, row].sum()):
-        return terms.verdict(index.devices[row], _at_times(lasting, row, history), sure=False, own_past=True)
+    if evidence[:, which].sum() < min(bar, at_times):
+        slowdown, share = np.exp(history.recent[:, row].max()), history.density(SELF, RESTART)[row]
+        return replace(lasting, slowdown=float(slowdown), e_value=float(at_times), share=float(share)), False
     # If the device's own past is evidence enough, it gives the more precise slowdown.
-    is_enough = evidence[SELF, which].sum() >= bar
-    test = SELF if is_enough else int(np.argmax(evidence[:, which].max(axis=1)))
-    probe = int(np.argmax(evidence[test, which]))
-    size = float(np.median(history.last_residuals(row, probe)))
-    if test == PEER and not np.isnan(history.baseline[probe, row]):
-        size += float(history.baseline[probe, row] - usual[probe, grouping.codes[row]])
+    is_enough = evidence[SELF, which] >= bar
+    test = SELF if is_enough else int(np.argmax(evidence[:, which]))
+    size = float(np.median(history.last_residuals(row)))
+    if test == PEER and not np.isnan(history.baseline[row]):
+        size += float(history.baseline[row] - usual[grouping.codes[row]])
     found = replace(
         lasting,
         slowdown=float(np.exp(size)),
         reference="own past" if test == SELF else "peers",
         e_value=float(evidence[:, which].sum()),
     )
-    return terms.verdict(index.devices[row], found, sure=sure, own_past=test == SELF)
-
-
-def _at_times(lasting: Slow, row: int, history: History) -> Slow:
-    """Return what is found of a device that is slow again and again."""
-    probe = int(np.argmax(history.intermittent[:, row]))
-    return replace(
-        lasting,
-        slowdown=float(np.exp(history.recent[:, probe, row].max())),
-        e_value=float(history.intermittent[:, row].sum()),
-        share=float(history.density(SELF, RESTART)[probe, row]),
-    )
+    return found, sure
 
 
 def _known(time_s: float) -> float | None:

@@ -11,22 +11,28 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.economics.episode import Episode
-from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import DisturbancesLast, Group, GroupNotice, Noisy, PaceChanged
 from laggard.detectors.statistics.common_mode import CommonMode
 from laggard.detectors.statistics.cross_section import slow_devices, slow_nodes, with_nodes
-from laggard.detectors.statistics.device_index import ONLY_PROBE, DeviceIndex, Readings, as_array, check_names, codes_of
+from laggard.detectors.statistics.device_index import (
+    DeviceIndex,
+    Readings,
+    ReadingsByProbe,
+    arrays_by_probe,
+    as_array,
+    check_names,
+    codes_of,
+)
 from laggard.detectors.statistics.episodes import episode_at
 from laggard.detectors.statistics.estimates import Floats, RollingMean, log_fastest, repeat_noise, repeats_of
 from laggard.detectors.statistics.exceedance import Scales, compare
 from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
-from laggard.detectors.statistics.findings import Terms, merged_by_node
-from laggard.detectors.statistics.grouping import Grouping, joint_classes, slow_minorities
+from laggard.detectors.statistics.findings import merged_by_node, verdict_of
+from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, WARM_UP, History, Saved
 from laggard.detectors.statistics.intermittent import accumulate_intermittent
 from laggard.detectors.statistics.new_verdicts import NewVerdicts
-from laggard.detectors.statistics.references import enter_states, without_lower
 from laggard.detectors.statistics.thresholds import SELF_NOISES, SILICON_SLOW, Thresholds
 from laggard.detectors.verdict import Verdict
 
@@ -42,17 +48,17 @@ class SlowGPUAnalysis:
     against the device; one that does not divides it.
 
     **Guarantee.** Assume that, given everything before, no healthy device exceeds its limit in a round with a
-    probability above the rate that the detector assumes for it.  Then the probability of any restart verdict against a
-    healthy device, over the whole run, is at most ``false_alarm_budget``, whatever the length of the run and the
-    dependence between devices, probes and rounds.  This is because the evidence, summed over healthy devices, probes
-    and both tests, with a round's budget divided among them, is a non-negative supermartingale, so Ville's inequality
-    holds [1]_ [2]_ [3]_.  The rate of a first exceedance starts at 2 %, that of a further one at 1 %.  Both are learned
-    from runs of exceedances that have ended, the second by the run's age, as far as more than one device of the group
-    has them; they never fall below 0.5 %, and are at least those of the device's own last hundred rounds, but for that
-    at most 10 % or twice its group's.  No distribution is assumed.  "Healthy" means: not slower than its own first
-    rounds by ``min_slowdown``, no further from its peers than ordinary chips (7 %, or 3.5 spreads), and not disturbed
-    much more often than they are: a device that exceeds in far more than a tenth of its rounds, while its peers do
-    not, is taken for slow.
+    probability above the rate that the detector assumes for it. Then the probability of any restart verdict against
+    a healthy device, over the whole run, is at most ``false_alarm_budget``, whatever the length of the run and the
+    dependence between devices and rounds. This is because the evidence, summed over healthy devices and both tests,
+    with a round's budget divided among them, is a non-negative supermartingale, so Ville's inequality holds [1]_
+    [2]_ [3]_. The rate of a first exceedance starts at 2 %, that of a further one at 1 %. Both are learned from
+    runs of exceedances that have ended, the second by the run's age, as far as more than one device of the group
+    has them; they never fall below 0.5 %, and are at least those of the device's own last hundred rounds, but for
+    that at most 10 % or twice its group's. No distribution is assumed. "Healthy" means: not slower than its own
+    first rounds by ``min_slowdown``, no further from its peers than ordinary chips (7 %, or 3.5 spreads), and not
+    disturbed much more often than they are: a device that exceeds in far more than a tenth of its rounds, while its
+    peers do not, is taken for slow.
     The same bound holds separately for suspect verdicts against devices that exceed the smaller report limits only by
     chance, and for those against devices that exceed at times only.  :meth:`check` judges one cross-section and is
     outside this guarantee: its error rate is measured (``docs/benchmarks``).
@@ -79,10 +85,6 @@ class SlowGPUAnalysis:
         Label of each device (model, stage, ...); only devices with the same label are compared.  ``None``: one group,
         in which clear classes are recognised; if the slower class is the smaller one, each of its devices is reported
         once, as a suspect that looks like another model.
-    restart_cost
-        When a restart is worth it; ``None``: always.  May be changed while the job runs.
-    very_slow
-        Slowdown from which a verdict is ``very slow``.
     peer_slowdown
         How much slower than its peers a healthy device may be, as a ratio of times: of chips of one model, 7 %.
 
@@ -106,28 +108,21 @@ class SlowGPUAnalysis:
         false_alarm_budget: float = 1e-4,
         min_slowdown: float = 1.05,
         groups: Mapping[DeviceId, Hashable] | None = None,
-        restart_cost: RestartCost | None = None,
-        very_slow: float = 1.33,
         peer_slowdown: float = SILICON_SLOW,
     ) -> None:
         if not 0 < false_alarm_budget < 1:
             raise ValueError(f"false_alarm_budget must be a probability between 0 and 1, got {false_alarm_budget}")
         self.false_alarm_budget = false_alarm_budget
-        self.restart_cost = restart_cost
-        self.thresholds = Thresholds(min_slowdown, very_slow, peer_slowdown)
+        self.thresholds = Thresholds(min_slowdown, peer_slowdown)
         check_names(groups or ())
         self._labels = groups
         self._index = DeviceIndex()
-        self._probes: list[str] = []
-        self._history = History.empty(0, 0)
+        self._history = History.empty(0)
         self._rounds_tested = np.zeros(2, np.int64)
-        self._new_verdicts = NewVerdicts()
+        self._new_verdicts = NewVerdicts(false_alarm_budget)
         self._reported_kinds: set[tuple[str, str | None]] = set()
         self._notices: list[GroupNotice] = []
-        self._is_lower: NDArray[np.bool_] | None = None  # devices in a lower state than that of their past
-        self._typical = np.zeros((0, 1), np.float32)
-        nobody = Grouping(np.zeros(0, np.int32))
-        self._rates, self._scales = Rates(0, nobody.sizes), Scales(self._history, nobody)
+        self._has_begun = False  # to learn about the groups
         self._regroup()
 
     # -- readings ------------------------------------------------------------------------------------------------------
@@ -140,10 +135,10 @@ class SlowGPUAnalysis:
         Parameters
         ----------
         readings
-            Seconds by device, one or more repeats; with several probes, a mapping of probe to seconds by device.  A
-            device may be missing or new; readings that are not positive and finite are counted and ignored.
+            Seconds by device, one or more repeats.  A device may be missing or new; readings that are not positive and
+            finite are ignored.
         now_s
-            Unix time of the round, for "since" (in UTC) and for the cost of waiting.
+            Unix time of the round, for "since" (in UTC).
         states
             What each device is doing beside the probes (:class:`DeviceState`), as far as that is known: when a device
             becomes busy, or as warm as its peers, for the first time, its past is learned anew from readings in that
@@ -154,16 +149,15 @@ class SlowGPUAnalysis:
         DeviceNameError
             If a key is not a host name and the name of a GPU on it.
         """
-        devices, probes, seconds = as_array(readings)
+        devices, seconds = tuple(readings), as_array(readings.values())
         known = None if states is None else np.fromiter((states.get(each, 0) for each in devices), np.uint8)
-        return self.update_arrays(devices, seconds, probes=probes, now_s=now_s, states=known)
+        return self.update_arrays(devices, seconds, now_s=now_s, states=known)
 
     def update_arrays(
         self,
         devices: tuple[DeviceId, ...],
         seconds: NDArray[np.floating],
         *,
-        probes: Sequence[str] = (ONLY_PROBE,),
         now_s: float | None = None,
         states: NDArray[np.uint8] | None = None,
     ) -> list[Verdict]:
@@ -172,45 +166,48 @@ class SlowGPUAnalysis:
         Parameters
         ----------
         seconds
-            Shape ``(n_devices, n_probes, n_repeats)``, ``NaN`` where there is no reading.
+            Shape ``(n_devices, n_repeats)``, ``NaN`` where there is no reading.
         states
             As for :meth:`update`, ``(n_devices,)``.
         """
-        rows = self._rows_of(devices, probes)
-        typical = self._grouping.per_device(self._typical)
-        self._is_lower = enter_states(self._history, rows, states, typical)
-        repeats, bad = repeats_of(seconds)
-        self._history.bad_readings[rows] += bad
-        log_seconds = self._in_rows(log_fastest(repeats), rows, probes)
-        learning = np.isnan(self._history.baseline).any()
-        noise = self._in_rows(repeat_noise(repeats), rows, probes) if learning else None
-        if not log_seconds.size:
+        rows = self._rows_of(devices)
+        if not len(self._index):
             return []
+        self._has_begun = True
+        typical = self._grouping.per_device(self._typical)
+        is_lower = None
+        if states is not None:
+            is_lower = self._history.enter_states(rows, states, np.broadcast_to(typical, len(self._index))[rows])
+        repeats = repeats_of(seconds)
+        log_seconds = self._in_rows(log_fastest(repeats), rows)
+        learning = np.isnan(self._history.baseline).any()
+        noise = self._in_rows(repeat_noise(repeats), rows) if learning else None
         now_s = np.nan if now_s is None else now_s
         kinds = self._recognise(log_seconds) if self._labels is None else []
-        self._judge(log_seconds, noise, now_s)
-        new = self._new_verdicts.of_round(self._history, self._index, self._grouping, self._terms, now_s)
+        self._judge(log_seconds, noise, is_lower, now_s)
+        min_slowdown = self.thresholds.min_slowdown
+        new = self._new_verdicts.of_round(self._history, self._index, self._grouping, min_slowdown, now_s)
         return [*new, *kinds]
 
-    def check(self, readings: Readings) -> list[Verdict]:
+    def check(self, readings: ReadingsByProbe) -> list[Verdict]:
         """Judge one cross-section without history: which devices, and which nodes, are slower than their peers.
 
-        ``readings`` are as for :meth:`update`. A device is judged by the fastest of its samples and by the usual one; a
-        node, if there are three or more with several devices each, also by its devices together.
+        ``readings`` are as for :meth:`update`; with several probes, a mapping of probe to seconds by device. A device
+        is judged by the fastest of its samples and by the usual one; a node, if there are three or more with several
+        devices each, also by its devices together.
         """
-        devices, _, seconds = as_array(readings)
-        check_names(devices)
-        if not seconds.size:
+        check_names(readings)
+        repeats = [repeats_of(seconds) for seconds in arrays_by_probe(readings) if seconds.size]
+        if not repeats:
             return []
-        repeats, _ = repeats_of(seconds)
-        log_seconds, index = log_fastest(repeats), DeviceIndex(devices)
-        grouping = self._labelled(devices)
+        log_seconds, index = list(map(log_fastest, repeats)), DeviceIndex(readings)
+        grouping = self._labelled(index.devices)
         if self._labels is None:
             grouping = Grouping(joint_classes(log_seconds, index))
-        nodes = slow_nodes(repeats, index, grouping, self._terms)
-        found = slow_devices(repeats, index, grouping, self._terms)
+        nodes = slow_nodes(repeats, index, grouping, self.thresholds)
+        found = slow_devices(repeats, index, grouping, self.thresholds)
         found += self._of_another_kind(log_seconds, grouping, index, {(each.host, each.gpu) for each in found})
-        return with_nodes(merged_by_node(found, index.devices_of, self.thresholds), nodes)
+        return with_nodes(merged_by_node(found, index.devices_of, self.thresholds.min_slowdown), nodes)
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
@@ -220,20 +217,14 @@ class SlowGPUAnalysis:
         return self._index.devices
 
     @property
-    def bad_readings(self) -> dict[DeviceId, int]:
-        """The number of readings that were zero, negative or infinite, for each device that had any."""
-        counts = self._history.bad_readings
-        return {self._index.devices[row]: int(counts[row]) for row in np.flatnonzero(counts)}
-
-    @property
     def learned(self) -> int:
         """How many devices have a baseline to be compared with."""
-        return int(np.count_nonzero(~np.isnan(self._history.baseline).any(axis=0)))
+        return int(np.count_nonzero(~np.isnan(self._history.baseline)))
 
     def suspects(self, device: DeviceId) -> bool | None:
         """Return whether a device's latest readings are slow, certain or not; ``None`` if it has given none."""
         row = self._index.row_of(device)
-        if row is None or not self._history.seen[:, row].any():
+        if row is None or not self._history.seen[row]:
             return None
         return bool(self._history.rounds[row])
 
@@ -242,7 +233,7 @@ class SlowGPUAnalysis:
         row = self._index.row_of(device)
         if row is None:
             return False
-        return bool(self._history.evidence[SELF, RESTART, :, row].sum() >= 1 / self.false_alarm_budget)
+        return bool(self._history.evidence[SELF, RESTART, row] >= 1 / self.false_alarm_budget)
 
     def slow_in_this_state(self, device: DeviceId) -> bool:
         """Return whether a slow device was less than half as slow in another state, in logs."""
@@ -259,14 +250,12 @@ class SlowGPUAnalysis:
         new, self._notices = self._notices, []
         return new
 
-    def expect(self, devices: Iterable[DeviceId], probes: Iterable[str] = ()) -> None:
-        """Make room for devices and probes before the first round; those already known keep their history."""
-        new_probes = [probe for probe in probes if probe not in self._probes]
+    def expect(self, devices: Iterable[DeviceId]) -> None:
+        """Make room for devices before the first round; those already known keep their history."""
         index = self._index.extended(devices)
-        if new_probes or index is not self._index:
-            self._probes += new_probes
+        if index is not self._index:
             self._index = index
-            self._history = self._history.extended(len(self._index), len(self._probes))
+            self._history = self._history.extended(len(index))
             self._regroup()
 
     def forget(self, hosts: Iterable[str]) -> None:
@@ -279,12 +268,9 @@ class SlowGPUAnalysis:
             self._new_verdicts.reported_hosts.pop(host, None)
         self._regroup()
 
-    def set_thresholds(self, *, min_slowdown: float | None = None, very_slow: float | None = None) -> None:
-        """Change the thresholds while the job runs; the devices' history stays."""
-        now = self.thresholds
-        self.thresholds = replace(
-            now, min_slowdown=min_slowdown or now.min_slowdown, very_slow=very_slow or now.very_slow
-        )
+    def set_thresholds(self, *, min_slowdown: float) -> None:
+        """Change the smallest slowdown that matters while the job runs; the devices' history stays."""
+        self.thresholds = replace(self.thresholds, min_slowdown=min_slowdown)
 
     def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
         """Change the devices' labels while the job runs; the devices' history stays."""
@@ -292,21 +278,18 @@ class SlowGPUAnalysis:
         self._labels = groups
         self._regroup()
 
-    def _rows_of(self, devices: tuple[DeviceId, ...], probes: Sequence[str]) -> NDArray[np.intp]:
-        """Make room for new devices and probes; return the devices' rows."""
+    def _rows_of(self, devices: tuple[DeviceId, ...]) -> NDArray[np.intp]:
+        """Make room for new devices; return the devices' rows."""
         try:
-            rows = self._index.rows_of(devices)
-        except KeyError:
-            self.expect(devices, probes)
             return self._index.rows_of(devices)
-        self.expect((), probes)
-        return rows
+        except KeyError:
+            self.expect(devices)
+            return self._index.rows_of(devices)
 
-    def _in_rows(self, values: Floats, rows: NDArray[np.intp], probes: Sequence[str]) -> Floats:
-        """Put a round's values in the rows of their devices and probes, with ``NaN`` where there is none."""
-        columns = [self._probes.index(probe) for probe in probes]
-        whole = np.full((len(self._probes), len(self._index)), np.nan, np.float32)
-        whole[np.array(columns, np.intp)[:, None], rows] = values
+    def _in_rows(self, values: Floats, rows: NDArray[np.intp]) -> Floats:
+        """Put a round's values in the rows of their devices, with ``NaN`` where there is none."""
+        whole = np.full(len(self._index), np.nan, np.float32)
+        whole[rows] = values
         return whole
 
     # -- groups --------------------------------------------------------------------------------------------------------
@@ -320,19 +303,18 @@ class SlowGPUAnalysis:
         """Regroup the devices after some came or left; if the number of groups is the same, what they learned stays."""
         self._grouping = self._labelled(self._index.devices) if codes is None else Grouping(codes)
         self._rounds_together = 0
-        self._fastest = np.full((1, 1), np.nan, np.float32)  # log seconds of each device since then
-        shape = (len(self._probes), len(self._grouping))
-        if self._rates.rounds.shape[2:] == shape:
+        self._fastest = np.full(1, np.nan, np.float32)  # log seconds of each device since then
+        if self._has_begun and len(self._scales.wander) == len(self._grouping):
             self._scales.learn_noise(self._history, self._grouping)
         else:
             self._begin_learning()
 
     def _begin_learning(self) -> None:
-        self._rates = Rates(len(self._probes), self._grouping.sizes)
+        self._rates = Rates(self._grouping.sizes)
         self._scales = Scales(self._history, self._grouping)
-        self._common_mode = CommonMode(len(self._probes), len(self._grouping))
+        self._common_mode = CommonMode(len(self._grouping))
         self._typical_of_rounds = RollingMean(WARM_UP)
-        self._typical = np.zeros((len(self._probes), len(self._grouping)), np.float32)
+        self._typical = np.zeros(len(self._grouping), np.float32)
         self._warned: set[tuple[str, int]] = set()
 
     def _recognise(self, log_seconds: Floats) -> list[Verdict]:
@@ -342,7 +324,7 @@ class SlowGPUAnalysis:
             self._fastest = np.fmin(self._fastest, log_seconds)
         if self._rounds_together not in _CLASS_ROUNDS:
             return []
-        codes = joint_classes(self._fastest, self._index, pairs_too=self._rounds_together >= _PAIR_ROUNDS)
+        codes = clear_classes(self._fastest, self._index, pairs_too=self._rounds_together >= _PAIR_ROUNDS)
         if not np.array_equal(codes, self._grouping.codes):
             self._history.seen[np.isnan(self._history.baseline)] = 0
             self._history.evidence[PEER] = 0
@@ -350,31 +332,33 @@ class SlowGPUAnalysis:
             self._begin_learning()
         if self._rounds_together < _CLASS_ROUNDS[-1]:
             return []
-        kinds = self._of_another_kind(log_seconds, self._grouping, self._index, self._reported_kinds)
+        kinds = self._of_another_kind([log_seconds], self._grouping, self._index, self._reported_kinds)
         if not kinds:
             return []
         self._reported_kinds |= {(found.host, found.gpu) for found in kinds}
-        return merged_by_node(kinds, self._index.devices_of, self.thresholds)
+        return merged_by_node(kinds, self._index.devices_of, self.thresholds.min_slowdown)
 
     def _of_another_kind(
-        self, log_seconds: Floats, grouping: Grouping, index: DeviceIndex, reported: Container[tuple[str, str | None]]
+        self,
+        of_probes: Sequence[Floats],
+        grouping: Grouping,
+        index: DeviceIndex,
+        reported: Container[tuple[str, str | None]],
     ) -> list[Verdict]:
         """Return the devices of a slow class: it may be another model, so they are reported but not accused."""
         if self._labels is not None or len(grouping) == 1:
             return []
         return [
-            self._terms.verdict(index.devices[row], Slow(slowdown, "largest class", is_other_kind=True), sure=False)
-            for row, slowdown in slow_minorities(log_seconds, grouping).items()
+            verdict_of(index.devices[row], Slow(slowdown, "largest class", is_other_kind=True), sure=False)
+            for row, slowdown in slow_minorities(of_probes, grouping).items()
             if index.devices[row] not in reported
         ]
 
     # -- one round -----------------------------------------------------------------------------------------------------
 
-    @property
-    def _terms(self) -> Terms:
-        return Terms(self.false_alarm_budget, self.thresholds, self.restart_cost)
-
-    def _judge(self, log_seconds: Floats, noise: Floats | None, now_s: float) -> None:
+    def _judge(
+        self, log_seconds: Floats, noise: Floats | None, is_lower: NDArray[np.bool_] | None, now_s: float
+    ) -> None:
         history, grouping = self._history, self._grouping
         found = compare(log_seconds, noise, history, self._scales, grouping, self.thresholds)
         self._typical_of_rounds.add(found.typical)
@@ -398,16 +382,17 @@ class SlowGPUAnalysis:
             self._rounds_tested,
             self.false_alarm_budget,
         )
-        residual = without_lower(found.residual, self._is_lower, history.baseline)
+        residual = found.residual
+        if is_lower is not None:  # a past that was learned in a lower state would not hold in this one
+            residual = np.where(is_lower & np.isnan(history.baseline), np.float32(np.nan), residual)
         ready = history.remember(residual, found.level)
         if ready.any():
             self._scales.learn_noise(history, grouping)
             for level, limit in enumerate(self.thresholds.against_self(np.float32(SELF_NOISES) * self._scales.noise)):
                 lengths = self._rates.learn_window(history.recent > limit, level, ready, grouping)
                 np.copyto(history.run[SELF, level], lengths, where=ready)
-        slow = np.asarray((found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT]).any(axis=0))
-        present = np.asarray((~np.isnan(log_seconds)).any(axis=0))
-        history.note_episodes(slow, present, now_s)
+        slow = found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT]
+        history.note_episodes(slow, ~np.isnan(log_seconds), now_s)
         self._note_what_all_share(found.pace, now_s)
 
     def _note_what_all_share(self, pace: Floats, now_s: float) -> None:
@@ -416,14 +401,14 @@ class SlowGPUAnalysis:
                 since_s = None if np.isnan(shift.since_s) else shift.since_s
                 self._notices.append(PaceChanged(self._group(shift.group), shift.ratio, since_s))
         allowed, lasts = self._scales.blurred(self.thresholds.self_levels[RESTART])
-        for probe, group in np.argwhere(allowed > 0).tolist():
+        for group in np.flatnonzero(allowed > 0).tolist():
             if self._is_new_notice("noise", group):
-                noise, least = float(self._scales.wander[probe, group]), float(np.exp(allowed[probe, group]))
-                self._notices.append(Noisy(self._group(group), noise, least, bool(lasts[probe, group])))
+                noise, least = float(self._scales.wander[group]), float(np.exp(allowed[group]))
+                self._notices.append(Noisy(self._group(group), noise, least, bool(lasts[group])))
         runs, mean_rounds = self._rates.lasting()
-        for probe, group in np.argwhere(runs > 0).tolist():
+        for group in np.flatnonzero(runs > 0).tolist():
             if self._is_new_notice("disturbances", group):
-                counts = int(runs[probe, group]), float(mean_rounds[probe, group])
+                counts = int(runs[group]), float(mean_rounds[group])
                 self._notices.append(DisturbancesLast(self._group(group), *counts))
 
     def _is_new_notice(self, about: str, group: int) -> bool:
@@ -447,7 +432,6 @@ class SlowGPUAnalysis:
         """
         saved = Saved(
             list(self._index.devices),
-            self._probes,
             self._history,
             self._rounds_tested,
             self._new_verdicts.reported_hosts,
@@ -485,7 +469,8 @@ class SlowGPUAnalysis:
         """
         saved = Saved.from_state(state, identity or {}, same_run=same_run)
         analysis = cls(**parameters)
-        analysis._index, analysis._probes, analysis._history = DeviceIndex(saved.devices), saved.probes, saved.history
+        analysis._index, analysis._history = DeviceIndex(saved.devices), saved.history
         analysis._rounds_tested, analysis._new_verdicts.reported_hosts = saved.rounds_tested, saved.reported_hosts
         analysis._regroup(saved.codes if analysis._labels is None else None)
+        analysis._has_begun = True
         return analysis

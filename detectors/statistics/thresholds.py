@@ -14,6 +14,7 @@ GPU_MIN_SLOWDOWN = 1.05
 # On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
 VIRTUAL_MIN_SLOWDOWN = 1.5
 
+VERY_SLOW = 1.33  # from this slowdown on, a verdict's severity is `very slow`
 _REPORT_SHARE = 0.3  # of the smallest slowdown that matters (in logs): reported, but not worth a restart
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
 SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
@@ -31,15 +32,11 @@ class Thresholds:
 
     # The smallest slowdown that matters: no smaller one yields a restart verdict
     min_slowdown: float = GPU_MIN_SLOWDOWN
-    very_slow: float = 1.33  # from this slowdown on, a verdict's severity is `very slow`
     peer_slowdown: float = SILICON_SLOW  # healthy devices of one kind differ by less from their peers
 
     def __post_init__(self) -> None:
         if not 1 < self.min_slowdown < np.inf:
             raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown}")
-        if not 1 < self.very_slow < np.inf:
-            raise ValueError(f"very_slow must be a ratio above 1 (1.33 is 33 % slower), got {self.very_slow}")
-
         if not 1 < self.peer_slowdown < np.inf:
             raise ValueError(f"peer_slowdown must be a ratio above 1 (1.07 is 7 % slower), got {self.peer_slowdown}")
 

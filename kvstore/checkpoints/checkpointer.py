@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from laggard.kvstore.checkpoints.complete import (
@@ -26,7 +26,7 @@ from laggard.kvstore.checkpoints.complete import (
 from laggard.kvstore.checkpoints.layout import Plan, plan
 from laggard.kvstore.checkpoints.node_store import NodeStore, current_store
 from laggard.kvstore.checkpoints.resharding import Regions, even_regions, open_tree, reshard
-from laggard.kvstore.checkpoints.shard import HEADER, Shard
+from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.checkpoints.stores import FolderStore, Unreadable
 from laggard.kvstore.errors import (
     CorruptValueError,
@@ -37,7 +37,7 @@ from laggard.kvstore.errors import (
 )
 from laggard.kvstore.state.local_state import is_outside_jobs
 from laggard.kvstore.state.mapping import State, Transaction
-from laggard.kvstore.values.codec import Encoded, encode
+from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 
 ShardStore: TypeAlias = NodeStore | FolderStore
@@ -135,8 +135,6 @@ class Checkpointer:
             If the node's memory has no room for it within the bound.
         ShardServerError
             If the shard server of the node does not answer.
-        NestedSaveError
-            If a signal handler saves in the middle of another save of its thread.
         UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
             As from any write to State.  Whatever the error, earlier checkpoints are untouched.
         """
@@ -145,7 +143,7 @@ class Checkpointer:
         if encoded.nbytes <= SMALL_BYTES or self._store is None:
             self._save_value(key, tree)
         else:
-            self._save_shard(key, self._store, _plan_of_tree(encoded))
+            self._save_shard(key, self._store, plan(encoded.parts))
 
     def latest(self, *, before: int | None = None) -> int | None:
         """Return the step of the newest complete checkpoint that can be read, or None if there is none.
@@ -159,21 +157,6 @@ class Checkpointer:
         if before is not None and any(found.step == before for found in self._newest_first()):
             complete = itertools.islice(itertools.dropwhile(lambda found: found.step != before, complete), 1, None)
         return next((found.step for found in complete), None)
-
-    def latest_intact(self) -> int | None:
-        """Return the newest step whose shards can all be read; log a warning for each checkpoint that is damaged.
-
-        It reads whole checkpoints, so call it on one rank and pass the result to the others.
-        """
-        for found in self._newest_first():
-            try:
-                for rank in range(found.ranks):
-                    self._read(found, rank)
-            except DamagedCheckpointError as error:
-                _log.warning("%s", error)
-            else:
-                return found.step
-        return None
 
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.
@@ -197,21 +180,6 @@ class Checkpointer:
         """
         found, rank = self._find(step, rank)
         return self._read(found, rank)
-
-    def open(self, step: int, *, rank: int | None = None) -> Shard:
-        """Return a shard whose arrays are read one by one; of one on another node, only what is read is fetched.
-
-        Parameters
-        ----------
-        step, rank : int
-            As for `restore`.
-        """
-        found, rank = self._find(step, rank)
-        with self._naming(found):
-            if (shard := self._shard(found, rank, whole=False)) is not None:
-                return shard
-            key = self._key_of(found, rank).value
-            return Shard.whole(key, _plan_of_tree(encode(key, self._state[key])).content())
 
     def ranks_of(self, step: int) -> int:
         """Return how many ranks saved the checkpoint of this step.
@@ -260,17 +228,21 @@ class Checkpointer:
         ReshardingError
             If the ranks disagree about an array, or it is split along several axes and there is no `regions`.
         """
-        with self.open_trees(step) as trees:
-            return reshard(trees, even_regions(self.rank, self.ranks) if regions is None else regions)
+        return reshard(self.open_trees(step), even_regions(self.rank, self.ranks) if regions is None else regions)
 
-    @contextmanager
-    def open_trees(self, step: int) -> Iterator[list[Value]]:
+    def open_trees(self, step: int) -> list[Value]:
         """Open the shards of all ranks for `reshard`, the one of this rank first, without reading what is large."""
-        with ExitStack() as shards:
-            n_saved = self.ranks_of(step)
-            order = [(self.rank + n) % n_saved for n in range(n_saved)]
-            opened = {rank: shards.enter_context(self.open(step, rank=rank)) for rank in order}
-            yield [open_tree(f"{self._name} of step {step}, rank {rank}", shard) for rank, shard in opened.items()]
+        n_saved = self.ranks_of(step)
+        return [open_tree(self._open(step, (self.rank + n) % n_saved)) for n in range(n_saved)]
+
+    def _open(self, step: int, rank: int) -> Shard:
+        """Return a shard that is read leaf by leaf; of one on another node, only what is read is fetched."""
+        found, rank = self._find(step, rank)
+        with self._naming(found):
+            if (shard := self._shard(found, rank, whole=False)) is not None:
+                return shard
+            key = self._key_of(found, rank).value
+            return Shard.whole(key, plan(encode(key, self._state[key]).parts).content())
 
     def _key(self, step: int) -> ShardKey:
         if step < 0:
@@ -301,29 +273,23 @@ class Checkpointer:
             self._drop_old()
 
     def _hand_over(self, key: ShardKey, store: ShardStore, planned: Plan) -> None:
-        record = self._write(key, store, planned)
+        """Write a shard; if there is no room, wait for that of earlier ones whose copies are under way."""
 
-        def change(transaction: Transaction) -> Value:
+        def change(transaction: Transaction, record: ShardRecord) -> Value:
             before = transaction.get(key.record)
             transaction[key.record] = record.to_value()
             transaction.pop(key.value, None)
             return before
 
-        replaced = self._state.update_with(change)
-        store.commit(key, record)
-        self._have_ready(store, record.size_bytes)
-        store.forget([] if replaced is None else [ShardRecord.of_value(replaced).id])
+        def announce(record: ShardRecord) -> None:
+            replaced = self._state.update_with(lambda transaction: change(transaction, record))
+            store.forget([] if replaced is None else [ShardRecord.of_value(replaced).id])
 
-    def _have_ready(self, store: ShardStore, size_bytes: int) -> None:
-        """Have memory ready for this rank's next shard."""
-        store.prepare(self._key(0).owner, size_bytes)
-
-    def _write(self, key: ShardKey, store: ShardStore, planned: Plan) -> ShardRecord:
-        """Write a shard; if there is no room, wait for that of earlier ones whose copies are under way."""
         until_s = time.monotonic() + ROOM_DEADLINE_S
         while True:
             try:
-                return store.write(planned, key.owner, self._copies)
+                store.write(planned, key, self._copies, announce)
+                break
             except ShardMemoryError as full:
                 present = shards_in(self._name, self._state)
                 can_free = len(present) > self._keep or len(self._complete_among(present)) < len(present)
@@ -331,6 +297,11 @@ class Checkpointer:
                     raise
             time.sleep(POLL_S)
             self._drop_old(by_any_rank=True)
+        self._have_ready(store, planned.size_bytes)
+
+    def _have_ready(self, store: ShardStore, size_bytes: int) -> None:
+        """Have memory ready for this rank's next shard."""
+        store.prepare(self._key(0).owner, size_bytes)
 
     def _find(self, step: int, rank: int | None) -> tuple[Checkpoint, int]:
         rank = self.rank if rank is None else rank
@@ -415,8 +386,3 @@ def _store_of(state: State) -> ShardStore | None:
     if state.file is not None:
         return FolderStore(state.file.with_name(f"{state.file.name}.shards"))
     return None if is_outside_jobs() else current_store()
-
-
-def _plan_of_tree(encoded: Encoded) -> Plan:
-    header, *leaves = encoded.parts
-    return plan([(HEADER, header), *((str(number), leaf) for number, leaf in enumerate(leaves))])

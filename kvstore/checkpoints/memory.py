@@ -16,19 +16,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from laggard.errors import LaggardError
 from laggard.kvstore.checkpoints.bounds import memory_to_spare_bytes
 from laggard.kvstore.checkpoints.shard_file import ShardFile, whole_grains
 from laggard.system.memory import memory_available_bytes
 
 
-class NoRoom(Exception):  # noqa: N818 - says why, to the server, which tells the program
+class NoRoom(LaggardError):  # noqa: N818 - says why, to the server, which tells the program
     """A shard does not fit."""
 
-    def __init__(self, bound_bytes: int, used_bytes: int, reason: str) -> None:
-        super().__init__(bound_bytes, used_bytes, reason)
-        self.bound_bytes = bound_bytes  # how much there may be, and how much of that cannot be freed
-        self.used_bytes = used_bytes
-        self.reason = reason  # whose limit it is: `bound` or `file system`
+    bound_bytes: int  # how much there may be, and how much of that cannot be freed
+    used_bytes: int
+    reason: str  # whose limit it is: `bound` or `file system`
 
 
 class ShardMemory:

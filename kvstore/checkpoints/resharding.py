@@ -6,7 +6,6 @@ block is taken from the lowest rank that saved it.
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.checkpoints.shard import HEADER, Shard
+from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.errors import MissingElementsError, ReshardingError
 from laggard.kvstore.values.blocks import Block, Region, plan_reads
-from laggard.kvstore.values.decoding import Stream, Value, leaf_bytes, leaf_of, naming_errors, rebuild
+from laggard.kvstore.values.decoding import Value, leaf_bytes, leaf_of
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Where a value is in a tree: keys of dicts, and positions in lists."""
@@ -32,13 +31,14 @@ class StoredLeaf:
     """A value in a shard that has not been read."""
 
     shard: Shard
-    piece: str
     kind: str
     content: Any
+    start: int  # where its bytes are in the shard
+    stop: int
 
     def read(self) -> Value:
         """Return the value."""
-        return leaf_of(self.kind, self.content, self.shard.read(self.piece))
+        return leaf_of(self.kind, self.content, self.shard.read(self.start, self.stop))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,12 @@ class StoredBlock:
 
     def read_rows(self, region: Region) -> tuple[memoryview, tuple[int, ...], tuple[slice, ...]]:
         """Read the rows of the block that a region lies in, which are stored one after the other."""
+        data = self.data
         if not region.shape:
-            return self.data.shard.read(self.data.piece), (), ()
+            return data.shard.read(data.start, data.stop), (), ()
         rows, *others = region.slices(self.region)
-        row_bytes = self.data.shard.sizes[self.data.piece] // self.region.shape[0]
-        content = self.data.shard.read(self.data.piece, rows.start * row_bytes, rows.stop * row_bytes)
+        row_bytes = (data.stop - data.start) // self.region.shape[0]
+        content = data.shard.read(data.start + rows.start * row_bytes, data.start + rows.stop * row_bytes)
         return content, (region.shape[0], *self.region.shape[1:]), (slice(None), *others)
 
     @property
@@ -64,16 +65,14 @@ class StoredBlock:
         return self.data.kind, self.data.content[0]
 
 
-def open_tree(key: str, shard: Shard) -> Value:
+def open_tree(shard: Shard) -> Value:
     """Return the tree of a shard with a `StoredLeaf` for each large value, and a `StoredBlock` for each block."""
-    header, numbers = Stream(key, [shard.read(HEADER)]), itertools.count()
 
-    def leaf(kind: str, content: Any) -> Value:
-        found = StoredLeaf(shard, str(next(numbers)), kind, content)
+    def leaf(kind: str, content: Any, start: int, stop: int) -> Value:
+        found = StoredLeaf(shard, kind, content, start, stop)
         return found.read() if kind == "text" else found  # a text may be the key of a dict
 
-    with naming_errors(key):
-        return rebuild(header.header(), leaf, StoredBlock)
+    return shard.tree(leaf, StoredBlock)
 
 
 def even_regions(rank: int, ranks: int) -> Regions:

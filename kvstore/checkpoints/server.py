@@ -91,39 +91,34 @@ class ShardServer:
     # Programs of this node.
 
     def _serve_program(self, connection: socket.socket) -> None:
-        """Answer a program until it closes the connection; what it was given and did not commit is free again."""
-        taken: dict[int, ShardFile] = {}
-        try:
-            while True:
-                message = receive(connection)
-                match message["do"]:
-                    case "take":
-                        self._take(connection, message, taken)
-                    case "prepare":
-                        self._prepare(connection, message)
-                    case "commit":
-                        self._commit(message, taken.pop(int(message["file"])))
-                        send(connection, {})
-                    case "get":
-                        self._get(connection, message)
-                    case "read":
-                        self._read_anywhere(connection, message)
-                    case unknown:
-                        raise ValueError(f"unknown request {unknown!r}")
-        finally:
-            for file in taken.values():
-                self._memory.give_back(file)
+        message = receive(connection)
+        match message["do"]:
+            case "take":
+                self._take(connection, message)
+            case "prepare":
+                self._prepare(connection, message)
+            case "read":
+                self._read(connection, message)
+            case unknown:
+                raise ValueError(f"unknown request {unknown!r}")
 
-    def _take(self, connection: socket.socket, message: Message, taken: dict[int, ShardFile]) -> None:
+    def _take(self, connection: socket.socket, message: Message) -> None:
+        """Give a program a file for a shard, and hold the shard once the program has written it."""
         try:
             file = self._wait_for_room(int(message["size"]), str(message["owner"]))
         except NoRoom as full:
-            why = {"reason": full.reason, "bound": full.bound_bytes, "used": full.used_bytes}
-            send(connection, {"no_room": why})
+            send(connection, {"no_room": full.args})
             return
-        taken[file.number] = file
-        answer = {"file": file.number, "reserved": file.reserved_bytes}
-        send(connection, answer | {"files": self._memory.numbers()}, file=file.descriptor)
+        try:
+            answer = {"file": file.number, "reserved": file.reserved_bytes, "files": self._memory.numbers()}
+            send(connection, answer, file=file.descriptor)
+            written = receive(connection)
+            held = Held(ShardKey.of_record(written["key"]), str(written["id"]), file, is_own=True)
+        except BaseException:
+            self._memory.give_back(file)
+            raise
+        self._holdings.add(held)
+        send(connection, {})
 
     def _prepare(self, connection: socket.socket, message: Message) -> None:
         """Give a program a file whose memory it wants to have ready for its next shard."""
@@ -153,11 +148,8 @@ class ShardServer:
             with self._holdings.changed:
                 self._holdings.changed.wait(_POLL_S)
 
-    def _commit(self, message: Message, file: ShardFile) -> None:
-        self._holdings.add(Held(ShardKey.of_record(message["key"]), str(message["id"]), file, is_own=True))
-
-    def _get(self, connection: socket.socket, message: Message) -> None:
-        """Give a program a whole shard as a file: this node's own, or one fetched from a peer."""
+    def _read(self, connection: socket.socket, message: Message) -> None:
+        """Give a program a range of a shard as a file: of this node's own all of it, or blocks fetched from a peer."""
         held = self._holdings.find(message["key"], message["id"])
         if held is not None and held.sums is not None:
             with self._memory.reading(held.file) as file:
@@ -165,28 +157,16 @@ class ShardServer:
                     self._memory.lend(file)
                     send(connection, {"sums": len(held.sums)}, held.sums, file=file.descriptor)
                     return
-        size_bytes = int(message["size"])
         descriptor = self._memory.unnamed()
         try:
-            why = self._fetch(message, 0, size_bytes, lambda at, block: os.pwrite(descriptor, block, at))
+            why = self._fetch(message, descriptor)
             send(connection, {"refused": why} if why else {"sums": 0}, file=None if why else descriptor)
         finally:
             os.close(descriptor)
 
-    def _read_anywhere(self, connection: socket.socket, message: Message) -> None:
-        """Send a program some blocks of a shard, verified."""
+    def _fetch(self, message: Message, descriptor: int) -> str:
+        """Write blocks from whichever peer has them; return why that was not possible, empty if it was."""
         start, stop = int(message["start"]), int(message["stop"])
-        blocks = bytearray(stop - start)
-
-        def put(at: int, block: bytes) -> object:
-            blocks[at - start : at - start + len(block)] = block
-            return None
-
-        why = self._fetch(message, start, stop, put)
-        send(connection, {"refused": why} if why else {}, *([] if why else [blocks]))
-
-    def _fetch(self, message: Message, start: int, stop: int, put: Callable[[int, bytes], object]) -> str:
-        """Read blocks from whichever peer has them; return why that was not possible, empty if it was."""
         servers = self._registry.read()
         reasons = []
         for host in message["holders"]:
@@ -195,7 +175,7 @@ class ShardServer:
             try:
                 found = (servers[host], message["key"], message["id"], int(message["expected"]))
                 for at, block in self._peers.read(*found, start, stop):
-                    put(at, block)
+                    os.pwrite(descriptor, block, at - start)
             except (TransferError, OSError) as error:
                 reasons.append(f"{host}: {error}")
             else:

@@ -1,68 +1,59 @@
-"""One rank's shard of a checkpoint, as a program reads it: whole, or piece by piece."""
+"""One rank's shard of a checkpoint, as a program reads it: whole, or leaf by leaf."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Any, Self
 
-from laggard.kvstore.checkpoints.layout import (
-    BLOCK_BYTES,
-    FOOTER_BYTES,
-    digest,
-    index_range,
-    parse_index,
-    wrong_block,
-)
-from laggard.kvstore.errors import CorruptValueError
-from laggard.kvstore.values.codec import decode_in_place
-from laggard.kvstore.values.decoding import Value
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, aligned, digest, wrong_block
+from laggard.kvstore.values.blocks import Block, Region
+from laggard.kvstore.values.decoding import Value, leaf_bytes, leaf_of, naming_errors, rebuild
 
-HEADER = "header"
 _MAX_THREADS = 8  # as fast as memory is read
+_LENGTH_BYTES = 4  # of the header's length
+
+PlacedLeaf = Callable[[str, Any, int, int], Value]
+"""Returns the value of a leaf, given its kind, its description, and the range of the shard in which its bytes are."""
 
 
 class Shard:
-    """A shard, piece by piece. Use it in a ``with`` block, or close it."""
+    """A shard, leaf by leaf."""
 
-    def __init__(self, key: str, size_bytes: int, read: Callable[[int, int], memoryview]) -> None:
+    def __init__(self, key: str, read: Callable[[int, int], memoryview]) -> None:
         self._key = key  # its key, named in errors
         self._read = read  # returns a range of its bytes, as private memory
-        try:
-            footer = read(size_bytes - FOOTER_BYTES, size_bytes)
-            self._places = parse_index(read(*index_range(footer, size_bytes)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptValueError(key, f"its index cannot be read: {error!r}") from error
-        # Size of each piece in bytes, by name: `header` (what the codec says of the tree) and `0`, `1`, ... (the bytes
-        # of its arrays and long texts, in the header's order)
-        self.sizes: Mapping[str, int] = {name: size for name, (_, size) in self._places.items()}
+        with naming_errors(key):
+            self._leaves_at = _LENGTH_BYTES + int.from_bytes(read(0, _LENGTH_BYTES), "little")
+            self._described = json.loads(bytes(read(_LENGTH_BYTES, self._leaves_at)))
 
     @classmethod
     def whole(cls, key: str, content: memoryview) -> Self:
         """Return a shard that is mapped into memory, privately."""
-        return cls(key, content.nbytes, lambda start, stop: content[start:stop])
+        return cls(key, lambda start, stop: content[start:stop])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Read no more; what was read stays valid."""
-        self._read = lambda *_: memoryview(b"")  # so that what is mapped goes with what was read of it
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
-        """Return a piece, or a range of its bytes: private memory that may be written to."""
-        at, size = self._places[name]
-        stop = size if stop is None else min(stop, size)
-        return self._read(at + start, at + stop) if start < stop else memoryview(bytearray())
+    def read(self, start: int, stop: int) -> memoryview:
+        """Return a range of its bytes: private memory that may be written to."""
+        return self._read(start, stop) if start < stop else memoryview(bytearray())
 
     def value(self) -> Value:
         """Return the tree that was saved, whose arrays lie where they were read."""
-        leaves = (self.read(name) for name in self._places if name != HEADER)
-        return decode_in_place(self._key, self.read(HEADER), leaves)
+        return self.tree(lambda kind, content, start, stop: leaf_of(kind, content, self.read(start, stop)))
+
+    def tree(self, leaf: PlacedLeaf, block: Callable[[Value, Region, tuple[int, ...]], Value] = Block) -> Value:
+        """Return the tree that was saved, given what makes its leaves and blocks."""
+        end = self._leaves_at
+
+        def placed(kind: str, content: Any) -> Value:
+            nonlocal end
+            start = aligned(end)
+            end = start + leaf_bytes(kind, content)
+            return leaf(kind, content, start, end)
+
+        with naming_errors(self._key):
+            return rebuild(self._described, placed, block)
 
 
 def verify_whole(content: memoryview, sums: bytes, expected: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord
@@ -28,17 +28,14 @@ class FolderStore:
         """Return nothing: there are none."""
         return {}
 
-    def write(self, plan: Plan, owner: str, copies: int) -> ShardRecord:
-        """Write a shard to a file."""
-        del owner, copies
+    def write(self, plan: Plan, key: ShardKey, copies: int, announce: Callable[[ShardRecord], None]) -> None:
+        """Write a shard to a file, and announce it."""
+        del key, copies
         content = plan.content()
         sums = sums_of(plan.size_bytes, lambda start, stop: content[start:stop])
         shard_id = secrets.token_hex(8)
         write_shard_file(self._folder, shard_id, plan.size_bytes, lambda start, stop: content[start:stop], sums)
-        return ShardRecord(shard_id, plan.size_bytes, 0, directory=True, in_directory=True, sums=digest(sums))
-
-    def commit(self, key: ShardKey, record: ShardRecord) -> None:
-        """Do nothing: it is all there."""
+        announce(ShardRecord(shard_id, plan.size_bytes, 0, directory=True, in_directory=True, sums=digest(sums)))
 
     def prepare(self, owner: str, size_bytes: int) -> None:
         """Do nothing: a disk needs no preparation."""

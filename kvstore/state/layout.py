@@ -1,18 +1,13 @@
 r"""How State is stored in the server; all keys are under ``laggard:{job}:state``.
 
-``index``               hash: user's key -> record; the empty key names a transaction whose staged records come first
+``index``               hash: user's key -> record
 ``meta``                hash: ``commits`` (number of commits so far), ``keys`` (changes when a key is added or deleted)
 ``list:ID``             list: the pieces of a list;  ``list:ID:big``: which of them have chunks
 ``chunk:ID:N``          one chunk of a large piece
 ``ack:TRANSACTION``     this transaction is committed; expires, for a thread's newest one after a week
-``staged:TRANSACTION``  hash like the index: the records that a large transaction writes, empty for a deleted key; until
-                        it is committed, the empty key holds the number of its parts so far
-``open``                hash: large transaction that is not committed yet -> Unix time of its newest part
-``lock``                large transaction whose end other commits wait for; expires
 
 A record is ``VERSION PIECE``, ``VERSION lID COUNT\n`` for a list or ``VERSION nNUMBER\n`` for an integer that was
-incremented, where VERSION is the number of the commit that wrote it, or the id of the large transaction.
-A list may have more pieces than its record says: a transaction that was not committed wrote them.
+incremented, where VERSION is the number of the commit that wrote it.
 A piece is ``TAG ID CHUNKS BYTES CRC\n`` and its content: the value itself, or for a large one the sizes and checksums
 of its chunks, ``\n``, and the value's header.
 Tags: ``v`` the only value of a key, ``i`` an item of a list, ``b`` several items of a list.
@@ -42,12 +37,12 @@ from laggard.kvstore.errors import (
     CorruptValueError,
     FencedError,
     KVStoreError,
+    LargeTransactionError,
     NotACounterError,
     NotAListError,
     StateFullError,
 )
-from laggard.kvstore.state.commits import Committer
-from laggard.kvstore.state.parts import STEP_LIMITS, Operation, StepLimits
+from laggard.kvstore.state.commits import Committer, Operation
 from laggard.kvstore.values.codec import Encoded, decode
 from laggard.kvstore.values.decoding import Buffer, Value
 
@@ -60,17 +55,23 @@ _MOST_CHUNKS = 4096
 
 # Up to this size a value is part of the commit; above, the script's copies would cost more than a round trip.
 _INLINE_BYTES = 256 << 10
+# In a transaction of more than this, values are part of the commit up to the other size only.
+_MOST_INLINE_BYTES = 8 << 20
+_LEAST_INLINE_BYTES = 8 << 10
+# The server serves nobody else while it applies a transaction: a second or two for so many keys and items. What is
+# deleted does not count: State can always be cleared.
+MOST_THINGS = 200_000
 # The server deletes an upload that is not committed within this time.
 _UPLOAD_EXPIRY_S = 3600
 _LIST_PAGE = 256  # items of a list, of up to 256 KiB each
 # How many commits were made beside the program, to keep what it has saved.
 UPKEEP = "upkeep"
-_LONGEST_VERSION = 64  # a number, or the id of a transaction
+_LONGEST_VERSION = 20  # a number
 # Beyond this the server cannot count without rounding.
 MAX_COUNT = 2**53 - 1
 ABSENT = "0"
 # The empty text is not a valid key. In a transaction's reads it stands for the set of keys.
-NO_KEY = KEY_SET = ""
+KEY_SET = ""
 
 
 @dataclass(slots=True)
@@ -110,7 +111,6 @@ class Layout:
         *,
         retry: RetryPolicy,
         chunk_bytes: int,
-        limits: StepLimits = STEP_LIMITS,
     ) -> None:
         self._client = client
         self._endpoint = endpoint
@@ -118,9 +118,8 @@ class Layout:
         self._retry = retry  # for operations that get no answer
         self._call = retry.call
         self._chunk_bytes = chunk_bytes  # largest chunk
-        self._limits = limits
         self._prefix = endpoint.key("state", "")
-        self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix, limits=limits)
+        self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
         self._leftovers_collected = False
 
     @property
@@ -132,46 +131,20 @@ class Layout:
         """Return a key's record, or None if there is no such key."""
         if not is_key(key):
             return None
-        stored, settling = self._in_index(key)
-        while settling is not None:
-            staged = self._prefix + "staged:" + settling.decode()
-            newer = self._call(lambda: cast("bytes | None", self._client.hget(staged, key)))  # noqa: B023
-            if newer is not None:
-                stored = newer
-                break
-            before = settling
-            stored, settling = self._in_index(key)  # where it may have moved meanwhile
-            if settling == before:
-                break
+        stored = self._call(lambda: cast("bytes | None", self._client.hget(self._prefix + "index", key)))
         if not stored:
             return None
         version, _, _ = stored[:_LONGEST_VERSION].partition(b" ")
         return Record(version.decode(errors="replace"), memoryview(stored)[len(version) + 1 :])
 
-    def _in_index(self, key: str) -> tuple[bytes | None, bytes | None]:
-        """Return a key's record in the index, and the transaction whose staged records come first."""
-        read = self._client.hmget
-        stored, settling = self._call(lambda: cast("list[bytes | None]", read(self._prefix + "index", [key, NO_KEY])))
-        return stored, settling
-
     def count(self) -> int:
         """Return the number of keys."""
-        while True:
-            with self._client.pipeline() as pipe:
-                pipe.hget(self._prefix + "index", NO_KEY)
-                pipe.hlen(self._prefix + "index")
-                settling, count = self._call(pipe.execute)
-            if settling is None:
-                return int(count)
-            self._committer.settle(settling.decode())
+        return self._call(lambda: self._client.hlen(self._prefix + "index"))
 
     def all_keys(self) -> list[str]:
         """Return all keys."""
-        while True:
-            names = self._call(lambda: cast("list[bytes]", self._client.hkeys(self._prefix + "index")))
-            if NO_KEY.encode() not in names:
-                return [key.decode(errors="replace") for key in names]
-            self.count()  # which settles what is committed
+        names = self._call(lambda: cast("list[bytes]", self._client.hkeys(self._prefix + "index")))
+        return [key.decode(errors="replace") for key in names]
 
     def commits(self) -> int:
         """Return the number of commits so far, without those that are no work of the program's."""
@@ -233,25 +206,28 @@ class Layout:
         """Apply all writes if everything that was read still has the given version, else none."""
         if not reads and not writes:
             return
+        n_things = len(reads) + sum(max(1, len(write.pieces)) for write in writes.values() if write.name != "delete")
+        if n_things > MOST_THINGS:
+            raise LargeTransactionError(n_things, MOST_THINGS)
+        nbytes = sum(encoded.nbytes for write in writes.values() for _, encoded in write.pieces)
+        inline_bytes = _INLINE_BYTES if nbytes <= _MOST_INLINE_BYTES else _LEAST_INLINE_BYTES
         uploads: list[str] = []
         try:
-            operations = [self._operation(key, write, uploads) for key, write in writes.items()]
+            operations = [self._operation(key, write, inline_bytes, uploads) for key, write in writes.items()]
             self._committer.commit(reads, operations)
         except (ConflictError, CorruptValueError, NotACounterError, NotAListError, StateFullError):
             with suppress(redis.RedisError, KVStoreError):  # they expire
                 self._drop(uploads)
             raise
 
-    def _operation(self, key: str, write: Write, uploads: list[str]) -> Operation:
+    def _operation(self, key: str, write: Write, inline_bytes: int, uploads: list[str]) -> Operation:
         if write.name == "increment":
-            return Operation(write.name, key, (write.by,))
-        before = len(uploads)
-        pieces = [self._piece(tag, encoded, uploads) for tag, encoded in write.pieces]
-        return Operation(write.name, key, pieces, len(uploads) - before)
+            return write.name, key, (write.by,)
+        return write.name, key, [self._piece(tag, encoded, inline_bytes, uploads) for tag, encoded in write.pieces]
 
-    def _piece(self, tag: bytes, encoded: Encoded, uploads: list[str]) -> bytes:
+    def _piece(self, tag: bytes, encoded: Encoded, inline_bytes: int, uploads: list[str]) -> bytes:
         header, rest = encoded.split(_INLINE_BYTES)
-        if encoded.nbytes <= _INLINE_BYTES and rest.nbytes <= self._chunk_bytes:
+        if encoded.nbytes <= inline_bytes and rest.nbytes <= self._chunk_bytes:
             return _join_piece(tag, "-", 0, encoded.nbytes, encoded.parts)
         upload = self._committer.fresh_id()
         manifest = self._upload(upload, rest, uploads)
@@ -283,7 +259,6 @@ class Layout:
         if self._leftovers_collected:
             return
         self._leftovers_collected = True
-        self._committer.collect_abandoned()
         for name in self._call(lambda: list(self._client.scan_iter(match=self._prefix + "chunk:*", count=1000))):
             launch = int(name.decode().removeprefix(self._prefix + "chunk:").partition(".")[0])
             if launch < self._launch and self._call(lambda: self._client.ttl(name)) >= 0:  # noqa: B023

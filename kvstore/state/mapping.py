@@ -36,7 +36,6 @@ from laggard.kvstore.state.layout import (
     is_key,
 )
 from laggard.kvstore.state.local_state import FileLayout, is_outside_jobs, local_session
-from laggard.kvstore.state.parts import STEP_LIMITS, StepLimits
 from laggard.kvstore.values.codec import decode, encode
 from laggard.kvstore.values.decoding import Value
 
@@ -66,9 +65,8 @@ class State(MutableMapping[str, Value]):
     is kept until its successor is complete, so the server needs room for both.  No other thread may change an array
     while it is being assigned.
 
-    A transaction may have any number of keys and any size; a large one is sent in parts, between which the server
-    serves others, and is still applied whole or not at all.  If it reads, increments or appends very much, the commits
-    of others wait for its end.  One that pauses for seconds meanwhile is refused with `ConflictError`.
+    A transaction may have any size, and up to 200,000 keys and items besides those that it deletes: the server serves
+    nobody else while it applies one, a second or two for so many.
 
     Parameters
     ----------
@@ -84,8 +82,6 @@ class State(MutableMapping[str, Value]):
         A commit that is retried after a lost reply is applied once.
     chunk_bytes : int
         Larger values are split into chunks of at most this size.
-    limits : StepLimits
-        How much the server does in one step.
 
     Raises
     ------
@@ -93,6 +89,8 @@ class State(MutableMapping[str, Value]):
         From every write, once a later launch has begun.
     StateUnavailableError
         From every call, if the server does not answer within `retry_for_s`.
+    LargeTransactionError
+        From a write of more keys and items.
     StateFullError
         From every write, if the server has no room left on disk or in memory (deletions need no memory); State stays as
         of the last commit.
@@ -106,11 +104,10 @@ class State(MutableMapping[str, Value]):
         *,
         retry_for_s: float = RETRY_FOR_S,
         chunk_bytes: int = CHUNK_BYTES,
-        limits: StepLimits = STEP_LIMITS,
     ) -> None:
         self._launch = launch
         self._layout: Layout | FileLayout = Layout(
-            client, endpoint, launch, retry=RetryPolicy(endpoint, retry_for_s), chunk_bytes=chunk_bytes, limits=limits
+            client, endpoint, launch, retry=RetryPolicy(endpoint, retry_for_s), chunk_bytes=chunk_bytes
         )
 
     def __repr__(self) -> str:

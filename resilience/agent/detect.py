@@ -1,4 +1,4 @@
-"""``--detect`` on one node, for one launch: ``python -m laggard.resilience.agent.detect INTERVAL_S [PROBE...]``.
+"""``--detect`` on one node, for one launch: ``python -m laggard.resilience.agent.detect INTERVAL_S``.
 
 Probes the devices of the node, unless the program does so itself (``--inline-probes``), or its links, or nothing
 (``--watched``). On the primary it also judges the readings of all nodes, as a detector inside the program would,
@@ -79,7 +79,6 @@ def main(arguments: Sequence[str]) -> int:
         state=State.current(),
         groups=groups,
         restart_cost=options.restart_cost,
-        probes_in_turn=options.probes,
         inline_probes=options.inline_probes,
     )
     if is_primary:
@@ -96,7 +95,6 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m laggard.resilience.agent.detect", description=__doc__)
     parser.add_argument("interval_s", type=float)
-    parser.add_argument("probes", nargs="*", help="further probes, one of which runs with each round")
     parser.add_argument("--inline-probes", action="store_true", help="the program runs the probes")
     parser.add_argument("--watched", choices=get_args(Watched), default="slow-gpu", help="what to watch for")
     parser.add_argument("--groups", type=Path, help="YAML file with the labels of ranks, devices and nodes")

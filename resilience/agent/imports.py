@@ -20,19 +20,11 @@ class Imports:
         self._names: list[str] = []
         self._n_looks = self._quiet_looks = 0
         self._n_lists = 0
-        self._has_begun = False
 
     def watch(self, path: Path) -> None:
         """Look at this list from now on."""
-        self._path, self._names, self._has_begun = path, [], False
+        self._path, self._names = path, []
         self._n_looks = self._quiet_looks = self._n_lists = 0
-
-    def begins(self) -> bool:
-        """Return whether the list is there, once: then the program's Python does run our code at its start."""
-        if self._path is None or self._has_begun:
-            return False
-        self._has_begun = self._path.exists()
-        return self._has_begun
 
     def look(self) -> list[str]:
         """Return the names if there are some, and no new ones since a few looks ago, once for each list."""

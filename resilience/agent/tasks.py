@@ -26,7 +26,7 @@ from laggard.resilience.agent.imports import Imports
 from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.decision.backoff import Backoff
 from laggard.resilience.wire import tasks as wire
-from laggard.resilience.wire.warm import Hooked, Imported, Run
+from laggard.resilience.wire.warm import Imported, Run
 from laggard.system.child_process import dies_with_parent
 
 EXIT_CANNOT_START = 127
@@ -97,8 +97,6 @@ class Tasks:
 
     def look(self) -> None:
         """Report what the first rank has imported, if that is new."""
-        if self._imports.begins():
-            self._context.send(Hooked())
         if names := self._imports.look():
             self._context.send(Imported(tuple(names)))
 
@@ -125,7 +123,7 @@ class Tasks:
             return
         answer = partial(self._on_fork, start)
         self._signals[start.name] = []
-        if why := self._warm.start(start.command, self._run_of(start), answer):
+        if why := self._warm.start(self._run_of(start), answer):
             answer(None, why)
 
     def _on_fork(self, start: wire.StartTask, process: ForkedProcess | None, why_not: str) -> None:

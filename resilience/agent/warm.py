@@ -16,8 +16,8 @@ import signal
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -25,7 +25,6 @@ from typing import IO
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import WARM, WARM_ROOM, hook_variables
-from laggard.resilience.decision.warm_start import Wanted
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire import warm as wire
 from laggard.system.child_process import dies_with_parent
@@ -63,7 +62,7 @@ class WarmProcess:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._wanted: Wanted | None = None
+        self._wanted: wire.KeepWarm | None = None
         self._first: subprocess.Popen[bytes] | None = None  # later ones replace it, which are adopted
         self._control: socket.socket | None = None
         self._why_not = NOT_KEPT
@@ -80,26 +79,24 @@ class WarmProcess:
 
     def keep(self, command: wire.KeepWarm) -> None:
         """Have a warm process for this, unless there is one; its output, and that of the modules, goes to its log."""
-        given = command.wanted
-        environment = self._context.folder.environment(given.environment, writes_stacks=command.writes_stacks)
-        wanted = replace(given, environment=environment)
-        if wanted == self._wanted and self._control is not None:
+        if command == self._wanted and self._control is not None:
             return
         self.drop()
-        self._wanted = wanted
+        self._wanted = command
         try:
-            self._start(wanted)
+            self._start(command)
         except OSError as error:
-            self._why_not = f"no warm process can be started in {wanted.directory}: {error.strerror}"
+            self._why_not = f"no warm process can be started in {command.directory}: {error.strerror}"
 
-    def _start(self, wanted: Wanted) -> None:
+    def _start(self, wanted: wire.KeepWarm) -> None:
         with Path(wanted.command[0]).open("rb") as file:
             is_program = file.read(len(_ELF)) == _ELF
         if not is_program:
             self._why_not = f"{wanted.command[0]} is a script: what it runs is not known"
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**wanted.environment, WARM: str(theirs.fileno()), WARM_ROOM: "." * ROOM_BYTES}
+        environment = self._context.folder.environment(wanted.environment, writes_stacks=wanted.writes_stacks)
+        environment |= {WARM: str(theirs.fileno()), WARM_ROOM: "." * ROOM_BYTES}
         with contextlib.ExitStack() as on_error, theirs, self._context.folder.log_of(LOG).open("ab") as log:
             on_error.callback(ours.close)
             self._first = subprocess.Popen(
@@ -112,7 +109,7 @@ class WarmProcess:
                 pass_fds=[theirs.fileno()],
             )
             on_error.pop_all()
-        ours.send(encode(wire.Load(os.getpid(), wanted.modules, wanted.asked, wanted.varying)))
+        ours.send(encode(wire.Load(os.getpid(), wanted.modules, wanted.varying)))
         self._control, self._why_not = ours, NOT_READY
         self._context.selector.register(ours, selectors.EVENT_READ, self._on_message)
 
@@ -162,12 +159,10 @@ class WarmProcess:
         for each in channels:
             each.close()
 
-    def start(self, command: Sequence[str], run: wire.Run, answer: Answer) -> str:
+    def start(self, run: wire.Run, answer: Answer) -> str:
         """Begin to start a process; return why not, or nothing if it was begun: then the answer comes later."""
-        if self._wanted is None or self._why_not:
+        if self._why_not:
             return self._why_not
-        if why := self._wanted.difference(command, run.environment, run.directory):
-            return why
         self._fork_ahead(1)
         if not self._ranks:
             return NOT_KEPT

@@ -71,7 +71,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
-    hang_timeout, groups, preload = options.hang_timeout_s(), group_file(options), options.preloaded()
+    hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = (command_of_module if options.module else command_of)(program, arguments)
@@ -109,7 +109,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             ends_s=options.ends_s(time.time(), slurm_time_left_s()),
             head_only=head_only,
             checkpoints=checkpoints,
-            preload=preload,
+            preload=options.preload,
             leaves=leaves_of_job(groups),
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)
@@ -119,7 +119,7 @@ def _detection(options: JobOptions, groups: Path | None) -> Detection:
     interval_s = options.detect_interval_s if options.detect else None
     watched = options.detect or "slow-gpu"
     cost_s, interface = options.restart_cost_s, options.probed_interface()
-    return Detection(interval_s, options.probe_names(), options.inline_probes, groups, watched, cost_s, interface)
+    return Detection(interval_s, options.inline_probes, groups, watched, cost_s, interface)
 
 
 def group_file(options: JobOptions) -> Path | None:
@@ -164,7 +164,6 @@ def _state_supervisor(
             job=job,
             host=LOOPBACK if is_loopback(address) else address,
             port=options.state_port,
-            fsync=options.state_fsync,
             on_loading=partial(account.tell, "state"),
         )
     except PortTakenError as taken:

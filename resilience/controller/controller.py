@@ -17,15 +17,13 @@ from pathlib import Path
 
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.environment import TELEMETRY_LEVEL
-from laggard.kvstore.control import NodeRecord, Request
+from laggard.kvstore.control import Request
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.controller import wording as notice_wording
-from laggard.resilience.controller.growth import Growth
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
-from laggard.resilience.controller.membership import Membership
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
@@ -40,10 +38,8 @@ from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
-    GrowthPays,
     JobStatus,
     NodeJoined,
-    NodeLeaving,
     NodeLost,
     NodeReturned,
     NodesAccused,
@@ -86,10 +82,8 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     NodeLost: "node lost",
     NodeReturned: "node lost",
     NodeJoined: "node lost",
-    NodeLeaving: "node lost",
     NodesDrained: "node lost",
     NodesMissing: "node lost",
-    GrowthPays: "growth",
 }
 
 
@@ -128,12 +122,10 @@ class Controller:
         self._cluster.confirm_by(keeper.endpoint)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
-        self._growth = Growth(plan.settings)
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
-        self._membership = Membership(self._cluster, plan.settings, self._join)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
             plan,
@@ -220,7 +212,6 @@ class Controller:
             since = duration(self._clock.now_s() - exclusion.since_s)
             what = "the primary's devices" if exclusion.host == self._roster.primary else exclusion.host
             self._account.tell("excluded", f"{what}, {since} ago by an earlier job")
-        self._membership.ask_for_replacements(self._roster)  # nobody is gone yet
         self._requests = RequestReader(self._keeper.endpoint, self._changed, self._records.last_request_id())
         for host, complaint in self._missing.items():
             self._account.tell("lost", f"{host}: {complaint}; the job begins without it", "bold yellow")
@@ -271,8 +262,6 @@ class Controller:
                 self._account.tell("returned", text, "bold yellow" if event.faults else "bold green")
             case NodeJoined():
                 self._account.tell("joined", text, "bold green")
-            case NodeLeaving():
-                self._account.tell("leaving", text, "bold yellow")
             case NodesDrained():
                 self._account.tell("reserve", text, "bold yellow")
             case _:
@@ -328,7 +317,6 @@ class Controller:
         if len(roster.reserve) != len(self._roster.reserve) and self._launches.program is not None:
             self._records.write_reserve(self._launches.number, len(roster.reserve))
         self._status = status
-        self._membership.ask_for_replacements(roster)
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
         if end.status is not None:
@@ -354,21 +342,24 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
-        if changed := self._drained() or self._membership.next_event(self._roster) or self._returned():
+        if changed := self._drained() or self._join_next() or self._returned():
             return changed
-        if self._growth.pays(self._roster, self._launches):
-            return GrowthPays()
         match self._launches.check_for_hang():
             case ProgramHung() | None as hang:
                 return hang
             case raised:
                 return self._failure_of(raised)
 
-    def _join(self, node: NodeRecord) -> None:
+    def _join_next(self) -> NodeJoined | None:
+        """Take in a node that has joined a cluster which we did not start."""
+        node = self._cluster.join_next() if self._plan.settings.resilient else None
+        if node is None:
+            return None
         self._hosts += (node.hostname,)
         self._launches.add_node(node)
         self._returning.bring_back(node.hostname)
         self._account.take_note(NodeAdded(node))
+        return NodeJoined(node.hostname, bool(node.devices))
 
     def _returned(self) -> NodeReturned | NodesMissing | None:
         settings, since_s = self._plan.settings, self._status.waits_since_s

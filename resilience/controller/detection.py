@@ -30,7 +30,6 @@ class Detection:
     """What to watch for in a job."""
 
     interval_s: float | None = None  # seconds from one round of probes to the next; `None`: nothing is watched
-    probes_in_turn: tuple[str, ...] = ()  # names of further probes, one of which runs with each round
     # Whether the program runs the probes itself. Then only the primary runs a process, which judges the readings.
     inline_probes: bool = False
     groups: Path | None = None  # file with the labels of ranks and devices; `None`: there are none
@@ -52,7 +51,6 @@ class Detection:
         command = [
             *COMMAND,
             str(self.interval_s),
-            *self.probes_in_turn,
             *(["--inline-probes"] if self.inline_probes else []),
             f"--watched={self.watched}",
             *([] if self.groups is None else [f"--groups={self.groups}"]),

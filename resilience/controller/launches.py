@@ -1,8 +1,7 @@
 """Ending one launch of the program and beginning the next, in the order that keeps the invariants.
 
 The program is asked to stop and given its grace period. Then the launch number is raised: from here on the old launch
-can write nothing. Then everything that it wrote is flushed to disk, and what is left of it is ended, here and on every
-node. Only then does the next launch begin.
+can write nothing. Then what is left of it is ended, here and on every node. Only then does the next launch begin.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ RECENT_KILL_S = 60.0
 # How long copies of checkpoints that are under way hold up a relaunch.
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
-FLUSH_DEADLINE_S = 60.0
 
 MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
 
@@ -80,7 +78,7 @@ class JobPlan:
     ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
     head_only: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
-    preload: Preload = None  # what warm processes load; `None`: there are none
+    preload: Preload = "none"  # what warm processes load
     # The leaf switches of nodes, by host name; not all of these nodes need be the job's
     leaves: Mapping[str, str] = field(default_factory=dict)
 
@@ -117,7 +115,7 @@ class Launches:
         # The processes from which the next launch is forked
         self.warm = WarmRanks(
             plan.command,
-            plan.preload if plan.per_node else None,
+            plan.preload if plan.per_node else "none",
             cluster,
             account,
             per_device=plan.per_device,
@@ -127,7 +125,6 @@ class Launches:
         self.program: Program | Ranks | None = None  # the program of the current launch; `None` between two launches
         self.any_started = False  # whether the program was started at all
         self._began_s = 0.0
-        self._first_progress_s: float | None = None
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
         self._signs_at_start: tuple[int, str | None] = 0, None
         self._best_step = -math.inf  # of all launches that are over
@@ -147,15 +144,6 @@ class Launches:
     def add_node(self, node: NodeRecord) -> None:
         """Add a node that has joined since."""
         self._nodes[node.hostname] = node
-
-    def restart_cost_s(self) -> float | None:
-        """Return what the current launch has cost until its first sign of progress, in seconds; None: not known yet."""
-        if self._first_progress_s is None and self.program is not None and self.made_progress():
-            self._first_progress_s = self._clock.now_s()
-        gap_s = self._account.launches[-1].gap_s if self._account.launches else None
-        if not gap_s or self._first_progress_s is None:
-            return None
-        return sum(gap_s.values()) + self._first_progress_s - self._began_s
 
     def made_progress(self) -> bool:
         """Return whether the current launch has committed to State or reported a step beyond those before it."""
@@ -227,7 +215,6 @@ class Launches:
         self._records.write_launch(self._record(roster, gap))
         self._account.see_progress(self.number, *self._signs_at_start)
         self._began_s = self._clock.now_s()
-        self._first_progress_s = None
         self._asked_s = None
         self.program = self._start_program(roster)
         if isinstance(self.program, Ranks):
@@ -330,9 +317,8 @@ class Launches:
         save_logs(self._plan.runtime_dir, {**self._cluster.collect_logs(), "state-server": state_server})
 
     def _fence(self) -> None:
-        """Close the old launch: it can write no more, what it wrote is on disk, and nothing of it runs here."""
+        """Close the old launch: it can write no more, and nothing of it runs here."""
         self.number = self._records.next_launch()
-        self._keeper.flush_to_disk(FLUSH_DEADLINE_S)
         try:
             self._report_leftovers(self._end_leftovers())
         except ProcessesStillRunningError as error:

@@ -73,7 +73,8 @@ class JobTelemetry:
             return []
         try:
             with endpoint.connect(timeout_s=DUMP_DEADLINE_S) as client:
-                dumps = request_dump(NodeAsker(client, endpoint), deadline_s=DUMP_DEADLINE_S)
+                asker = NodeAsker(client, endpoint)
+                dumps = request_dump(asker, self.settings.dump_node, deadline_s=DUMP_DEADLINE_S)
         except redis.RedisError as error:
             return [f"none was written: {error}"]
         return [*dumps.written, *dumps.missing]

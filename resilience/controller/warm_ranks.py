@@ -14,7 +14,7 @@ from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.warm_start import Preload, Wanted, can_be_warm
+from laggard.resilience.decision.warm_start import Preload, can_be_warm
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
@@ -40,9 +40,8 @@ class WarmRanks:
         writes_stacks: bool,
     ) -> None:
         # Whether ranks may be forked from warm processes at all
-        self.possible = preload is not None and can_be_warm(command)
+        self.possible = preload == "auto" and can_be_warm(command)
         self._command = command  # command line of the program
-        self._asked = preload if isinstance(preload, tuple) else ()
         self._per_device = per_device  # whether each device has a rank, instead of each node
         self._cluster = cluster  # the job's agents
         self._account = account  # tells the user
@@ -74,14 +73,12 @@ class WarmRanks:
 
     def _has_more(self, first: Node) -> bool:
         """Return whether it is known for the first time what is to be loaded, or there is more of it."""
-        # The first rank, on the first node in use, says what it has loaded. Nothing is kept before the program's Python
-        # has run our code at its start: another one would run the program.
-        if self._asked:
-            return first.warm.hooked and not self._is_kept
-        modules = tuple(dict.fromkeys([*self._modules, *first.warm.imports]))
-        if modules == self._modules or not any(map(_is_no_stdlib_module, modules)):
+        # The first rank, on the first node in use, says what it has loaded. That it does also says that the program's
+        # Python runs our code at its start: another one would run the program.
+        new = [name for name in first.warm.imports if name not in self._modules]
+        if not any(map(_is_no_stdlib_module, new)):
             return False
-        self._modules = modules
+        self._modules = (*self._modules, *new)
         return True
 
     def fork_ahead(self, hosts: Iterable[str]) -> None:
@@ -97,8 +94,9 @@ class WarmRanks:
             if (node := self._cluster.nodes.get(host)) is not None:
                 shared, varying = self._variables(node.record)
                 directory = str(Path.cwd())
-                wanted = Wanted(tuple(self._command), shared, tuple(varying), directory, self._modules, self._asked)
-                node.agent.send(KeepWarm(wanted, self._writes_stacks))
+                command = tuple(self._command)
+                wanted = KeepWarm(command, shared, tuple(varying), directory, self._modules, self._writes_stacks)
+                node.agent.send(wanted)
 
     def _variables(self, node: NodeRecord) -> tuple[dict[str, str], list[str]]:
         [ranks] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)

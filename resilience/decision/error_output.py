@@ -79,7 +79,8 @@ def root_cause_of(lines: Sequence[str]) -> RootCause | None:
     begins = [at for at, line in enumerate(lines) if _ROOT_CAUSE.match(line)]
     if not begins:
         return None
-    fields = {match[1]: match[2] for line in lines[begins[-1] + 1 : begins[-1] + 12] if (match := _FIELD.match(line))}
+    below = reversed(lines[begins[-1] :])  # of each field the first counts: a traceback and other output may follow
+    fields = {match[1]: match[2] for line in below if (match := _FIELD.match(line))}
     rank, ended = (
         re.match(r"\d+", fields.get("rank", "")),
         re.match(r"(-?\d+) \(pid: (\d+)\)", fields.get("exitcode", "")),
@@ -241,7 +242,7 @@ def _last_chain(lines: Sequence[str], tracebacks: Sequence[tuple[int, Traceback]
     """Return the last traceback with those that led to it, the first of them first."""
     chain = list(tracebacks[-1:])
     for begin, traceback in reversed(tracebacks[:-1]):
-        between = lines[begin + 1 : chain[0][0]]
+        between = lines[begin : chain[0][0]]
         if not any(map(_GOES_ON.search, between)):
             break
         chain.insert(0, (begin, traceback))

@@ -31,8 +31,6 @@ class Settings:
     backoff_s: float = 10.0
     # How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes
     wait_for_nodes_s: float = 300.0
-    # Whether a job on fewer than `nodes` relaunches on its own when there are others, and that pays
-    grow_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +111,8 @@ class NodeJoined:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLeaving:
-    """The manager is about to take a node in use away (Ray drains it)."""
-
-    host: str
-    word: NodeWord
-
-
-@dataclass(frozen=True, slots=True)
 class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthPays:
-    """A job on fewer nodes than `--nodes` has had others in reserve for so long that a relaunch with them pays."""
 
 
 Event = (
@@ -139,9 +124,7 @@ Event = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
-    | NodeLeaving
     | NodesMissing
-    | GrowthPays
 )
 
 
@@ -157,8 +140,6 @@ ReasonPart = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
-    | NodeLeaving
-    | GrowthPays
 )
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""

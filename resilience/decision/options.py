@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Literal
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.option import declared_in, flag_of, option
-from laggard.resilience.decision.warm_start import Preload, parse_preload
+from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated
 
 if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
     from laggard.kvstore.control import NodeRecord
-    from laggard.kvstore.server.process import Fsync
 
 Watched = Literal["slow-gpu", "sections", "slow-link"]
 """What ``--detect`` can watch for."""
@@ -85,12 +84,6 @@ class JobOptions:
         "SECONDS",
         least=0,
     )
-    grow_back: bool = option(
-        False,
-        "With --exhaust-resources: when nodes are back, relaunch a job that went on with fewer, once that pays; "
-        "otherwise its next relaunch uses them.",
-        needs=("--exhaust-resources",),
-    )
     heartbeat_timeout_s: float | None = option(
         None,
         "How long a node may be silent before it is lost: more than the network's longest pause.",
@@ -150,12 +143,10 @@ class JobOptions:
         "Run PROGRAM once for every device of every node, without Ray, with the variables that torchrun sets: "
         "RANK, LOCAL_RANK, WORLD_SIZE and the rest.",
     )
-    preload: str | None = option(
-        None,
-        "With --per-node or --per-device: modules that a process on each node loads ahead, to fork a relaunch of a "
-        "Python program from it; auto: the libraries that the last launch has loaded.",
-        "A,B|auto|none",
-        unset="auto",
+    preload: Preload = option(
+        "auto",
+        "With --per-node or --per-device: what a process on each node loads ahead, to fork a relaunch of a Python "
+        "program from it; auto: the libraries that the last launch has loaded.",
         needs=("--per-node", "--per-device"),
     )
 
@@ -184,12 +175,6 @@ class JobOptions:
         "A,B",
         unset="that of the node's address",
         needs=("--detect=slow-link",),
-    )
-    probes_in_turn: str | None = option(
-        None,
-        "With --detect: also run these probes, one per round, in turn; all: every probe. They only report.",
-        "A,B",
-        needs=("--detect=slow-gpu",),
     )
     inline_probes: bool = option(
         False,
@@ -234,11 +219,6 @@ class JobOptions:
         unset="in the memory of two nodes only",
     )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
-    state_fsync: Fsync = option(
-        "always",
-        "When a commit to State is on disk: before it returns (always), within two seconds (everysec), or whenever the "
-        "operating system writes it (no).",
-    )
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
     verbose: bool = option(
@@ -329,10 +309,6 @@ class JobOptions:
             raise UsageError("--per-node and --per-device", "cannot be combined", "leave one out")
         return self.per_node or self.per_device
 
-    def preloaded(self) -> Preload:
-        """Return what warm processes load; ``None``: there are none."""
-        return parse_preload("auto" if self.preload is None else self.preload)
-
     def check_devices(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that each node has a device, if the program runs for each device."""
         without = abbreviated([node.hostname for node in nodes if not node.devices])
@@ -340,19 +316,6 @@ class JobOptions:
             raise UsageError(
                 "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
             )
-
-    def probe_names(self) -> tuple[str, ...]:
-        """Return the names of the further probes."""
-        if self.probes_in_turn is None:
-            return ()
-        from laggard.collectors.probes import PROBE_NAMES  # every agent imports this module, and needs no probes
-
-        if self.probes_in_turn == "all":
-            return PROBE_NAMES
-        names = tuple(filter(None, self.probes_in_turn.split(",")))
-        for unknown in (name for name in names if name not in PROBE_NAMES):
-            raise UsageError(f"--probes-in-turn={unknown}", "is not a probe", f"use {', '.join(PROBE_NAMES)}, or all")
-        return names
 
     def checkpoint_bytes(self) -> int | None:
         """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Advice = Literal["--resilient would relaunch it", "--resilient would relaunch without it", "--grow-back would relaunch"]
+Advice = Literal["--resilient would relaunch it", "--resilient would relaunch without it"]
 OfProgram = Literal["own error", "same again", "hangs", "last failure", "last hang", "pause", "strike"]
-OfReturn = Literal["answers again", "excluded for", "not excluded", "in reserve", "examined first", "used while there"]
+OfReturn = Literal["answers again", "excluded for", "not excluded", "in reserve", "examined first"]
 OfAccused = Literal["--resilient relaunches", "irreplaceable", "--exhaust-resources would go on", "not accused in use"]
 OfLost = Literal["node", "unused", "waiting", "not returned", "quarantined", "out of reserve"]
 TooFew = Literal["nodes too few", "devices too few", "primary cannot run"]

@@ -24,7 +24,7 @@ class Exclusion:
 
     def until_s(self, quarantine_s: float) -> float:
         """Return the Unix time at which it is over; each quarantine of a node is twice as long as its last."""
-        return self.since_s + quarantine_s * min(1 << min(self.count - 1, 32), LONGEST_QUARANTINE)
+        return self.since_s + quarantine_s * min(1 << min(self.count - 1, LONGEST_QUARANTINE), LONGEST_QUARANTINE)
 
     def kept(self) -> Exclusion | None:
         """Return what is remembered once the node is back: a loss that cost it no quarantine does not count."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from laggard.resilience.decision import events
 from laggard.resilience.decision.backoff import backoff_s
 from laggard.resilience.decision.case import Case
-from laggard.resilience.decision.enough import is_enough, too_few, without
+from laggard.resilience.decision.enough import too_few, without
 from laggard.resilience.decision.events import Decision, End, JobStatus, NodesDrained, ReasonPart, Relaunch, Report
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
@@ -330,33 +330,6 @@ RULES: Sequence[Rule] = (
         _always,
         _join,
     ),
-    Rule(
-        events.NodeLeaving,
-        "it is in use, with `--resilient`, and the others are enough",
-        "relaunch without it",
-        lambda c: (
-            c.settings.resilient
-            and c.event.host in c.roster.active
-            and bool(c.sparing(frozenset({c.event.host})))
-            and is_enough(c.settings, c.status_without(frozenset({c.event.host})).roster)
-        ),
-        lambda c: _on(c, c.status_without(frozenset({c.event.host})), c.event),
-    ),
-    Rule(
-        events.NodeLeaving,
-        "",
-        "report",
-        _always,
-        lambda c: Report(c.status, (c.event, Fact("used while there", (c.event.host,)))),
-    ),
-    Rule(
-        events.GrowthPays,
-        "with `--grow-back`",
-        "relaunch with them",
-        lambda c: c.settings.grow_back,
-        lambda c: _on(c, c.status_without(frozenset()), c.event),
-    ),
-    Rule(events.GrowthPays, "", "report", _always, lambda c: Report(c.status, (Fact("--grow-back would relaunch"),))),
     Rule(
         events.NodesMissing,
         "",

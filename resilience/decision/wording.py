@@ -30,7 +30,6 @@ _FACTS: Mapping[FactKind, _Words] = {
     "--resilient would relaunch without it": _Words("--resilient would relaunch without it"),
     "--resilient relaunches": _Words("without --resilient nothing is relaunched"),
     "--exhaust-resources would go on": _Words("--exhaust-resources would go on without it"),
-    "--grow-back would relaunch": _Words("--grow-back would relaunch with more nodes"),
     "answers again": _Words("{hosts} answers again"),
     "devices too few": _Words("no node with devices is left: {hosts} cannot run the program"),
     "examined first": _Words("it is examined first", before=": "),
@@ -58,7 +57,6 @@ _FACTS: Mapping[FactKind, _Words] = {
     "same again": _Words("the same as the last time, without progress in between"),
     "strike": _Words("strike {number} for {hosts}"),
     "unused": _Words("but was not in use", before=", "),
-    "used while there": _Words("{hosts} is used as long as it is there", before=": "),
     "waiting": _Words("waiting up to {duration} for {hosts} to return"),
 }
 _FINDINGS: Mapping[FindingKind, str] = {
@@ -262,7 +260,5 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.NodesDrained: drained,
     events.NodeReturned: returned,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
-    events.NodeLeaving: lambda of: node_word(of.word),
-    events.GrowthPays: lambda _: "there are more nodes again, and a relaunch pays",
 }
 """What words each part of a reason."""

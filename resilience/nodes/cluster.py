@@ -183,16 +183,13 @@ class Cluster:
         )
         return [stack for node in nodes for stack in node.checks.stacks or ()]
 
-    def joined(self) -> list[NodeRecord]:
-        """Return the nodes that have joined since the last time, and add them; they have no agent yet."""
-        return []
+    def join_next(self) -> NodeRecord | None:
+        """Add the next of the nodes that have joined since, and return it; it has no agent yet."""
+        return None
 
     def leaving(self) -> dict[str, NodeWord]:
         """Return the hosts on which nothing new should run, since their manager takes them away, and why."""
         return {}
-
-    def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
-        """Ask the manager for a number of nodes beside some that there are; nothing may come of it."""
 
     def notices(self) -> list[Notice]:
         """Return what is new to tell the user about the nodes."""

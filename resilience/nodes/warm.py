@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import deque
 
 from laggard.resilience.wire import Inbox
-from laggard.resilience.wire.warm import Hooked, Imported, LeftOut, WarmReady
+from laggard.resilience.wire.warm import Imported, LeftOut, WarmReady
 
 
 class NodeWarm:
     """What the agent has reported of it."""
 
     def __init__(self, inbox: Inbox) -> None:
-        self.hooked = False  # whether the program's Python has run our code at its start
         self.imports: tuple[str, ...] = ()  # what the program has imported on the node before it was at work
         self._news: deque[WarmReady | LeftOut] = deque()
-        inbox.on(Hooked, self._take_hook)
         inbox.on(Imported, self._take_imports)
         inbox.on(WarmReady, self._news.append)
         inbox.on(LeftOut, self._news.append)
@@ -23,9 +21,6 @@ class NodeWarm:
     def take_news(self) -> list[WarmReady | LeftOut]:
         """Return what is new about the warm process."""
         return [self._news.popleft() for _ in range(len(self._news))]
-
-    def _take_hook(self, _: Hooked) -> None:
-        self.hooked = True
 
     def _take_imports(self, report: Imported) -> None:
         self.imports = report.names

@@ -132,10 +132,6 @@ class DriverProcess:
             raise AllocationError(f"the Ray cluster at {self._address} is lost: {self._last_error_line()}")
         return frozenset(answer["alive"]), frozenset(answer["missed"])
 
-    def ask_for(self, n_more: int, beside: Sequence[str]) -> None:
-        """Ask the cluster's autoscaler for a number of nodes beside some that there are."""
-        self._send({"do": "ask", "nodes": n_more, "beside": list(beside)})
-
     def clear(self, node_id: str, mark: str) -> None:
         """Begin to end what the agent with that mark has left on a node."""
         self._send({"do": "clear", "node": node_id, "mark": mark})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +77,19 @@ class AttachedCluster(Cluster):
         self._missed = missed
         return n_ended
 
-    def joined(self) -> list[NodeRecord]:
-        """Return the nodes that have joined since the last time, and add them; they have no agent yet."""
-        found = []
+    def join_next(self) -> NodeRecord | None:
+        """Add the next of the nodes that have joined since, and return it; it has no agent yet."""
         while not self._ray.driver.joined.empty():
             if (record := self._ray.take_in(self._ray.driver.joined.get())) is not None:
                 self._numbers[record.hostname] = len(self._numbers) + 1
-                found.append(record)
-        return found
+                return record
+        return None
 
     def leaving(self) -> dict[str, NodeWord]:
         """Return the hosts that Ray drains, and until when."""
         draining = self._ray.driver.draining
         found = {host: draining[id_] for host, id_ in self._ray.ids.items() if id_ in draining}
         return {host: NodeWord("Ray", host, "draining", until_s=until_s) for host, until_s in found.items()}
-
-    def ask_for(self, n_more: int, beside: Iterable[str]) -> None:
-        """Ask the cluster's autoscaler for a number of nodes beside some that there are."""
-        self._ray.driver.ask_for(n_more, [self._ray.ids[host] for host in beside])
 
     def notices(self) -> list[Notice]:
         """Return what is new to tell the user about the nodes."""

@@ -9,8 +9,7 @@ It does what needs Ray, so that the controller does not load Ray:
 - it **holds** nodes: a placement group reserves everything that a node offers, so that neither the program nor anybody
   else is placed there. Every living node that the launch does not use is held: the reserve, the excluded nodes, and
   nodes that join the cluster later;
-- it **watches** the cluster, and tells the controller of nodes that join it or that Ray drains;
-- it **asks** the cluster's autoscaler for nodes to replace those that the job goes on without.
+- it **watches** the cluster, and tells the controller of nodes that join it or that Ray drains.
 
 Nothing outlives this process: when a driver is gone, Ray ends its actors and removes its placement groups, and an agent
 ends when its pipe closes. The controller sends JSON, one command per packet, through the socket that is our standard
@@ -24,8 +23,6 @@ command                              answer
 "mark", "after"}``
 ``{"do": "clear", "node", "mark"}``  none; ends whatever the agent with that mark has left on a node
 ``{"do": "hold", "free": [...]}``    ``{"event": "held", "alive": [...], "missed": [...]}``
-``{"do": "ask", "nodes": n,          none; ``n`` is how many nodes there should be beside those that are named
-"beside": [...]}``
 (none)                               ``{"event": "joined", "nodes": [...]}``; ``{"event": "draining", "nodes": {...}}``
 ===================================  ============================================================================
 """
@@ -42,7 +39,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Protocol, cast
 
@@ -56,7 +52,7 @@ from laggard.collectors.device import listed_devices
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
 from laggard.resilience.decision.heartbeat_timing import LEASE_S
 from laggard.resilience.ray.allocation import ASK_FOR_DEVICES
-from laggard.resilience.ray.private_api import ask_autoscaler, draining_nodes, ping_head
+from laggard.resilience.ray.private_api import draining_nodes, ping_head
 
 HEAD_DEADLINE_S = 5.0
 DEVICES_DEADLINE_S = 20.0
@@ -218,33 +214,6 @@ class Watch:
         self._send("joined", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in new])
 
 
-class Replacements:
-    """Asks the autoscaler for nodes; without one, nothing comes of it."""
-
-    def __init__(self) -> None:
-        self._shapes: dict[str, dict[str, float]] = {}  # of all nodes so far
-        self._asked = False
-
-    def look(self) -> None:
-        """Remember what nodes look like: when one has to be replaced, it is too late to ask."""
-        self._shapes |= {node["NodeID"]: shape for node in living_nodes() if (shape := runs_programs(node))}
-
-    def ask_for(self, n_more: int, beside: Sequence[str]) -> None:
-        """Ask for a number of nodes beside some that there are, of the shape that most nodes have."""
-        self.look()
-        shapes = Counter(tuple(sorted(shape.items())) for shape in self._shapes.values())
-        if shapes:
-            self._asked = True
-            there = [self._shapes[node_id] for node_id in beside if node_id in self._shapes]
-            [(usual, _)] = shapes.most_common(1)
-            ask_autoscaler([*there, *[dict(usual)] * n_more])
-
-    def close(self) -> None:
-        """Take back what was asked for: Ray would keep to it for ever."""
-        if self._asked:
-            ask_autoscaler([])
-
-
 def living_nodes() -> list[dict[str, Any]]:
     """Return Ray's records of the nodes that are up."""
     nodes = cast("list[dict[str, Any]]", ray.nodes())  # type: ignore[no-untyped-call]
@@ -257,9 +226,9 @@ def schedulable_resources(node: dict[str, Any]) -> dict[str, float]:
     return {name: amount for name, amount in node["Resources"].items() if amount and not name.startswith(hidden)}
 
 
-def runs_programs(node: dict[str, Any]) -> dict[str, float]:
-    """Return the processors and GPUs that a node offers; without either, nothing of a program runs there."""
-    return {name: node["Resources"][name] for name in ("CPU", "GPU") if node["Resources"].get(name)}
+def runs_programs(node: dict[str, Any]) -> bool:
+    """Return whether a node offers processors or GPUs; without either, nothing of a program runs there."""
+    return any(node["Resources"].get(name) for name in ("CPU", "GPU"))
 
 
 def raylet_devices() -> list[str] | None:
@@ -298,7 +267,7 @@ def describe(node: dict[str, Any], devices: Sequence[str]) -> dict[str, Any]:
         "name": node.get("NodeName", ""),
         "devices": devices,
         "head": "node:__internal_head__" in resources,
-        "offers": bool(runs_programs(node)),
+        "offers": runs_programs(node),
     }
 
 
@@ -322,8 +291,7 @@ def main(arguments: Sequence[str]) -> int:
     with_devices = ASK_FOR_DEVICES in arguments
     devices = devices_of(nodes) if with_devices else {}
     send("nodes", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in nodes])
-    held, replacements = HeldNodes(), Replacements()
-    replacements.look()
+    held = HeldNodes()
     watch = Watch(send, nodes, with_devices=with_devices)
     controller = socket.socket(fileno=0)
     while True:
@@ -333,7 +301,6 @@ def main(arguments: Sequence[str]) -> int:
             continue
         packet, pipes, _, _ = socket.recv_fds(controller, PACKET_BYTES, 2)
         if not packet:
-            replacements.close()
             ray.shutdown()
             return 0
         command = json.loads(packet)
@@ -344,8 +311,6 @@ def main(arguments: Sequence[str]) -> int:
                 clear(command["node"], command["mark"])
             case "hold":
                 send("held", **held.hold_all_but(command["free"]))
-            case "ask":
-                replacements.ask_for(command["nodes"], command["beside"])
             case unknown:
                 raise ValueError(f"unknown command {unknown!r}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,14 +96,6 @@ class HeadClient:
             and worker.exit_type in killed
             and worker.end_time_ms >= since_s * 1000
         ]
-
-
-def ask_autoscaler(bundles: Sequence[Mapping[str, float]]) -> None:
-    """Ask for a cluster in which these fit, one per node, whoever uses them; for a connected driver."""
-    # It holds until the next request, also when the driver has ended.
-    from ray.autoscaler.sdk import request_resources
-
-    request_resources(bundles=[dict(bundle) for bundle in bundles])
 
 
 def draining_nodes() -> dict[str, float]:

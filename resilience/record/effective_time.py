@@ -210,7 +210,7 @@ def _slow_s(timeline: Timeline, launch: Launch, since_s: float, until_s: float) 
             if verdict.is_over:
                 slowdowns = {slow: each for slow, each in slowdowns.items() if not verdict.is_about(*slow)}
             slowdown, at_s = max([1.0, *slowdowns.values()]), next_s
-    return waited_s + (1 - 1 / slowdown) * max(0.0, until_s - at_s)
+    return waited_s + (1 - 1 / slowdown) * (until_s - at_s)
 
 
 def _gap(gap_s: float, before: Launch | None) -> TimeParts:

@@ -16,7 +16,7 @@ from laggard.resilience.decision.evidence import Found
 from laggard.resilience.decision.failure import Failure
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
 
-LaunchEndCause = Literal["end", "failure", "node lost", "hang", "exclusion", "growth", "stop"]
+LaunchEndCause = Literal["end", "failure", "node lost", "hang", "exclusion", "stop"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,6 @@ def event_of(entry: Entry) -> Event | None:
                 severity=verdict.severity,
                 cause=str(verdict.cause) if verdict.cause.is_known else "",
                 action=verdict.action,
-                probe=verdict.evidence.probe,
             )
     return None
 

@@ -228,7 +228,7 @@ def _of(kind: type[_Kind], entries: Iterable[Entry]) -> list[tuple[float, _Kind]
 def _verdict_of(event: Event) -> Verdict:
     """Return the verdict that an event of a dump tells of."""
     host, gpu = event.host, event.gpu or None
-    evidence = Evidence(host, gpu, Said(event.text), probe=event.probe)
+    evidence = Evidence(host, gpu, Said(event.text))
     cause = Cause(event.cause) if event.cause else UNKNOWN
     severity, action = cast("Severity", event.severity), cast("Action", event.action)
     return Verdict(host, gpu, math.nan, severity, evidence, cause, action)

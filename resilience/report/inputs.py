@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from laggard.collectors.probe_metrics import PROBE_SEPARATOR, RESERVE_PROBE_TIME
+from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.resilience.record.journal import JOURNAL_FILE, LATEST_S, read_journal
 from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION
@@ -76,7 +76,7 @@ def _inputs(timeline: Timeline, store: History | None, *, whole: bool) -> Report
     if store is None:
         return ReportInputs(timeline)
     on_hosts = {metric for metric, tags in _tags(store) if "host" in tags}
-    names = sorted(on_hosts - _NOT_DRAWN, key=lambda name: _rank(name, timeline))
+    names = sorted(on_hosts - _NOT_DRAWN, key=lambda name: ("probe" not in name, name))
     probes = tuple(name for name in names if whole or is_probe(name))[:MAX_PROBES]
     own = [
         each["name"]
@@ -98,13 +98,6 @@ def _links(store: History, timeline: Timeline) -> dict[int, LinkMatrix]:
         if matrix is not None and len(found) < MAX_LINK_LAUNCHES:
             found[launch.number] = matrix
     return found
-
-
-def _rank(metric: str, timeline: Timeline) -> tuple[bool, bool, bool, str]:
-    """Return a metric's sort key: the main probe, then probes with a verdict, then other probes, then the rest."""
-    _, _, part = metric.partition(PROBE_SEPARATOR)
-    has_verdict = any(verdict.of.evidence.probe == part for verdict in timeline.verdicts)
-    return "probe" not in metric, part != "", not has_verdict, metric
 
 
 def _devices(store: History) -> dict[str, tuple[str, ...]]:

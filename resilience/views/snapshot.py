@@ -296,7 +296,7 @@ def _verdict_fields(verdict: RecordedVerdict | None) -> dict[str, Any] | None:
     of = verdict.of
     words = {"evidence": str(of.evidence), "cause": str(of.cause) if of.cause.is_known else ""}
     against = {"time_s": verdict.time_s, "host": of.host, "gpu": of.gpu, "slowdown": plain(of.slowdown)}
-    return {**against, "severity": of.severity, **words, "action": of.action, "probe": of.evidence.probe}
+    return {**against, "severity": of.severity, **words, "action": of.action}
 
 
 def _device_fields(device: DeviceState) -> dict[str, Any]:

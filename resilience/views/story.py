@@ -156,8 +156,6 @@ def _to_do(timeline: Timeline, launch: Launch) -> str:
     failure, verdict = timeline.failure_of(launch), timeline.verdict_that_ended(launch)
     if launch.cause == "stop":
         return "nothing: it was asked to stop"
-    if launch.cause == "growth":
-        return "nothing: it went on with more nodes"
     if launch.cause == "hang":
         what = "see what its ranks waited for"
         return f"{what}: {failure.stacks} beside the report" if failure and failure.stacks else what

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from laggard.resilience.decision.warm_start import Wanted
 from laggard.resilience.wire.message import Command, Report
 
 
 @dataclass(frozen=True, slots=True)
 class KeepWarm(Command):
-    """Keep a process that tasks are forked from; the variables are those beside the node's own."""
+    """Keep a process that tasks are forked from."""
 
-    wanted: Wanted
+    command: tuple[str, ...]  # command line of the program, which begins with a Python
+    environment: Mapping[str, str]  # the variables that all tasks have in common, beside the node's own
+    varying: tuple[str, ...]  # names of the variables that each launch or task has its own of
+    directory: str  # the tasks' working directory
+    modules: tuple[str, ...]  # modules to load if they are installed libraries
     writes_stacks: bool = False
 
 
@@ -26,11 +29,6 @@ class ForkAhead(Command):
     """Fork processes for tasks that are about to start, if there is a warm process."""
 
     n_tasks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hooked(Report):
-    """The program's Python has run our code at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,6 @@ class Load:
 
     agent_pid: int
     modules: tuple[str, ...]
-    asked: tuple[str, ...]
     varying: tuple[str, ...]
 
 

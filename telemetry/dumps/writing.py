@@ -25,6 +25,9 @@ from typing import TypeAlias
 from urllib.parse import urlencode
 
 from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.telemetry.events import Event, series_of_events
+from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.sources import unpack_series, unpack_summaries
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.history import Summarized
 
@@ -32,6 +35,7 @@ SAMPLE_COLUMNS = ("time_s", "metric", "value", "host", "gpu", "tags")
 SUMMARY_COLUMNS = ("interval_s", "count", "sum", "min", "max", "last", "last_s")
 COLUMNS = (*SAMPLE_COLUMNS, *SUMMARY_COLUMNS)
 SUFFIX = ".csv.gz"
+GATHER_DEADLINE_S = 60.0
 
 Part: TypeAlias = TimeSeries | Summarized
 """Samples or summaries of one series."""
@@ -57,6 +61,17 @@ def _written(folder: Path, name: str, now_s: float, parts: Iterable[Part]) -> Pa
             for each in parts:
                 file.writelines(_lines(each))
         return draft.replace(path)
+
+
+def parts_of_nodes(asker: NodeAsker, events: Iterable[Event], deadline_s: float = GATHER_DEADLINE_S) -> Iterator[Part]:
+    """Yield all that all nodes have, which is gathered node by node, and the job's events."""
+    for host, keys in sorted(asker.ask({"kind": "keys", "metric": ""}).by_host.items()):
+        for metric in sorted({metric for metric, _ in keys}):
+            question = {"kind": "everything", "metric": metric}
+            for reply in asker.ask(question, hosts=[host], deadline_s=deadline_s).by_host.values():
+                yield from unpack_summaries(reply["summaries"])
+                yield from unpack_series(reply)
+    yield from series_of_events(events)
 
 
 def _lines(part: Part) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -33,6 +34,8 @@ RECONNECT_S = 1.0
 STOP_DEADLINE_S = 3.0
 ANSWER_THREADS = 2
 IDLE_MAILBOXES = 8
+# How often to see whether this process ends.
+LOOK_S = 0.1
 # For nodes that are silent, if there are no others: one may just have come back.
 BRIEF_S = 0.1
 
@@ -142,11 +145,13 @@ class NodeAsker:
         client: redis.Redis,
         endpoint: Endpoint,
         deadline_s: float = DEADLINE_S,
+        ended: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client  # the job's state server
         self._endpoint = endpoint
         self.deadline_s = deadline_s  # how long to wait for answers, unless a question says otherwise
+        self._ended = threading.Event() if ended is None else ended  # when it is set, nothing is waited for any longer
         self._clock = clock  # returns monotonic time in seconds
         # How long nodes were waited for in vain: they are asked, but not waited for as long again until they answer.
         self._in_vain_s: dict[str, float] = {}
@@ -207,7 +212,9 @@ class NodeAsker:
             if (left_s := begun_s + limit_s - self._clock()) <= 0:
                 break
             given_up = hopeless and bool(replies.by_host)
-            reply = mailbox.take(0.0 if given_up else left_s)
+            reply = mailbox.take(0.0 if given_up else min(left_s, LOOK_S))
+            if self._ended.is_set():
+                raise NodeError("nothing is waited for any longer: this process ends")
             if reply is None:
                 if given_up:
                     break

@@ -22,9 +22,11 @@ from laggard.telemetry.errors import NoAnswerError, NodeError, QueryTooLargeErro
 from laggard.telemetry.nodes.bus import NodeAsker, Replies
 from laggard.telemetry.query.engine import Answer, Span, evaluate, is_wanted
 from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
-from laggard.telemetry.store.history import Downsampled, History
+from laggard.telemetry.store.chunks import chunk_from_bytes, pack_rows
+from laggard.telemetry.store.history import Downsampled, History, Summarized
 from laggard.telemetry.store.program_metrics import answer_program
 from laggard.telemetry.store.rollups import Rollups, Run
+from laggard.telemetry.store.summaries import COLUMNS
 
 # Limit for all nodes together. The state server disconnects a subscriber that has more than 32 MiB pending.
 MAX_TRAVELLING_SAMPLES = 1_500_000
@@ -143,6 +145,9 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             return {**about, **pack_series(found.series, question["samples"])}
         case "samples":
             return pack_series(_samples(history.samples, question), question["samples"])
+        case "everything":
+            summaries, series = history.everything(question["metric"])
+            return {"summaries": pack_summaries(summaries), **pack_series(series, MAX_TRAVELLING_SAMPLES)}
         case "keys":
             keys = [key for key in history.series_keys() if question["metric"] in {"", key[0]}]
             return [[metric, [part for pair in tags for part in pair]] for metric, tags in keys]
@@ -173,6 +178,23 @@ def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
         "grids": grids,
         "values": np.concatenate([each.values for each in chosen] or [np.empty(0)]),
     }
+
+
+def pack_summaries(summaries: Iterable[Summarized]) -> Value:
+    """Pack summaries for sending."""
+    return [
+        [each.key[0], [part for pair in each.key[1] for part in pair], pack_rows(each.rows, each.width_us).to_bytes()]
+        for each in summaries
+    ]
+
+
+def unpack_summaries(packed: Value) -> list[Summarized]:
+    """Return the summaries that :func:`pack_summaries` packed."""
+    chunks = [(metric, tags, chunk_from_bytes(data)) for metric, tags, data in packed]
+    return [
+        Summarized(chunk.width_us, (metric, tuple(zip(tags[::2], tags[1::2], strict=True))), chunk.unpack(COLUMNS))
+        for metric, tags, chunk in chunks
+    ]
 
 
 def unpack_series(packed: Value) -> list[TimeSeries]:

@@ -198,7 +198,7 @@ class History:
             segments = plan(grid, origins)
             tiers = [segment for segment in segments if segment.width_us != SAMPLES]
             columns = columns_for(grid.function)
-            tables = [self.tiers.read(tiers, chosen, columns)] if chosen and tiers else []
+            tables = [self.tiers.read(tiers, chosen, columns)] if tiers else []
             tables += [
                 self._samples(metrics, segment, wanted, answer) for segment in segments if segment.width_us == SAMPLES
             ]

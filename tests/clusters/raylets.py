@@ -44,14 +44,6 @@ reason = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot", "--d
 ray_command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={os.environ['RAY_ADDRESS']}"]
 subprocess.run([*ray_command, f"--node-id={node}", *reason], check=True)
 """
-ASKED_FOR = """
-import ray
-from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
-from ray.experimental.internal_kv import _internal_kv_get
-
-ray.init(log_to_driver=False, logging_level=40)
-print((_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]").decode())
-"""
 
 
 class Raylets:
@@ -122,15 +114,8 @@ class Raylets:
 
     def drain(self, name: str) -> None:
         """Have Ray drain a node, as a cloud's notice of preemption does."""
-        self._ask(DRAIN, name)
-
-    def asked_for(self) -> list[dict[str, float]]:
-        """Return what the autoscaler is asked for; there is none here."""
-        return list(json.loads(self._ask(ASKED_FOR).stdout.splitlines()[-1]))
-
-    def _ask(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-c", program, *arguments]
-        return subprocess.run(
+        command = [sys.executable, "-c", DRAIN, name]
+        subprocess.run(
             command, env={**os.environ, **self.environment}, capture_output=True, timeout=DEADLINE_S, check=True
         )
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,6 @@ from laggard.kvstore.control import Control
 from laggard.kvstore.errors import (
     DamagedCheckpointError,
     FencedError,
-    NestedSaveError,
     NoCheckpointError,
     ShardMemoryError,
 )
@@ -208,6 +209,7 @@ def test_memory_that_a_program_has_written_to_is_freed_when_it_is_given_up(nodes
     for step in range(8):  # each larger than the one before: what was written before has to make room
         checkpoints.save(step, {"a": np.zeros((2 + 2 * step) << 20, np.uint8)})
         assert checkpoints.wait(step, DEADLINE_S)
+    gc.collect()  # what programs of earlier tests have mapped goes
     maps = Path("/proc/self/maps").read_text().splitlines()
     ours = [line for line in maps if line.endswith("(deleted)") and (f"{MEMORY_FOLDER}/" in line or "/memfd:" in line)]
     assert len(ours) <= 4
@@ -220,14 +222,13 @@ def test_arrays_are_read_in_part_from_another_node(nodes_of: MakeNodes) -> None:
     nodes.checkpointer("n1").save(1, [first, second])
     assert nodes.checkpointer("n1").wait(1, DEADLINE_S)
     elsewhere = nodes.checkpointer("n3")
-    with elsewhere.open(1, rank=0) as shard:
-        assert (shard.sizes["0"], shard.sizes["1"]) == (len(first), len(second))
-        assert bytes(shard.read("1", 10, 60)) == second[10:60]
-        assert bytes(shard.read("0")) == first
+    (leaves,) = elsewhere.open_trees(1)
+    assert bytes(leaves[1].shard.read(leaves[1].start + 10, leaves[1].start + 60)) == second[10:60]
+    assert leaves[0].read() == first
     assert elsewhere.restore(1) == [first, second]
     nodes.checkpointer("n1").save(2, b"x" * 2000)
     assert elsewhere.restore(2) == b"x" * 2000
-    assert bytes(elsewhere.open(2).read("0")) == b"x" * 2000
+    assert elsewhere.open_trees(2)[0].read() == b"x" * 2000
 
 
 def test_the_shared_directory_outlives_all_nodes(nodes_of: MakeNodes, tmp_path: Path) -> None:
@@ -253,7 +254,6 @@ def test_the_shared_directory_outlives_all_nodes(nodes_of: MakeNodes, tmp_path: 
         DamagedCheckpointError, match=rf"the block at byte {BLOCK_BYTES} .*restore the one before, of step 1"
     ):
         later.checkpointer("n1").restore(2)
-    assert later.checkpointer("n1").latest_intact() == 1
 
 
 def test_without_room_in_the_shared_directory_checkpoints_count_in_memory_and_that_is_said_once(
@@ -430,8 +430,12 @@ def test_a_program_that_is_interrupted_before_an_answer_can_save_once_more(
     checkpoints = nodes.checkpointer("n1")
     checkpoints.save(1, tree(1))
 
-    def interrupt(_: object) -> None:
-        raise SystemExit  # as a handler of SIGTERM does
+    answer = getattr(node_store, awaited)
+
+    def interrupt(connection: socket.socket) -> object:
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit  # as a handler of SIGTERM does
+        return answer(connection)
 
     with monkeypatch.context() as patch:
         patch.setattr(node_store, awaited, interrupt)
@@ -444,20 +448,20 @@ def test_a_program_that_is_interrupted_before_an_answer_can_save_once_more(
     assert is_tree(checkpoints.restore(4), 4)
 
 
-def test_a_signal_handler_that_saves_during_a_save_gets_an_error_and_no_deadlock(
-    nodes_of: MakeNodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_handler_can_save_during_a_save(nodes_of: MakeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = nodes_of(1)
     nodes.start()
     checkpoints = nodes.checkpointer("n1")
+    write_parts = mappings.write_parts
 
-    def handle(*_: object) -> None:
+    def handle(*arguments: Any) -> None:
+        monkeypatch.undo()
         checkpoints.save(2, tree(2))
+        write_parts(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(mappings, "write_parts", handle)
-        with pytest.raises(NestedSaveError, match="set a flag in the handler"):
-            checkpoints.save(1, tree(1))
+    monkeypatch.setattr(mappings, "write_parts", handle)
+    checkpoints.save(1, tree(1))
     checkpoints.save(3, tree(3))
-    assert checkpoints.wait(3, DEADLINE_S)
-    assert is_tree(checkpoints.restore(3), 3)
+    for step in (2, 3):
+        assert checkpoints.wait(step, DEADLINE_S)
+        assert is_tree(checkpoints.restore(step), step)

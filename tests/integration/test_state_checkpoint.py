@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 import redis
@@ -54,7 +52,6 @@ def tree(step: int, rank: int = 0) -> dict[str, object]:
 
 def test_without_any_checkpoint_there_is_no_latest(job: Job) -> None:
     assert job.rank().latest() is None
-    assert job.rank().latest_intact() is None
 
 
 def test_a_tree_is_restored(job: Job) -> None:
@@ -131,15 +128,6 @@ def test_a_damaged_checkpoint_is_recognised_and_the_one_before_is_offered(job: J
     job.damage(10)
     with pytest.raises(DamagedCheckpointError, match=r"step 10 is damaged .* there is none before it"):
         job.rank().restore(10)
-
-
-def test_the_latest_intact_one_is_found_with_a_warning(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    for step in (10, 20):
-        job.rank().save(step, tree(step))
-    job.damage(20)
-    with caplog.at_level(logging.WARNING, logger="laggard.kvstore.checkpoints.checkpointer"):
-        assert job.rank().latest_intact() == 10
-    assert "restore the one before, of step 10" in caplog.text
 
 
 def test_a_job_with_another_number_of_ranks_can_read_shard_by_shard(job: Job) -> None:

@@ -108,7 +108,7 @@ def test_what_a_lost_node_had_is_there_up_to_its_loss(
         total = NodesSource(asker, rollups).evaluate(*ask("1m-sum", end_s - HOUR_S, end_s, "sum"))
 
         with lost_answerer(session_of(state_server, tmp_path, "node1"), rollups, asker, str(tmp_path / "dumps")):
-            assert request_dump(asker, deadline_s=DEADLINE_S).missing == []
+            assert request_dump(asker, "", deadline_s=DEADLINE_S).missing == []
             assert asker.hosts() == ["node1"]
 
     replayed = LocalSource(read_dump([tmp_path / "dumps"]))
@@ -150,15 +150,18 @@ def test_a_node_that_was_started_anew_goes_on_where_it_was(
         assert set(answer.values.tolist()) == {60 * 61 / 2}
 
 
-def test_a_dump_and_its_replay_hold_the_whole_job(state_server: StateServer, tmp_path: Path, asker: NodeAsker) -> None:
+@pytest.mark.parametrize("of_all", [False, True])
+def test_a_dump_and_its_replay_hold_the_whole_job(
+    state_server: StateServer, tmp_path: Path, asker: NodeAsker, *, of_all: bool
+) -> None:
     end_s = now_s()
-    settings = TelemetrySettings(dump_dir=str(tmp_path / "dumps"))
+    settings = TelemetrySettings(dump_dir=str(tmp_path / "dumps"), dump_node="node1" if of_all else "")
     with NodeTelemetry(session_of(state_server, tmp_path, "node1"), settings) as telemetry:
         live(telemetry, "node1", end_s, JOB_S)
         live(telemetry, "late", end_s - HOUR_S, 600)  # came when its hour was over
-        assert request_dump(asker, deadline_s=DEADLINE_S).missing == []
+        assert request_dump(asker, settings.dump_node, deadline_s=DEADLINE_S).missing == []
         live(telemetry, "node1", end_s + 600, 600)
-        assert request_dump(asker, deadline_s=DEADLINE_S).missing == []
+        assert request_dump(asker, settings.dump_node, deadline_s=DEADLINE_S).missing == []
 
     history = read_dump([tmp_path / "dumps"])
 
@@ -180,11 +183,11 @@ def test_overlapping_dumps_count_each_minute_once(state_server: StateServer, tmp
     settings = TelemetrySettings(dump_dir=str(tmp_path / "dumps"))
     with NodeTelemetry(session_of(state_server, tmp_path, "node1"), settings) as telemetry:
         live(telemetry, "node1", end_s - 600, 600)
-        assert request_dump(asker, deadline_s=DEADLINE_S).missing == []
+        assert request_dump(asker, "", deadline_s=DEADLINE_S).missing == []
         (first,) = (tmp_path / "dumps").iterdir()
         first.rename(first.with_name("first.csv.gz"))
         live(telemetry, "node1", end_s, 600)
-        assert request_dump(asker, deadline_s=DEADLINE_S).missing == []
+        assert request_dump(asker, "", deadline_s=DEADLINE_S).missing == []
 
     found = LocalSource(read_dump([tmp_path / "dumps"])).evaluate(*ask("1m-count", end_s - 1200, end_s))
 

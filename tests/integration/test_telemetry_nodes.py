@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from laggard.telemetry.client import request_dump
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import DumpError, NodeError, QueryTooLargeError
 from laggard.telemetry.node import NodeTelemetry
-from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.gathering import gather
 from laggard.telemetry.nodes.sources import NodesSource, answer_question
 from laggard.telemetry.query import evaluate, query_from_json
@@ -460,9 +462,10 @@ def test_rollups_answer_as_the_samples_would() -> None:
         np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-9)
 
 
-def test_dumps_of_several_nodes_are_read_back_as_they_were(
-    state_server: StateServer, tmp_path: Path, asker: NodeAsker
+def test_a_dump_of_all_nodes_is_read_back_as_it_was(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry], asker: NodeAsker
 ) -> None:
+    del nodes
     for node in ("node3", "node4"):
         settings = TelemetrySettings(dump_dir=str(tmp_path / "dumps"))
         with NodeTelemetry(session_of(state_server, tmp_path, node), settings) as telemetry:
@@ -470,7 +473,7 @@ def test_dumps_of_several_nodes_are_read_back_as_they_were(
             telemetry.store.extend(
                 key_of('m,\n"', {"host": node, "k": "a=b&c"}), np.array([now_us - 1, now_us]), np.array([0.1, -1e300])
             )
-            (written,) = request_dump(asker, deadline_s=DEADLINE_S).written
+            (written,) = request_dump(asker, node, deadline_s=DEADLINE_S).written
 
         host, _, path = written.partition(":")
         assert (host, Path(path).parent) == (node, tmp_path / "dumps")
@@ -486,7 +489,7 @@ def test_a_dump_that_cannot_be_written_is_reported(state_server: StateServer, tm
     (tmp_path / "file").touch()
     settings = TelemetrySettings(dump_dir=str(tmp_path / "file" / "dumps"))
     with NodeTelemetry(session_of(state_server, tmp_path, "node7"), settings):
-        dumps = request_dump(asker, deadline_s=DEADLINE_S)
+        dumps = request_dump(asker, "node7", deadline_s=DEADLINE_S)
 
     assert dumps.written == []
     (missing,) = dumps.missing
@@ -507,7 +510,7 @@ def test_a_full_dump_folder_is_named_and_nothing_is_left_in_it(
         with NodeTelemetry(session_of(state_server, tmp_path, "node7"), settings) as telemetry:
             noise = np.random.default_rng(0).random(10_000)
             telemetry.store.extend(key_of("m", {}), int(time.time() * 1e6) + np.arange(len(noise)), noise)
-            dumps = request_dump(asker, deadline_s=DEADLINE_S)
+            dumps = request_dump(asker, "node7", deadline_s=DEADLINE_S)
         assert dumps.written == []
         assert dumps.missing == [f"node7 could not write its dump: [Errno 28] No space left on device: '{small}'"]
         assert list(small.iterdir()) == []
@@ -515,23 +518,64 @@ def test_a_full_dump_folder_is_named_and_nothing_is_left_in_it(
         subprocess.run(["umount", "--lazy", str(small)], check=True)
 
 
-def test_a_node_dumps_periodically_and_the_dump_in_progress_at_its_end_leaves_nothing(
-    state_server: StateServer, tmp_path: Path
+@pytest.mark.parametrize("order", [("node5", "node6"), ("node6", "node5")])
+def test_one_node_can_dump_all_nodes_periodically_and_the_nodes_end_in_any_order(
+    state_server: StateServer, tmp_path: Path, order: tuple[str, str]
 ) -> None:
     dumps = tmp_path / "dumps"
-    settings = TelemetrySettings(dump_dir=str(dumps), dump_interval=0.1)
-    with NodeTelemetry(session_of(state_server, tmp_path, "node5"), settings, keep_interval_s=0.05) as telemetry:
-        telemetry.store.extend(
-            key_of("m", {"host": "node5"}), np.array([round(time.time()) * SECOND_US]), np.array([1.5])
-        )
+    settings = TelemetrySettings(dump_dir=str(dumps), dump_node="node5", dump_interval=0.1)
+    now_us = round(time.time()) * SECOND_US
+
+    with contextlib.ExitStack() as stack:
+        for node in order:  # they end in the opposite order, the one that dumps in the midst of a dump
+            session = session_of(state_server, tmp_path, node)
+            telemetry = stack.enter_context(NodeTelemetry(session, settings, keep_interval_s=0.05))
+            telemetry.store.extend(key_of("m", {"host": node}), np.array([now_us]), np.array([1.5]))
 
         def newest() -> set[str]:
-            files = sorted(dumps.glob("node5-*.csv.gz"))
+            files = sorted(dumps.glob("all-*.csv.gz"))
             return {dict(tags)["host"] for _, tags in read_dump(files[-1:]).series_keys()} if files else set()
 
-        wait_until(lambda: newest() == {"node5"})
+        wait_until(lambda: newest() == {"node5", "node6"})
 
-    assert {path.name.partition("-")[0] for path in dumps.iterdir()} == {"node5"}
+    assert {path.name.partition("-")[0] for path in dumps.iterdir()} == {"all"}
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_a_dump_that_waits_for_a_node_when_its_own_node_ends_is_abandoned_and_leaves_nothing(
+    state_server: StateServer, tmp_path: Path, asker: NodeAsker, is_asked_for: bool
+) -> None:
+    # The node is waited for longer than the test may take: the end alone can end the wait.
+    node8 = functools.partial(NodeTelemetry, keep_interval_s=0.05, gather_deadline_s=1e6, stop_deadline_s=DEADLINE_S)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def answer(question: Mapping[str, Any]) -> Any:
+        if question["kind"] == "everything":
+            asked.set()
+            go_on.wait(DEADLINE_S)
+        return [["m", []]]
+
+    settings = TelemetrySettings(
+        dump_dir=str(tmp_path / "dumps"), dump_node="node8", dump_interval=0 if is_asked_for else 0.1
+    )
+    endpoint, dumps = state_server.endpoint, tmp_path / "dumps"
+
+    def ask_until_the_node_is_asked() -> None:
+        while not asked.is_set():  # a busy machine may keep it from saying in time what it has
+            asker.ask({"kind": "dump"}, hosts=["node8"])
+
+    asking = threading.Thread(target=ask_until_the_node_is_asked)
+    with endpoint.connect() as client, NodeAnswerer(client, endpoint, "held", answer):
+        with node8(session_of(state_server, tmp_path, "node8"), settings) as telemetry:
+            if is_asked_for:
+                asking.start()
+            assert asked.wait(DEADLINE_S)
+            assert list(dumps.glob(".all.*"))
+        assert list(dumps.glob(".all.*")) == []
+        assert not telemetry._keeper.is_alive()
+        go_on.set()
+    if is_asked_for:
+        asking.join(DEADLINE_S)
 
 
 def test_a_node_that_was_waited_for_in_vain_is_asked_but_not_waited_for_until_it_answers(

@@ -63,10 +63,6 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--detect=fast-gpu"], r"Invalid value for '--detect': 'fast-gpu' is not one of 'slow-gpu', 'sections'"),
         (["--detect=slow-gpu", "--detect-interval=0"], r"Invalid value for '--detect-interval': 0"),
         (
-            ["--detect=slow-gpu", "--probes-in-turn=fp8"],
-            r"--probes-in-turn=fp8 is not a probe: use clock, .* or all",
-        ),
-        (
             ["--inline-probes"],
             r"--inline-probes has no effect without --detect=slow-gpu: add it",
         ),

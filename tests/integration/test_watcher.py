@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import math
 import time
@@ -383,33 +382,6 @@ def test_a_detector_without_devices_says_so_immediately(launch: StateServer) -> 
 
     with pytest.raises(DeviceError, match=r"no node of this job has a GPU: --virtual-gpus=K makes"):
         CollectorGroup.start(SlowGPUDetector())
-
-
-def test_what_a_probe_in_turn_finds_is_reported_with_its_cause_and_restarts_nothing(
-    launch: StateServer, series: Series
-) -> None:
-    with launch.endpoint.connect() as client:
-        nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS)
-        Control(client, launch.endpoint, 0).write_launch(LaunchRecord(0, nodes, ()))
-    detector = SlowGPUDetector(INTERVAL_S, probes_in_turn=["host_to_device"], inline_probes=True)
-    causes = {"node3": {"cause": Cause("PCIe", "PCIe: the link's width is 8, but 16 is possible").to_tag()}}
-    numbers = itertools.count()
-
-    def is_reported_after_one_more_round() -> bool:
-        number = next(numbers)
-        for metric, slow in (("gpu-probe-time", 1.0), ("gpu-probe-time.host_to_device", 2.0)):
-            noise = [1 + 1e-3 * ((number + place) % 3) for place in range(len(HOSTS))]
-            values = {host: noise[place] * (slow if host == "node3" else 1.0) for place, host in enumerate(HOSTS)}
-            tags = {host: {"host": host, "gpu": "0", "model": "H100"} | causes.get(host, {}) for host in HOSTS}
-            series.add([Sample(metric, time.time(), (value,), tags[host]) for host, value in values.items()])
-        return bool(requests(launch.endpoint))
-
-    with detector:
-        wait_until(is_reported_after_one_more_round)
-    verdicts = [body for kind, body in requests(launch.endpoint) if kind == "verdicts"]
-    assert [(verdict["host"], verdict["action"]) for verdict in verdicts] == [("node3", "report")]
-    assert verdicts[0]["words"]["evidence"].endswith(", by the probe host_to_device")
-    assert verdicts[0]["words"]["cause"].startswith("PCIe: the link's width is 8")
 
 
 def test_a_device_with_wrong_results_is_accused_immediately_and_only_once() -> None:

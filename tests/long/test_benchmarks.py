@@ -145,7 +145,7 @@ SMALL = {
         "--cycles 1 --block 0.3",
         [
             "| matrix products | probe, separate process |",
-            "| memory | probes in turn, inline |",
+            "| memory | probe, inline |",
             "| training | tiny operations (Dragon's documented probe) |",
         ],
     ),
@@ -179,8 +179,8 @@ SMALL = {
     "scale --agents": Small("--agents 3", ["┃ 3 agents ", "│ all dial again at once "]),
     "scale --nodes": Small("--nodes 1", ["┃ nodes ┃ command to first line", "\n│ 1     │"]),
     "state": Small(
-        "--gib 0.05 --repeats 1 --transactions 5 --keys 2000",
-        ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "breakdown in ms: ", "\nupdate with 2000 keys "],
+        "--gib 0.05 --repeats 1 --transactions 5",
+        ["medians of 1 arrays", "\nState / raw  ", "\nState, reading", "breakdown in ms: "],
     ),
     "telemetry --only hung-node": Small(
         "--quick", ["  all nodes answer ", "  just hung ", "  hung for longer ", "it was in all panels again"]

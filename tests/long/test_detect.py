@@ -28,7 +28,7 @@ from laggard.collectors import InlineProbe, local_devices
 from laggard.detectors import SlowGPUDetector
 
 if os.environ["LAGGARD_LAUNCH"] == "0":
-    detector = SlowGPUDetector(collection_rate=0.5, probes_in_turn=["triad", "launch"])
+    detector = SlowGPUDetector(collection_rate=0.5)
     probes = [InlineProbe(detector, device) for device in local_devices()]
     while True:
         time.sleep(0.01)
@@ -38,7 +38,7 @@ if os.environ["LAGGARD_LAUNCH"] == "0":
 
 
 def test_a_program_with_inline_probes_goes_on_without_the_slow_node(start_job: Start) -> None:
-    options = ("--per-node", "--inline-probes", "--probes-in-turn=triad,launch", "--telemetry-level=1")
+    options = ("--per-node", "--inline-probes", "--telemetry-level=1")
     job = start_job(*DETECT, *options, program=INLINE_PROBES)
     job.wait_for("launch +0 on node1, node2")
     probes_of(job, "node1")  # the primary judges
@@ -46,8 +46,7 @@ def test_a_program_with_inline_probes_goes_on_without_the_slow_node(start_job: S
         with pytest.raises(AssertionError, match="on node2"):
             job.process_of("node2", "laggard.resilience.agent.detect")
         port = int(job.wait_for(r"telemetry http://127.0.0.1:(\d+)")[1])
-        wanted = {"gpu-probe-time", "gpu-probe-time.triad", "gpu-probe-time.launch"}
-        wait_until(lambda: metrics_of(port) >= wanted, job.everything)
+        wait_until(lambda: "gpu-probe-time" in metrics_of(port), job.everything)
         job.wait_for("verdict +node2 gpu 0: .* times as slow as its (own past and )?3 peers .*")
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account

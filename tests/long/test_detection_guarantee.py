@@ -21,7 +21,7 @@ def correlated_jobs(seed: int, jobs: int) -> NDArray[np.float64]:
         noise[:, number] = 0.56 * noise[:, number - 1] + (1 - 0.56**2) ** 0.5 * noise[:, number]
     seconds = np.exp(noise + rng.normal(0, 0.017, (jobs, 1, DEVICES)))
     hit = rng.random(seconds.shape) < 0.05
-    return np.where(hit, seconds * rng.uniform(1.1, 3, seconds.shape), seconds)[..., None, None]
+    return np.where(hit, seconds * rng.uniform(1.1, 3, seconds.shape), seconds)[..., None]
 
 
 def restarted(seconds: NDArray[np.float64]) -> bool:

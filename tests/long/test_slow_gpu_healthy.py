@@ -1,19 +1,16 @@
-"""No device is slow, and none is accused: the main job without its thrasher, and probes that take turns."""
+"""No device is slow, and none is accused: the main job without its thrasher."""
 
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from laggard.collectors.probes.virtual import VIRTUAL_PROBES
-from tests.integration.jobs import NOISE, RunningJob, metrics_of
-from tests.printed import MAIN_JOB, TURNS_JOB
-from tests.waiting import wait_until
+from tests.integration.jobs import NOISE, RunningJob
+from tests.printed import MAIN_JOB
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -34,14 +31,3 @@ def test_without_a_thrasher_no_device_is_accused(start_main_job: Callable[..., R
     assert "verdict" not in job.account
     assert not NOISE.search(job.everything()), job.everything()
     assert job.processes() == []
-
-
-def test_probes_take_turns_as_printed(start_job: Callable[..., RunningJob]) -> None:
-    _, *arguments = shlex.split(TURNS_JOB)
-    job = start_job(*arguments)
-    port = int(job.wait_for(r"telemetry http://127.0.0.1:(\d+)")[1])
-    wanted = {f"gpu-probe-time.{probe}" for probe in VIRTUAL_PROBES if probe != "gemm_fp32"} | {"gpu-probe-time"}
-    wait_until(lambda: {name for name in metrics_of(port) if "probe" in name} == wanted, job.everything)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.finish() == 128 + signal.SIGTERM, job.everything()
-    assert "verdict" not in job.account

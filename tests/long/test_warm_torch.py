@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.jobs import RunningJob
-from tests.printed import PRELOAD_JOB
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 pytestmark = pytest.mark.timeout(1500)
@@ -107,13 +105,14 @@ def _part(number: int, lines: list[str]) -> list[str]:
 def test_a_training_from_warm_processes_is_the_same_training(
     start_job: Callable[..., RunningJob], tmp_path: Path
 ) -> None:
-    """The command of the guide, on virtual devices."""
     folder = tmp_path / "job0"
     folder.mkdir()
     (folder / "model.py").write_text(MODEL)
     (folder / "train.py").write_text(TRAIN)
-    _, *arguments = shlex.split(PRELOAD_JOB)
-    job = start_job("--local-nodes=1", "--virtual-gpus=2", "--resilient", *arguments, "--batch=8")
+    options = ("--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device")
+    job = start_job(*options, "train.py", "--batch=8")
+    for rank in (0, 1):
+        job.wait_for(rf"rank {rank}\] spawned")
     job.wait_for("warm +node1 keeps a process ready that has loaded")
     (folder / "fail").touch()
     assert job.finish(DEADLINE_S) == 1, job.everything()  # the same error at the same place again ends the job

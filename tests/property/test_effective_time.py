@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from laggard.detectors.evidence import Slow, StillSlow
 from laggard.detectors.verdict import Evidence, Severity, Verdict
-from laggard.resilience.record.effective_time import EffectiveTime, effective_time
+from laggard.resilience.record.effective_time import SHOWN_FROM_S, EffectiveTime, TimeParts, effective_time
 from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline
 from laggard.telemetry.course import Progress
 
@@ -163,3 +163,44 @@ def test_a_device_that_is_well_again_costs_nothing_any_more_and_the_slowest_coun
 
 def test_a_job_that_never_began_a_launch_was_starting() -> None:
     assert parts(effective_time(job(ended_s=7))) == {"start_s": 7}
+
+
+def test_the_ratio_is_unknown_without_time_or_progress_and_rounding_never_makes_it_exceed_1() -> None:
+    some = TimeParts(effective_s=10.0)
+    assert EffectiveTime("steps", 20.0, some, ()).ratio == 0.5
+    assert EffectiveTime("steps", 10.0 - 1e-9, some, ()).ratio == 1
+    assert EffectiveTime("steps", 0.0, TimeParts(), ()).ratio is None
+    assert EffectiveTime(None, 20.0, some, ()).ratio is None
+
+
+def test_the_rest_of_the_time_is_shown_with_the_most_first_and_without_what_would_read_0() -> None:
+    parts = TimeParts(1000.0, slow_s=3.0, start_s=SHOWN_FROM_S, repeated_s=0.049, lost_s=20.0)
+    assert EffectiveTime("steps", 1023.1, parts, ()).rest == [("lost_s", 20.0), ("slow_s", 3.0), ("start_s", 0.05)]
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        said(T0 + 400, "node9", "0", 1.5),  # of a node that it does not have
+        said(T0 + 400, "node2", "0", math.nan),
+        said(T0 + 50, "node2", "0", 1.5),  # of an earlier launch
+        said(T0 + 400, "node2", "0", 0.5),  # faster than its peers
+    ],
+)
+def test_a_verdict_that_is_not_of_a_launch_costs_it_nothing(verdict: RecordedVerdict) -> None:
+    first, second = launch(0, 0, 90, (0, 0, None)), launch(1, 100, 1000, (100, 0, None), (100, 0, 1), (1000, 0, 901))
+    found = effective_time(job(first, second, exit_code=0, verdicts=(verdict,)))
+    assert found.launches[1].slow_s == 0
+
+
+@pytest.mark.parametrize(("exit_code", "part"), [(0, "start_s"), (1, "lost_s"), (None, "lost_s")])
+def test_a_launch_that_showed_no_step_was_starting_unless_it_failed(exit_code: int | None, part: str) -> None:
+    first, second = launch(0, 0, 100, (0, 0, 1), (100, 0, 2)), launch(1, 100, 130, (100, 0, None))
+    found = effective_time(job(first, second, ended_s=130, exit_code=exit_code))
+    assert found.launches[1] == TimeParts(**{part: 30})
+
+
+def test_a_launch_that_runs_and_has_shown_no_step_is_starting() -> None:
+    first = launch(0, 0, 100, (0, 0, 1), (100, 0, 2))
+    second = Launch(1, ("node1",), (), T0 + 100)
+    assert effective_time(job(first, second, exit_code=None), now_s=T0 + 130).launches[1] == TimeParts(start_s=30)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from laggard.kvstore.checkpoints.layout import plan
 from laggard.kvstore.checkpoints.resharding import even_regions, open_tree, reshard
-from laggard.kvstore.checkpoints.shard import HEADER, Shard
+from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.errors import MissingElementsError
 from laggard.kvstore.values import codec
 from laggard.kvstore.values.blocks import Block, Region, plan_reads
@@ -35,13 +35,8 @@ class Counting:
 
 def shard_of(value: object) -> tuple[Shard, Counting]:
     """Return a shard as a checkpoint has it, and what is read of it."""
-    header, *leaves = codec.encode("shard", value).parts
-    planned = plan([(HEADER, header), *((str(number), leaf) for number, leaf in enumerate(leaves))])
-    content = memoryview(bytearray(planned.size_bytes))
-    for at, part in planned.parts:
-        content[at : at + len(part)] = part
-    source = Counting(content)
-    return Shard("shard", len(content), source.read), source
+    source = Counting(plan(codec.encode("shard", value).parts).content())
+    return Shard("shard", source.read), source
 
 
 @st.composite
@@ -105,7 +100,7 @@ def test_what_is_read_is_what_was_saved(layout: tuple[tuple[int, ...], list[Regi
     trees = []
     for rank, region in enumerate(saved):
         index: Any = (*region.slices(), ...)  # with the dots, an array where there are no axes
-        trees.append(open_tree("shard", shard_of({"weights": Block(whole[index], region, shape), "rank": rank})[0]))
+        trees.append(open_tree(shard_of({"weights": Block(whole[index], region, shape), "rank": rank})[0]))
     if not trees:
         return
     covered = set().union(*map(indices, saved))
@@ -135,7 +130,7 @@ def test_ranks_of_another_number_read_all_that_was_split_along_an_axis_once(
         shards.append(shard_of({"weights": Block(whole[region.slices()], region, shape), "step": 7}))
 
     def part(rank: int) -> Block:
-        block = reshard([open_tree("shard", shard) for shard, _ in shards], even_regions(rank, ranks))["weights"]
+        block = reshard([open_tree(shard) for shard, _ in shards], even_regions(rank, ranks))["weights"]
         assert isinstance(block, Block)
         return block
 
@@ -151,7 +146,7 @@ def test_of_rows_no_byte_is_read_that_another_rank_wants(n_rows: int, saved: int
     whole = numbered((n_rows, 1000))
     parts = [Region.along(0, whole.shape, rank, saved) for rank in range(saved)]
     shards = [shard_of({"weights": Block(whole[part.slices()], part, whole.shape)}) for part in parts]
-    trees = [open_tree("shard", shard) for shard, _ in shards]
+    trees = [open_tree(shard) for shard, _ in shards]
     for _, source in shards:
         source.n_reads[:] = 0
 

@@ -18,7 +18,6 @@ from laggard.kvstore.errors import ConflictError, NotACounterError, NotAListErro
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.layout import MAX_COUNT
 from laggard.kvstore.state.mapping import State
-from laggard.kvstore.state.parts import StepLimits
 from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 from tests.local import fresh_local_state
@@ -34,7 +33,7 @@ CHUNK_BYTES = 100
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
-    with StateServer.start(tmp_path_factory.mktemp("state"), job="model", fsync="no") as running:
+    with StateServer.start(tmp_path_factory.mktemp("state"), job="model") as running:
         yield running
 
 
@@ -206,16 +205,14 @@ class Model(RuleBasedStateMachine):
 class OnServer(Model):
     """The clients are those of a state server."""
 
-    def __init__(self, client: redis.Redis, server: StateServer, limits: StepLimits) -> None:
+    def __init__(self, client: redis.Redis, server: StateServer) -> None:
         client.flushall()
         begin_launch(client, server.endpoint, 0)
         self.client = client
-        super().__init__(*(State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES, limits=limits) for _ in range(2)))
+        super().__init__(*(State(client, server.endpoint, 0, chunk_bytes=CHUNK_BYTES) for _ in range(2)))
 
     @invariant()
     def nothing_is_left_over(self) -> None:
-        assert self.client.keys("laggard:*:state:staged:*") == self.client.keys("laggard:*:state:open") == []
-        assert self.client.keys("laggard:*:state:lock") == []
         chunks = self.client.keys("laggard:*:state:chunk:*")
         assert all(self.client.ttl(name) == -1 for name in chunks)
         if not self.model:
@@ -235,14 +232,12 @@ def run_model(model: type[Model], max_examples: int) -> None:
     )
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["small transactions", "transactions in many parts"])
-def test_state_holds_what_a_dict_would(server: StateServer, large: bool) -> None:
-    limits = StepLimits(part_size=3) if large else StepLimits()
+def test_state_holds_what_a_dict_would(server: StateServer) -> None:
     with server.endpoint.connect() as client:
 
         class Bound(OnServer):
             def __init__(self) -> None:
-                super().__init__(client, server, limits)
+                super().__init__(client, server)
 
         run_model(Bound, max_examples=12)
 

@@ -15,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.kvstore.checkpoints.layout import plan
+from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.errors import UnsupportedValueError
-from laggard.kvstore.values.codec import decode, decode_in_place, encode
+from laggard.kvstore.values.codec import decode, encode
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -79,9 +81,9 @@ def tensors(draw: Callable[..., Any]) -> Any:
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")  # says PyTorch of such tensors
 @given(tensors())
 def test_a_tensor_comes_back_with_its_dtype_shape_and_bits(tensor: Any) -> None:
-    header, *leaves = encode("key", tensor).parts
-    copied = decode("key", [header, *leaves])
-    in_place = decode_in_place("key", header, iter([memoryview(bytearray(leaf)) for leaf in leaves]))
+    encoded = encode("key", tensor)
+    copied = decode("key", encoded.parts)
+    in_place = Shard.whole("key", plan(encoded.parts).content()).value()
     for back in (copied, in_place):
         assert is_same(tensor, back)
         assert (str(back.device), back.requires_grad) == ("cpu", False)
@@ -227,7 +229,7 @@ def test_pytorch_is_loaded_by_the_program_alone() -> None:
     """A process without it reads everything but tensors, and is told what to do for those."""
     program = """
         import sys
-        from laggard.kvstore.values.codec import decode, decode_in_place, encode
+        from laggard.kvstore.values.codec import decode, encode
         from laggard.kvstore.errors import UnsupportedValueError
         encode("key", [1, {2: (3,)}])
         print(decode("key", [bytes.fromhex(sys.argv[1])]))

@@ -46,7 +46,6 @@ class Schedule:
             on_failure="end" if chance.random() < 0.05 else "relaunch",
             backoff_s=chance.choice((0.5, 2.0)),
             wait_for_nodes_s=chance.choice((0.0, 20.0, 60.0)),
-            grow_back=chance.random() < 0.3,
         )
         habits = Habits(
             steps=chance.randint(2, 8),

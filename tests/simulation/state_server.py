@@ -105,29 +105,6 @@ class Disk:
             drop()
 
 
-class _Pipeline:
-    """Commands that the server runs in one step."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._queued: list[Callable[[], Any]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def hget(self, key: str, name: str) -> None:
-        self._queued.append(lambda: self._client._disk.data.get(key, {}).get(name))
-
-    def hlen(self, key: str) -> None:
-        self._queued.append(lambda: len(self._client._disk.data.get(key, {})))
-
-    def execute(self) -> Any:
-        return self._client._call(lambda: [apply() for apply in self._queued])
-
-
 class Client:
     """A connection to the server, as ``redis.Redis``."""
 
@@ -181,13 +158,6 @@ class Client:
         self._call(lambda: self._disk.data.__setitem__(key, _bytes(value)))
         return True
 
-    def eval(self, script: str, n_keys: int, key: str, value: Any) -> Any:
-        assert (script, n_keys) == (server._FLUSH_LUA, 1)
-        return self.set(key, value)
-
-    def config_set(self, *_: str) -> None:
-        self._call(lambda: None)
-
     def hget(self, key: str, name: str) -> Any:
         return self._call(lambda: self._disk.data.get(key, {}).get(name))
 
@@ -209,8 +179,8 @@ class Client:
     def hkeys(self, key: str) -> Any:
         return self._call(lambda: [_bytes(name) for name in self._disk.data.get(key, {})])
 
-    def pipeline(self) -> _Pipeline:
-        return _Pipeline(self)
+    def hlen(self, key: str) -> Any:
+        return self._call(lambda: len(self._disk.data.get(key, {})))
 
     def xrevrange(self, key: str, count: int = 1) -> Any:
         return self._call(lambda: self._disk.data.get(key, [])[::-1][:count])
@@ -246,7 +216,6 @@ class Client:
             fence._BEGIN_LUA: self._begin,
             fence.EXECUTE_LUA: self._execute,
             commits._COMMIT_LUA: self._commit,
-            commits._SETTLE_LUA: self._settle,
         }[text]
         return lambda keys, args: self._call(lambda: script(keys, args))
 
@@ -291,18 +260,15 @@ class Client:
                 raise NotImplementedError(name)
         return replies
 
-    def _settle(self, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        raise NotImplementedError("there are no large transactions here")
-
     def _commit(self, keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
         if fenced := self._fenced(keys, args):
             return fenced
         _, index, meta, acknowledgement, *_ = keys
         data = self._disk.data
         if acknowledgement in data:
-            return [b"ok", data[acknowledgement], b""]
-        launch, *_, part, _, _, _, n_reads, name, key, _, count, by = args
-        assert (part, n_reads, name, count) == (0, 0, "increment", 1), "only single increments are simulated"
+            return [b"ok"]
+        launch, _, _, _, n_reads, name, key, _, count, by = args
+        assert (n_reads, name, count) == (0, "increment", 1), "only single increments are simulated"
         counts = data.setdefault(meta, {})
         version = int(counts.get("commits", b"0")) + 1
         counts["commits"] = _bytes(version)
@@ -311,7 +277,7 @@ class Client:
         counters[key] = b"%d n%d\n" % (version, int(before) + int(by))
         data[acknowledgement] = _bytes(version)
         self._disk.on_commit(int(launch), str(key))
-        return [b"ok", _bytes(version), b""]
+        return [b"ok"]
 
 
 class _Call:
@@ -388,7 +354,7 @@ class SimulatedServer(StateServer):
 
     @classmethod
     def start(cls, directory: Path, *, job: str, **_: Any) -> StateServer:
-        return cls._start(server._Plan(directory, job, "127.0.0.1", "always", directory, None))
+        return cls._start(server._Plan(directory, job, "127.0.0.1", directory, None))
 
     @classmethod
     def _start(cls, plan: Any, *_: Any) -> StateServer:

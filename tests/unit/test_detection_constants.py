@@ -26,8 +26,8 @@ def test_the_shares_of_the_budget_sum_to_one_over_an_endless_run() -> None:
 def test_a_normal_sample_has_its_standard_deviation_by_either_estimate() -> None:
     assert deviation_per_distance() == pytest.approx(1.482602218505602)
     sample = np.random.default_rng(1).normal(0.0, 0.02, 100_000).astype(np.float32)
-    _, spread = center_and_spread(sample[None, :], [slice(None)])
-    assert spread[0, 0] == pytest.approx(0.02, rel=0.02)
+    _, spread = center_and_spread(sample, [slice(None)])
+    assert spread[0] == pytest.approx(0.02, rel=0.02)
     _, deviation = median_and_deviation(sample[:, None])
     assert deviation[0] == pytest.approx(0.02, rel=0.02)
 

@@ -20,7 +20,7 @@ SLOW, ONSET, ROUNDS, JOBS = 6, 12, 26, 6
 
 def healthy(seed: int, repeats: int = 1) -> Seconds:
     rng = np.random.default_rng(seed)
-    chips, noise = rng.normal(0, 0.012, (16, 1, 1)), rng.normal(0, 0.002, (ROUNDS, 16, 1, repeats))
+    chips, noise = rng.normal(0, 0.012, (16, 1)), rng.normal(0, 0.002, (ROUNDS, 16, repeats))
     return np.asarray(0.01 * np.exp(chips + noise))
 
 
@@ -50,7 +50,7 @@ def accuses_the_slow_device_alone_and_once() -> bool:
 def finds_a_ramp_by_six_percent() -> bool:
     def holds(seed: int) -> bool:
         seconds = healthy(seed)
-        seconds[ONSET:, SLOW] *= (1 + 0.1 * np.arange(1, ROUNDS - ONSET + 1) / 12)[:, None, None]
+        seconds[ONSET:, SLOW] *= (1 + 0.1 * np.arange(1, ROUNDS - ONSET + 1) / 12)[:, None]
         return any(number < ONSET + 8 for number, _ in play(seconds))
 
     return in_all_jobs(holds)
@@ -78,14 +78,14 @@ def bears_a_spike_of_a_whole_round() -> bool:
 def bears_what_all_have_in_common() -> bool:
     ramp, step = np.linspace(1, 1.5, ROUNDS), np.where(np.arange(ROUNDS) < ONSET, 1, 1.3)
     return all(
-        in_all_jobs(lambda seed, factors=factors: not play(healthy(seed) * factors[:, None, None, None]))  # type: ignore[misc]
+        in_all_jobs(lambda seed, factors=factors: not play(healthy(seed) * factors[:, None, None]))  # type: ignore[misc]
         for factors in (ramp, step)
     )
 
 
 def keeps_labelled_models_apart() -> bool:
     models = {device: number % 4 == 3 for number, device in enumerate(NAMES)}
-    factors = np.array([1 + models[device] for device in NAMES])[:, None, None]
+    factors = np.array([1 + models[device] for device in NAMES])[:, None]
     return in_all_jobs(lambda seed: not play(healthy(seed) * factors, groups=models))
 
 

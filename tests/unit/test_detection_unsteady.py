@@ -44,7 +44,7 @@ def rounds_to_restart(devices: int, min_slowdown: float, ratio: float, onset: in
         if number >= onset:
             slow = is_slow(rng, number, slow, phases)
             readings[:, -1] += np.log(ratio) * slow
-        for verdict in analysis.update_arrays(names, np.exp(readings).reshape(-1, 1, 1), now_s=3.0 * number):
+        for verdict in analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=3.0 * number):
             job = int(verdict.host.removeprefix("job"))
             if verdict.action == "restart":
                 assert verdict.gpu == str(devices - 1)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 
-from laggard.detectors.statistics.device_index import DeviceIndex, as_array
+from laggard.detectors.statistics.device_index import DeviceIndex
 
 DEVICES = (("b", "0"), ("a", "0"), ("b", "1"))
 
@@ -31,12 +30,3 @@ def test_an_index_grows_by_what_is_new_each_once() -> None:
     assert index.extended(DEVICES[:2]) is index
     assert index.extended([("c", "0"), ("a", "0"), ("c", "0")]).devices == (*DEVICES, ("c", "0"))
     assert DeviceIndex().extended([("c", "0"), ("c", "0")]).devices == (("c", "0"),)
-
-
-def test_devices_with_other_probes_than_the_first_are_not_of_one_shape() -> None:
-    one, more = {"x": [1.0]}, {"x": [2.0], "y": [3.0]}
-
-    for readings in ({DEVICES[0]: one, DEVICES[1]: more}, {DEVICES[1]: more, DEVICES[0]: one}):
-        _, probes, seconds = as_array(readings)
-        assert probes == ("x", "y")
-        assert np.isnan(seconds).sum() == 1

@@ -360,6 +360,29 @@ def test_what_a_library_logged_before_the_error_says_why() -> None:
     assert failure.cause == "InfiniBand completion with an error"
 
 
+def test_what_a_library_logged_does_not_say_why_a_program_raised_an_error_of_its_own() -> None:
+    log = "n7:812:1034 [3] NCCL WARN NET/IB : Got completion from peer 10.0.0.3<40313> with status=12 hca mlx5_3\n"
+    assert why(end(f"[rank5]: {log}{raised(5, 'MyError: odd')}")).quote == "MyError: odd"
+
+
+def test_of_two_lines_that_tell_of_another_process_the_first_is_quoted() -> None:
+    lines = f"{raised(5, f'RuntimeError: {GLOO}')}\n[rank5]: RuntimeError: ncclRemoteError: A call failed"
+    assert why(end(lines)).quote == f"RuntimeError: {GLOO}"
+
+
+def test_a_crash_that_the_table_does_not_know_says_more_than_a_rank_that_noticed_it() -> None:
+    noticed, crash = raised(0, f"RuntimeError: {GLOO}"), "[rank5]: terminate called without an active exception"
+    assert [each.rank for each in complaints_of(f"{noticed}\n{crash}".splitlines())] == [5, 0]
+
+
+def test_what_follows_torchruns_summary_does_not_change_what_it_says() -> None:
+    whole = torchrun("", 3, -9).splitlines()
+    for later in ("  rank      : 5 (local_rank: 0)", "  exitcode  : 1 (pid: 77)"):
+        root = root_cause_of([*whole, later])
+        assert root is not None
+        assert (root.rank, root.exit_code, root.pid) == (3, -9, 10809)
+
+
 def test_an_error_of_rays_worker_names_the_node_of_the_worker() -> None:
     failure = why(
         end(
@@ -427,6 +450,8 @@ def test_a_line_of_code_in_a_traceback_does_not_say_why() -> None:
 
 def test_a_long_line_is_shortened() -> None:
     assert len(why(end("KeyError: " + "x" * 10_000)).quote) == 240
+    assert why(end("KeyError: " + "x" * 231)).quote == "KeyError: " + "x" * 228 + " …"
+    assert why(end("KeyError: " + "x" * 230)).quote == "KeyError: " + "x" * 230
 
 
 def test_colours_and_prefixes_are_not_quoted() -> None:
@@ -474,6 +499,9 @@ def test_a_launcher_that_tells_that_its_command_failed_does_not_say_why() -> Non
     failure = why(end(raised(5, "MyError: odd").replace("[rank5]: ", "") + LAUNCHED))
     assert failure.quote == "MyError: odd"
     assert "train.py:step" in failure.fingerprint
+    survived = SURVIVED + "batch again\n" * 60
+    failure = why(end(survived + raised(5, "MyError: odd").replace("[rank5]: ", "") + LAUNCHED))
+    assert failure.quote == "MyError: odd"
 
 
 @pytest.mark.parametrize(
@@ -614,11 +642,11 @@ def test_a_kill_for_want_of_memory_names_that_before_the_last_line() -> None:
 
 def test_output_that_is_cut_off_or_odd_is_read_too() -> None:
     whole = torchrun(raised(5, f"RuntimeError: {ECC}"), 5).splitlines()
-    for begin in range(len(whole)):
-        lines = tuple(whole[begin:])
-        complaints_of(lines)
-        root_cause_of(lines)
-        assert why(replace(end(), lines=lines)).host == "node2"
+    for cut in range(len(whole)):
+        for lines in (tuple(whole[cut:]), tuple(whole[:cut])):
+            complaints_of(lines)
+            root_cause_of(lines)
+            assert why(replace(end(), lines=lines)).host == "node2"
 
 
 def test_a_program_that_was_killed_was_so_before_its_workers_whoever_was_noticed_first() -> None:

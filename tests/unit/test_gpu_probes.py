@@ -196,19 +196,19 @@ def test_a_wait_for_a_neighbours_slice_of_time_is_in_the_reading_wherever_it_fal
 def test_a_device_with_a_busy_neighbour_is_found_wherever_its_waiting_falls(counted: bool) -> None:
     boards = [Board() for _ in range(4)]
     with cupy_on(*boards):
-        probings = [Probing(GpuDevice(str(number), number), (), max_intrusion=1.0) for number in range(4)]
+        probings = [Probing(GpuDevice(str(number), number), max_intrusion=1.0) for number in range(4)]
         analysis = SlowGPUAnalysis(min_slowdown=1.05)
         verdicts = []
         for number in range(24):
             boards[2].wait_s = 0.002 if number >= 12 else 0.0
             boards[2].events_count_waiting = counted
             readings = {
-                (f"node{gpu}", "0"): [probing.main.seconds() * (1 + 1e-3 * ((number + gpu) % 3)) for _ in range(3)]
+                (f"node{gpu}", "0"): [probing.product.seconds() * (1 + 1e-3 * ((number + gpu) % 3)) for _ in range(3)]
                 for gpu, probing in enumerate(probings)
             }
             verdicts += analysis.update(readings)
         for probing in probings:
-            probing.main_seconds()
+            probing.seconds()
         tags = [probing.tags() for probing in probings]
     assert {(verdict.host, verdict.action) for verdict in verdicts} == {("node2", "restart")}
     assert [tag.get("waited") for tag in tags] == [None, None, None if counted else "yes", None]
@@ -383,17 +383,6 @@ def test_the_detectors_test_is_the_product_in_single_precision_on_its_device(ben
     begun = len(bench.neighbour.log)
     assert collector.collector_test(None) == pytest.approx(4 * 2 * 2048**3 / 60e12)
     assert len(bench.neighbour.log) == begun
-
-
-def test_in_a_job_each_other_probe_has_its_turn_and_leaves_the_product_right() -> None:
-    in_turn = ["clock", "triad", "chase_l2", "host_to_device"]
-    with cupy_on(Board()):
-        probing = Probing(GpuDevice("0", 0), in_turn, max_intrusion=1.0)
-        assert probing.main.name == "gemm_fp32"
-        ran = [probing.other(turn, repeats=2) for turn in range(len(in_turn))]
-        assert [turn and turn[0] for turn in ran] == in_turn
-        probing.main.seconds()
-        assert probing.main.wrong_results() == 0
 
 
 @pytest.mark.parametrize(

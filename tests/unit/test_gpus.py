@@ -13,7 +13,6 @@ import pytest
 from laggard.collectors.device import GpuDevice
 from laggard.collectors.group import CollectorGroup, DeviceCollector
 from laggard.collectors.probes import PROBE_NAMES, Probe, probes_of
-from laggard.collectors.probing import Probing
 from laggard.kvstore.client.connection import Endpoint
 from tests.fake_cupy.kernels import host_compiler
 from tests.fake_cupy.machine import Board, cupy_on
@@ -55,15 +54,6 @@ def test_every_probe_has_a_reading_of_milliseconds_and_computes_correctly(probes
         assert probe.wrong_results() == 0, name
 
 
-def test_probes_take_turns_and_leave_the_product_right(device: GpuDevice) -> None:
-    in_turn = ["triad", "chase_l2", "host_to_device"]
-    probing = Probing(device, in_turn, max_intrusion=1.0)
-    ran = [probing.other(turn, repeats=2) for turn in range(len(in_turn))]
-    assert [turn and turn[0] for turn in ran] == in_turn
-    probing.main.seconds()
-    assert probing.main.wrong_results() == 0
-
-
 class CurrentDevice(CollectorGroup):
     """A user's own test, which says on which device CuPy would allocate."""
 
@@ -89,4 +79,4 @@ def devices(request: pytest.FixtureRequest) -> Iterator[list[GpuDevice]]:
 def test_a_users_own_test_runs_on_the_device_that_it_tests(devices: list[GpuDevice], tmp_path: Path) -> None:
     with in_job(tmp_path, Endpoint("127.0.0.1", 1, "job", "secret")):
         collectors = [DeviceCollector(CurrentDevice(), device, time.monotonic) for device in devices]
-    assert [collector.collect()[0].values for collector in collectors] == [(float(d.ordinal),) for d in devices]
+    assert [collector.collect().values for collector in collectors] == [(float(d.ordinal),) for d in devices]

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laggard.kvstore.checkpoints.layout import plan
+from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from laggard.kvstore.values.blocks import Block, Region
-from laggard.kvstore.values.codec import decode, decode_in_place, encode
+from laggard.kvstore.values.codec import decode, encode
 from laggard.kvstore.values.decoding import Value
 from tests.fake_cupy.machine import Board, cupy_on, no_cupy
 
@@ -185,18 +187,18 @@ class Color(enum.IntEnum):
 
 
 UNSUPPORTED = {
-    "Point is not a supported type; use a tuple or a list": Point(1, 2),
-    "defaultdict is not a supported type; use a dict": defaultdict(int),
+    "Point is not a supported type; use arrays, numbers, text": Point(1, 2),
+    "defaultdict is not a supported type; use arrays, numbers, text": defaultdict(int),
     "set is not a supported type": {1},
-    "bytearray is not a supported type; use bytes": bytearray(b"x"),
+    "bytearray is not a supported type; use arrays, numbers, text": bytearray(b"x"),
     "Color is not a supported type": Color.RED,
     "SimpleNamespace is not a supported type": SimpleNamespace(),
     "complex is not a supported type": 1j,
     "a dict key is of type bool; use text or whole numbers": {True: 2},
     "dtype object": np.array([None]),
     "holds Python objects": np.zeros(1, [("a", "O")]),
-    "MaskedArray is not a supported type; store its data and its mask": np.ma.masked_array([1], [True]),
-    "matrix is not a supported type; convert it with numpy.asarray": np.zeros((1, 1)).view(np.matrix),
+    "MaskedArray is not a supported type; use arrays, numbers, text": np.ma.masked_array([1], [True]),
+    "matrix is not a supported type; use arrays, numbers, text": np.zeros((1, 1)).view(np.matrix),
     "unpaired surrogate": "\ud800",
     "StringDType": np.array(["a"], np.dtypes.StringDType()),
 }
@@ -322,9 +324,7 @@ def test_reading_never_runs_what_a_pickle_would() -> None:
 def test_leaves_without_bytes_do_not_shift_those_that_are_decoded_in_place() -> None:
     empty: dict[str, Value] = {"a": b"", "b": np.str_(""), "c": np.empty(0), "d": np.empty((0, 3), order="F")}
     value = empty | {"e": np.arange(3), "f": b"bytes", "g": Block(np.ones((2, 1)), Region((1, 0), (2, 1)), (3, 1))}
-    header, *leaves = encode("key", value).parts
-
-    found = decode_in_place("key", header, iter([memoryview(bytearray(leaf)) for leaf in leaves]))
+    found = Shard.whole("key", plan(encode("key", value).parts).content()).value()
 
     assert list(found) == list(value)
     assert all(np.array_equal(found[name], value[name]) for name in "abcdef")

@@ -126,8 +126,6 @@ def test_large_shards_are_files_beside_state_and_go_with_their_checkpoints(tmp_p
     newest.write_bytes(newest.read_bytes()[:-10_000])
     with pytest.raises(DamagedCheckpointError, match="step 3 is damaged"):
         two.restore(3)
-    newest.unlink()
-    assert two.latest_intact() == 3  # that of the run before
 
 
 def test_what_is_no_file_of_state_is_named_with_the_way_out(tmp_path: Path) -> None:

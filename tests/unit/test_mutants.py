@@ -54,11 +54,12 @@ def test_modules_with_input_or_output_are_left_out() -> None:
     assert "telemetry/store/tiers.py" in modules
 
 
-def test_the_tests_of_a_module_are_those_that_import_it_or_one_that_imports_it() -> None:
-    direct, indirect = files_testing("telemetry/query/engine.py")
+def test_the_tests_of_a_module_are_those_that_reach_it_the_nearest_first() -> None:
+    near, next_to_it, far = files_testing("telemetry/query/engine.py")
 
-    assert "tests/unit/test_query_engine.py" in direct + indirect
-    assert not {*direct} & {*indirect}
+    assert "tests/unit/test_query_engine.py" in near
+    assert len({*near, *next_to_it, *far}) == len(near + next_to_it + far)
+    assert far
 
 
 def test_every_equivalent_mutant_has_a_reason() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from laggard.collectors.probes import PROBE_NAMES
 from laggard.resilience.command.run import run
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, Settings
@@ -63,17 +62,10 @@ def test_a_wrong_hang_timeout_is_named(text: str) -> None:
         JobOptions(hang_timeout=text).hang_timeout_s()
 
 
-def test_a_wrong_probe_is_named() -> None:
-    with pytest.raises(UsageError, match=r"^--probes-in-turn=fp8 is not a probe: use clock"):
-        JobOptions(detect="slow-gpu", probes_in_turn="clock,fp8").probe_names()
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"exhaust_resources": True}, "--exhaust-resources has no effect without --resilient: add it"),
-        ({"resilient": True, "grow_back": True}, "--grow-back has no effect without --exhaust-resources: add it"),
-        ({"probes_in_turn": "all"}, "--probes-in-turn=all has no effect without --detect=slow-gpu: add it"),
         ({"inline_probes": True}, "--inline-probes has no effect without --detect=slow-gpu: add it"),
         ({"detect": "sections", "inline_probes": True}, "--inline-probes has no effect without --detect=slow-gpu"),
         ({"groups": Path("a.yaml")}, "--groups=a.yaml has no effect without --detect: add it"),
@@ -83,7 +75,7 @@ def test_a_wrong_probe_is_named() -> None:
             {"link_interface": "ib", "detect": "slow-gpu"},
             "--link-interface=ib has no effect without --detect=slow-link",
         ),
-        ({"preload": "torch"}, "--preload=torch has no effect without --per-node or --per-device: add one"),
+        ({"preload": "none"}, "--preload=none has no effect without --per-node or --per-device: add one"),
     ],
     ids=str,
 )
@@ -121,12 +113,6 @@ def options_table() -> str:
 
 def test_the_guide_has_a_table_of_all_options() -> None:
     assert options_table() in (ROOT / "docs" / "guides" / "operator.md").read_text()
-
-
-def test_probes_in_turn_are_some_or_all_or_none() -> None:
-    assert JobOptions(detect="slow-gpu", probes_in_turn="triad,clock").probe_names() == ("triad", "clock")
-    assert JobOptions(detect="slow-gpu", probes_in_turn="all").probe_names() == PROBE_NAMES
-    assert JobOptions(detect="slow-gpu").probe_names() == JobOptions().probe_names() == ()
 
 
 @pytest.mark.parametrize(

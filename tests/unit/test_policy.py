@@ -16,7 +16,6 @@ from laggard.resilience.decision.events import (
     Event,
     JobStatus,
     NodeJoined,
-    NodeLeaving,
     NodeLost,
     NodeReturned,
     NodesAccused,
@@ -31,7 +30,7 @@ from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.limits import LIMITS
 from laggard.resilience.decision.policy import decide
-from laggard.resilience.decision.reasons import NodeWord, WhyLost
+from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.rules import RULES
 from laggard.resilience.decision.signatures import Response
@@ -78,10 +77,6 @@ def failed(
             fingerprint=fingerprint,
         )
     )
-
-
-def drained(host: str) -> NodeWord:
-    return NodeWord("Ray", host, "draining", "preempted")
 
 
 def lost_gpu(host: str, gpu: str) -> Found:
@@ -473,46 +468,6 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         THREE,
         ProgramHung(61.2),
         Stay(THREE, "no sign of life for 61 s; --resilient would relaunch it"),
-    ),
-    *(
-        (f"a node that is about to be taken away: {name}", settings, roster, NodeLeaving(host, drained(host)), expected)
-        for name, settings, roster, host, expected in (
-            (
-                "the job goes on without it in time",
-                RESILIENT,
-                THREE,
-                "n2",
-                Go(Roster(("n1", "n3"), (), out("n2")), "Ray drains it; without n2; n3 comes in from the reserve"),
-            ),
-            (
-                "one on fewer nodes too, if it may",
-                EXHAUSTING,
-                TWO,
-                "n3",
-                Go(Roster(("n1",), (), out("n2", "n3")), "Ray drains it; without n3; the primary goes on alone"),
-            ),
-            (
-                "a job that needs it uses it as long as it is there",
-                RESILIENT,
-                TWO,
-                "n3",
-                Stay(TWO, "Ray drains it: n3 is used as long as it is there"),
-            ),
-            (
-                "a job that is not resilient does so too",
-                PLAIN,
-                THREE,
-                "n2",
-                Stay(THREE, "Ray drains it: n2 is used as long as it is there"),
-            ),
-            (
-                "in reserve it is in nobody's way",
-                RESILIENT,
-                THREE,
-                "n3",
-                Stay(THREE, "Ray drains it: n3 is used as long as it is there"),
-            ),
-        )
     ),
     (
         "a node that has joined is examined before it is in the reserve",

@@ -75,23 +75,21 @@ def test_a_round_comes_when_its_number_says_however_long_others_took(
 
 
 @pytest.mark.parametrize(
-    ("main_s", "other_s", "stride"),
+    ("seconds", "check_s", "stride"),
     [
-        (0.001, [], 1),  # 3 ms of 3 s
-        (0.001, [0.001, 0.0025], 1),  # 3 ms and 7.5, and a quarter more: 13.1 ms of at most 15
-        (0.001, [0.005], 2),  # 3 and 15, and a quarter more: 22.5 ms
-        (0.02, [0.0001] * 3, 6),  # 60.3, and a quarter more: 75.4 ms
+        (0.001, 0.0, 1),  # 3 ms of 3 s
+        (0.001, 0.0075, 1),  # 10.5 ms, and a quarter more: 13.1 ms of at most 15
+        (0.001, 0.015, 2),  # 18, and a quarter more: 22.5 ms
+        (0.02, 0.0003, 6),  # 60.3, and a quarter more: 75.4 ms
     ],
 )
 def test_a_device_skips_rounds_so_that_its_probes_stay_within_their_share(
-    main_s: float, other_s: list[float], stride: int
+    seconds: float, check_s: float, stride: int
 ) -> None:
     intrusion = Intrusion(max_share=0.005)
-    intrusion.note("main", [main_s, 10 * main_s, main_s])
-    for number, seconds in enumerate(other_s):
-        intrusion.note(str(number), [seconds] * 3)
-
-    assert intrusion.stride("main", interval_s=3.0) == stride
+    assert intrusion.stride(interval_s=3.0) == 1
+    intrusion.note([seconds, 10 * seconds, seconds], check_s)
+    assert intrusion.stride(interval_s=3.0) == stride
 
 
 @given(
@@ -102,9 +100,9 @@ def test_a_device_skips_rounds_so_that_its_probes_stay_within_their_share(
 def test_the_share_is_kept_for_every_cost(rounds: list[list[float]], share: float, interval_s: float) -> None:
     intrusion = Intrusion(share)
     for seconds in rounds:
-        intrusion.note("main", seconds, prepare_s=0.001)
+        intrusion.note(seconds, check_s=0.001)
 
-    stride = intrusion.stride("main", interval_s)
+    stride = intrusion.stride(interval_s)
 
     cost_s = OVERHEAD * (0.001 + 3 * min(map(min, rounds)))
     assert cost_s <= stride * interval_s * share * (1 + 1e-9)
@@ -113,8 +111,8 @@ def test_the_share_is_kept_for_every_cost(rounds: list[list[float]], share: floa
 
 def test_a_wait_for_the_programs_own_kernels_is_not_a_cost() -> None:
     intrusion = Intrusion(max_share=0.005)
-    intrusion.note("main", [0.001] * 3)
-    intrusion.note("main", [2.0] * 3)
-    intrusion.note("main", [math.nan])
+    intrusion.note([0.001] * 3, 0.0)
+    intrusion.note([2.0] * 3, 0.0)
+    intrusion.note([math.nan], 0.0)
 
-    assert intrusion.cost_s("main") == pytest.approx(0.003)
+    assert intrusion.cost_s == pytest.approx(0.003)

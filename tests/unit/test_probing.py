@@ -1,20 +1,17 @@
-"""In a job, a device runs the matrix product in each round, and with it one of the other probes."""
+"""In a job, a device runs the matrix product in each round."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from laggard.collectors.device import VirtualDevice
-from laggard.collectors.probes import PROBE_NAMES
 from laggard.collectors.probes.base import Probe
 from laggard.collectors.probes.virtual import Gemm
-from laggard.collectors.probing import Probing, WarmUp, bus_turn
+from laggard.collectors.probing import Probing, WarmUp
 from laggard.collectors.symptoms import DeviceStatus
 from laggard.detectors import SlowGPUDetector
 
@@ -24,53 +21,28 @@ def device(tmp_path: Path) -> VirtualDevice:
     return VirtualDevice("0", tmp_path, "node1")
 
 
-def names_of(probing: Probing, turns: int) -> list[str]:
-    found = (probing.other(turn, repeats=2) for turn in range(turns))
-    return [other[0] for other in found if other is not None]
-
-
-def test_the_other_probes_take_turns_and_what_the_device_lacks_is_left_out(device: VirtualDevice) -> None:
-    probing = Probing(device, PROBE_NAMES, max_intrusion=1.0)
-
-    names = names_of(probing, turns=7)
-
-    assert names[:5] == ["clock", "gemm_fp64", "triad", "chase_memory", "launch"]
-    assert names[5:] == names[:2]
-
-
-def test_the_product_is_right_after_every_other_probe(device: VirtualDevice) -> None:
-    probing = Probing(device, ("triad", "launch"), max_intrusion=1.0)
-    for turn in range(2):
-        assert probing.main.seconds() > 0
-        assert probing.main.wrong_results() == 0
-        name, seconds = probing.other(turn, repeats=3) or ("", ())
-        assert name == ("triad", "launch")[turn]
-        assert len(seconds) == 3
-        assert all(value > 0 for value in seconds)
-
-
-def test_without_others_there_is_the_product_alone(device: VirtualDevice) -> None:
-    probing = Probing(device, (), max_intrusion=1.0)
-    assert probing.main.name == "gemm_fp32"
-    assert names_of(probing, turns=3) == []
+def test_a_round_is_the_product_alone(device: VirtualDevice) -> None:
+    probing = Probing(device, max_intrusion=1.0)
+    assert probing.product.name == "gemm_fp32"
+    assert probing.seconds() > 0
+    assert probing.product.wrong_results() == 0
     assert probing.tags() == {}
 
 
 def test_expensive_probes_run_rarely(device: VirtualDevice) -> None:
-    probing = Probing(device, (), max_intrusion=0.01)
-    probing.end_main([0.015, 0.5, 0.03])
-    assert probing.stride(interval_s=3.0) == 2  # 45 ms and a quarter more, of 30
-    assert probing.stride(interval_s=30.0) == 1
+    probing = Probing(device, max_intrusion=0.01)
+    probing.end_round([0.015, 0.5, 0.03])
+    assert probing.intrusion.stride(interval_s=3.0) == 2  # 45 ms and a quarter more, of 30
+    assert probing.intrusion.stride(interval_s=30.0) == 1
 
 
 def test_a_wrong_product_is_reported_with_its_round(device: VirtualDevice) -> None:
-    probing = Probing(device, ("triad",), max_intrusion=1.0)
+    probing = Probing(device, max_intrusion=1.0)
     for wrong, tags in ((0.0, {}), (1.0, {"wrong": "wrong results of the probe gemm_fp32: 1"}), (0.0, {})):
-        seconds = probing.main_seconds()
-        assert isinstance(probing.main, Gemm)
-        probing.main._product[5, 7] += wrong
-        probing.end_main([seconds])
-        probing.other(0, repeats=1)
+        seconds = probing.seconds()
+        assert isinstance(probing.product, Gemm)
+        probing.product._product[5, 7] += wrong
+        probing.end_round([seconds])
         assert probing.tags() == tags
 
 
@@ -93,20 +65,20 @@ class Driver:
 def test_how_busy_the_device_was_before_a_round_and_how_hot_it_is_are_in_its_tags(device: VirtualDevice) -> None:
     driver = Driver()
     reader: Any = driver
-    probing = Probing(device, (), 1.0, lambda _: reader)
-    seconds = [probing.main_seconds()]
+    probing = Probing(device, 1.0, lambda _: reader)
+    seconds = [probing.seconds()]
     driver.utilisation_percent = 100  # by the probe itself
-    probing.end_main([*seconds, probing.main_seconds()])
+    probing.end_round([*seconds, probing.seconds()])
     assert probing.tags() == {"utilisation": "87", "temperature": "63"}
 
     driver.utilisation_percent = None
-    probing.end_main([probing.main_seconds()])
+    probing.end_round([probing.seconds()])
     assert probing.tags() == {"temperature": "63"}
 
 
 def test_a_test_with_another_kernel_is_not_checked(device: VirtualDevice) -> None:
-    probing = Probing(device, (), max_intrusion=1.0)
-    probing.end_main([0.001])
+    probing = Probing(device, max_intrusion=1.0)
+    probing.end_round([0.001])
     assert probing.tags() == {}
 
 
@@ -148,36 +120,6 @@ def test_a_clock_that_stays_low_is_warmed_up_only_once(device: VirtualDevice) ->
 
 
 def test_a_detector_names_an_invalid_setting() -> None:
-    with pytest.raises(ValueError, match="unknown probe 'fp8': use one of clock, gemm_fp64, "):
-        SlowGPUDetector(probes_in_turn=["clock", "fp8"])
     for share in (0.0, -1.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=f"max_intrusion is {share}: it is a share of the time"):
             SlowGPUDetector(max_intrusion=share)
-
-
-def test_copies_over_the_bus_wait_for_each_other_and_other_probes_do_not() -> None:
-    """The devices of a node run a round at one moment."""
-    copying, done = threading.Event(), threading.Event()
-
-    def copy() -> None:
-        with bus_turn("host_to_device"):
-            copying.set()
-            done.wait()
-
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(copy)
-        copying.wait()
-        with bus_turn("triad"):
-            pass
-        second = pool.submit(copy)
-        assert not second.done()
-        done.set()
-        first.result()
-        second.result()
-
-
-def test_a_device_that_is_stuck_in_a_copy_keeps_the_others_waiting_only_so_long() -> None:
-    with bus_turn("device_to_host"), bus_turn("host_to_device", 0.01):
-        pass
-    with bus_turn("device_to_host"):  # who had no turn did not end another's
-        pass

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -33,20 +31,6 @@ def test_what_is_public_in_a_package_is_not_missing_here() -> None:
     assert set(laggard.__all__) <= set(dir(laggard))
     with pytest.raises(AttributeError, match="'laggard' has no attribute 'nothing'"):
         _ = laggard.nothing  # type: ignore[attr-defined]
-
-
-def test_type_checkers_see_the_names_that_programs_get() -> None:
-    """The imports for type checkers repeat the table, since they cannot be derived from it."""
-    tree = ast.parse(Path(laggard.__file__).read_text(encoding="utf-8"))
-    seen = {
-        alias.asname: statement.module
-        for block in tree.body
-        if isinstance(block, ast.If)
-        for statement in block.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    assert seen == laggard._MODULES
 
 
 def test_importing_laggard_loads_nothing_but_the_standard_library() -> None:

@@ -359,6 +359,9 @@ def test_of_several_points_in_a_second_one_is_made(m: str, expected: list[tuple[
     assert points(answer) == expected
     (exact,) = evaluate(sub(m), span(0, 10), [data])
     assert len(exact.values) == 3
+    later = series({}, (0.1, 1), *((5 + at, value) for at, value in ((0.1, 1), (0.6, 3), (1.2, 2))))
+    (answer,) = evaluate(sub(m), asked, [later])
+    assert points(answer) == [(0, 1), *((5 + at, value) for at, value in expected)]
 
 
 def test_of_samples_at_the_same_time_the_last_one_counts() -> None:

@@ -14,7 +14,6 @@ from laggard.resilience.decision.events import (
     Decision,
     End,
     Event,
-    GrowthPays,
     JobStatus,
     NodeLost,
     NodeReturned,
@@ -190,18 +189,6 @@ def test_a_job_that_went_on_with_fewer_nodes_grows_back_at_its_next_relaunch(eve
     assert isinstance(decision, Relaunch)
     assert decision.status.roster.active == ("n1", "n3")
     assert "with n3 from the reserve" in wording.reason(decision.reason)
-
-
-def test_a_job_with_fewer_nodes_relaunches_on_its_own_only_if_it_is_asked_to() -> None:
-    alone = JobStatus(Roster(("n1",), ("n2",)), NOW_S)
-    asked = replace(EXHAUSTING, grow_back=True)
-    decision = after(asked, alone, GrowthPays())
-    assert isinstance(decision, Relaunch)
-    assert (
-        wording.reason(decision.reason) == "there are more nodes again, and a relaunch pays; with n2 from the reserve"
-    )
-    assert decision.status.roster.active == ("n1", "n2")
-    assert isinstance(after(EXHAUSTING, alone, GrowthPays()), Report)
 
 
 class TestWaiting:

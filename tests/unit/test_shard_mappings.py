@@ -46,7 +46,7 @@ def content_of(planned: Plan) -> bytes:
 
 
 @given(
-    sizes=st.lists(st.integers(0, 5000), max_size=6),
+    sizes=st.lists(st.integers(0, 5000), max_size=6).map(lambda sizes: [20, *sizes]),
     mapped=st.none() | st.integers(1, 40_000),
     ready=st.integers(0, 40_000),
     processors=st.sampled_from([1, 64]),
@@ -54,8 +54,7 @@ def content_of(planned: Plan) -> bytes:
 def test_all_bytes_arrive_however_much_is_mapped_and_ready(
     sizes: list[int], mapped: int | None, ready: int, processors: int
 ) -> None:
-    pieces = [(str(n), os.urandom(size)) for n, size in enumerate(sizes)]
-    planned = plan(pieces)
+    planned = plan(map(os.urandom, sizes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda _: range(processors))
         patch.setattr(mappings_module, "_PIECE_BYTES", 1000)
@@ -70,7 +69,7 @@ def test_what_has_no_memory_is_not_touched_through_the_mapping(descriptor: int) 
     os.ftruncate(descriptor, 4096)
     mapping = mmap.mmap(descriptor, 4096)
     os.ftruncate(descriptor, 0)  # to touch it would end this process
-    planned = plan([("a", b"a" * 4000)])
+    planned = plan([b"a" * 4000])
     write_parts(planned, descriptor, mapping, 0)
     assert os.pread(descriptor, planned.size_bytes, 0) == content_of(planned)
 
@@ -92,7 +91,7 @@ def test_the_next_file_gets_its_memory_and_is_mapped_in_the_background(tmp_path:
     wait_until(lambda: mappings.ready_bytes() == {7: size})
     assert held_bytes(descriptor) == size
     os.ftruncate(descriptor, size + SIZE)
-    planned = plan([("a", os.urandom(size + 100))])
+    planned = plan([os.urandom(size + 100)])
     mappings.write(planned, 7, descriptor, size + SIZE)
     assert os.pread(descriptor, planned.size_bytes, 0) == content_of(planned)
     assert mappings.ready_bytes() == {7: planned.size_bytes}
@@ -104,18 +103,17 @@ def test_the_next_file_gets_its_memory_and_is_mapped_in_the_background(tmp_path:
 def at_hand_bytes(descriptor: int) -> int:
     """Return how much of a file is in this process's page tables."""
     status = os.fstat(descriptor)
-    at_hand_kib = 0
-    for mapping in Path("/proc/self/smaps").read_text().split("VmFlags:"):
-        if f" {status.st_ino} " in mapping:
-            at_hand_kib += int(re.search(r"^Rss: +(\d+) kB$", mapping, re.MULTILINE)[1])  # type: ignore[index]
-    return at_hand_kib << 10
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    smaps = Path("/proc/self/smaps").read_text()
+    of_file = rf"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ {device} {status.st_ino} .*?^Rss: +(\d+) kB$"
+    return sum(int(kib) << 10 for kib in re.findall(of_file, smaps, re.MULTILINE | re.DOTALL))
 
 
 def test_what_was_written_without_a_mapping_is_at_hand_for_the_next_time() -> None:
     size = 20 * SIZE
     descriptor = unnamed(MEMORY_FOLDER, size)
     mappings = Mappings(lambda *_: None, no_notice)
-    planned = plan([("a", os.urandom(size - SIZE))])
+    planned = plan([os.urandom(size - SIZE)])
     mappings.write(planned, 7, descriptor, size)
     assert at_hand_bytes(descriptor) == 0
     mappings.want("a", size)

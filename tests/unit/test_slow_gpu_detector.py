@@ -242,8 +242,8 @@ def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
 def test_an_open_incident_is_kept_with_its_verdict() -> None:
     launch = Launch(40)
     [verdict] = launch.rounds(6, SLOW)
-    assert launch.detector._judge._restarts is not None
-    kept = json.loads(json.dumps(launch.detector._judge._restarts.to_state()))
+    assert launch.detector._judge.restarts is not None
+    kept = json.loads(json.dumps(launch.detector._judge.restarts.to_state()))
     again = Restarts(RestartCost(40.0))
     again.begin(LaunchRecord(2, NODES, RESERVE))
     again.restore(kept, 60.0, same_run=True)

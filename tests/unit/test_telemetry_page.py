@@ -17,7 +17,7 @@ from laggard.telemetry.curves import MAX_POINTS, peers_of, step
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
-from laggard.telemetry.page.content import accused, accused_of, map_of, ratios_to_peers
+from laggard.telemetry.page.content import accused, accused_of, events_of, map_of, ratios_to_peers
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.requests import require_own_place
@@ -39,6 +39,14 @@ def test_a_device_is_accused_until_it_is_well_again_and_the_newest_comes_first()
 
     assert list(accused(events)) == [("node4", ""), ("node2", "1")]
     assert accused_of(events)["evidence"][1] == {"time": 2000, "text": "node2 gpu 1: 20 % slower (very slow, restart)"}
+
+
+@pytest.mark.parametrize(("count", "first", "left_out"), [(0, 0, 0), (2000, 0, 0), (2001, 1, 1)])
+def test_the_newest_events_are_shown_and_older_ones_counted(count: int, first: int, left_out: int) -> None:
+    found = events_of([verdict(number, "node1", "0") for number in range(count)])
+
+    assert [each["time"] // 1000 for each in found["events"]] == [*range(first, count)]
+    assert found["events_left_out"] == left_out
 
 
 def test_a_device_is_compared_with_its_own_model_only() -> None:

@@ -175,3 +175,16 @@ def test_text_may_name_several_metrics_and_the_names_of_a_list_are_taken_as_they
 def test_a_query_without_a_usable_name_of_a_metric_is_refused(metric: object) -> None:
     with pytest.raises(BadQueryError, match="metric"):
         query_from_json({"start": "1h-ago", "queries": [{"metric": metric}]}, NOW_US)
+
+
+@pytest.mark.parametrize(("value", "expression"), [("node1", "node1"), (3, "3"), (0, "0"), (0.5, "0.5")])
+def test_the_value_of_a_tag_may_be_a_number(value: object, expression: str) -> None:
+    (sub_query,) = query_from_json({"start": 1, "queries": [{"metric": "m", "tags": {"gpu": value}}]}, NOW_US).queries
+
+    assert [each.expression for each in sub_query.filters] == [expression]
+
+
+@pytest.mark.parametrize("value", [True, False, [], ["a"], {}])
+def test_the_value_of_a_tag_that_is_no_text_is_refused(value: object) -> None:
+    with pytest.raises(BadQueryError, match="value of 'gpu' must be text"):
+        query_from_json({"start": 1, "queries": [{"metric": "m", "tags": {"gpu": value}}]}, NOW_US)

@@ -34,6 +34,7 @@ dump_node: node1
         default_tmdb_window=3600.0,
         remote_port_forward="login1",
         dump_dir="/scratch/dumps",
+        dump_node="node1",
     )
 
 

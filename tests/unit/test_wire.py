@@ -12,7 +12,6 @@ import pytest
 from laggard.resilience import wire
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
 from laggard.resilience.decision.stacks import Frame, RankStack
-from laggard.resilience.decision.warm_start import Wanted
 from laggard.resilience.errors import MessageError
 from laggard.resilience.wire import Command, Inbox, Report, decode, encode
 from laggard.resilience.wire.checks import NodeChecked, Stacks
@@ -33,7 +32,7 @@ STACK = RankStack("n2", 3, 41, "S", "pipe_read", 0.25, ((Frame("step", "train.py
         Output("copy", "stderr", b"\xff\x00\n\xc3\xa9"),
         Run({}, "/work", None),
         Run({}, "/work", "imports.txt"),
-        KeepWarm(Wanted(("python", "a.py"), {}, ("RANK",), "/work", ("numpy",)), writes_stacks=True),
+        KeepWarm(("python", "a.py"), {}, ("RANK",), "/work", ("numpy",), writes_stacks=True),
         NodeChecked(None),
         NodeChecked(
             NodeCheck(9.0, {"0": GpuHealth(lost=True)}, {"/": 1}, 2, ("Xid 79",), {"1": "wrong"}, Memory(2, 1))

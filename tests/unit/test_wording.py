@@ -22,7 +22,6 @@ from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.detectors import SlowGPUDetector, Verdict
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
-from laggard.detectors.judging.device_readings import DeviceReadings
 from laggard.detectors.judging.judge import Judge
 from laggard.detectors.judging.link_readings import LinkReadings
 from laggard.detectors.judging.section_readings import Condition, Probes, SectionReadings, worker_of
@@ -74,19 +73,6 @@ def a_slow_device(_: Path) -> Decisions:
         }
         verdicts += [Verdict.from_json(verdict.to_json()) for verdict in detector.judge(readings, 10.0 * number)]
     return decisions_of(verdicts)
-
-
-def a_probe_in_turn(_: Path) -> Decisions:
-    """One of the probes that only report finds a device."""
-    judge, verdicts = Judge(DeviceReadings(min_slowdown=1.05, false_alarm_budget=1e-4, probe="copy")), list[Verdict]()
-    judge.begin(LAUNCH)
-    for number in range(30):
-        readings = {
-            device: [0.01 * (1.5 if number > 11 and device == DEVICES[5] else 1) * (1 + 1e-3 * ((number + place) % 3))]
-            for place, device in enumerate(DEVICES)
-        }
-        verdicts += judge.judge(readings, 10.0 * number)
-    return [*decisions_of(verdicts), [verdict.evidence.probe for verdict in verdicts]]
 
 
 def a_section(_: Path) -> Decisions:
@@ -155,7 +141,7 @@ def a_report(folder: Path) -> Decisions:
     return [timeline.launches, verdicts, losses, effective_time(timeline), inputs.probes]
 
 
-LOOPS: tuple[Loop, ...] = (a_slow_device, a_probe_in_turn, a_section, a_link, a_report)
+LOOPS: tuple[Loop, ...] = (a_slow_device, a_section, a_link, a_report)
 
 
 def wording_modules() -> Iterator[ModuleType]:

@@ -108,13 +108,9 @@ class _Watched(os._Environ):  # type: ignore[type-arg]
 
 
 def _load(control: socket.socket, settings: dict[str, list[str]]) -> None:
-    asked = {name.partition(".")[0] for name in settings["asked"]}
-    for name in [*settings["asked"], *settings["modules"]]:
-        if name in sys.modules:
-            continue
-        if name not in settings["asked"] and not _may_be_loaded(name):
-            continue
-        _take_over_with(name, control, asked)
+    for name in settings["modules"]:
+        if name not in sys.modules and _may_be_loaded(name):
+            _take_over_with(name, control)
 
 
 def _may_be_loaded(name: str) -> bool:
@@ -130,17 +126,17 @@ def _may_be_loaded(name: str) -> bool:
     return spec is not None and all(map(laggard_imports.is_of_library, places))
 
 
-def _take_over_with(name: str, control: socket.socket, asked: set[str]) -> None:
+def _take_over_with(name: str, control: socket.socket) -> None:
     """Load a module in a fork that takes over if nothing speaks against it; otherwise go on without the module."""
     reader, writer = os.pipe()
     child = _fork()
     if child == 0:
         os.close(reader)
         try:
-            _import(name, asked, [control.fileno(), writer])
+            _import(name, [control.fileno(), writer])
         except BaseException as error:  # noqa: BLE001 - whatever a module raises, SystemExit too
-            if isinstance(error, _Refused) or name.partition(".")[0] in asked:  # else the program lives with it
-                _tell(control, "LeftOut", name=name, why=_in_words(error))
+            if isinstance(error, _Refused):  # else the program lives with it
+                _tell(control, "LeftOut", name=name, why=str(error))
             os._exit(1)
         os.write(writer, b"1")
         os.close(writer)
@@ -159,20 +155,14 @@ def _take_over_with(name: str, control: socket.socket, asked: set[str]) -> None:
         _tell(control, "LeftOut", name=name, why=f"ends Python with {signal.Signals(os.WTERMSIG(status)).name}")
 
 
-def _in_words(error: BaseException) -> str:
-    return str(error) if isinstance(error, _Refused) else f"cannot be loaded: {type(error).__name__}: {error}"
-
-
-def _import(name: str, asked: set[str], own: Sequence[int]) -> None:
+def _import(name: str, own: Sequence[int]) -> None:
     before = set(sys.modules)
     importlib.import_module(name)
     loaded = [sys.modules[each] for each in set(sys.modules) - before if each in sys.modules]
     foreign = sorted(
         file
         for module in loaded
-        if (file := getattr(module, "__file__", None))
-        and not laggard_imports.is_of_library(file)
-        and str(getattr(module, "__name__", "")).partition(".")[0] not in asked
+        if (file := getattr(module, "__file__", None)) and not laggard_imports.is_of_library(file)
     )
     if why := _trouble(own, foreign):
         raise _Refused(why)

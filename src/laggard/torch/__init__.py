@@ -5,25 +5,6 @@ with ``torch.distributed.checkpoint``; ``laggard.torch.lightning`` and ``laggard
 for Lightning and for Hugging Face's Trainer.  PyTorch is loaded with the first name that is used.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from laggard.lazy import lazily
 
-if TYPE_CHECKING:
-    from laggard.torch.resuming import Resumed, resume
-    from laggard.torch.storage import CheckpointReader, CheckpointWriter
-
-__all__ = ["CheckpointReader", "CheckpointWriter", "Resumed", "resume"]
-
-_MODULES = {
-    "CheckpointReader": "laggard.torch.storage",
-    "CheckpointWriter": "laggard.torch.storage",
-    "Resumed": "laggard.torch.resuming",
-    "resume": "laggard.torch.resuming",
-}
-
-
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-    __getattr__ = lazily(__name__, _MODULES)
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
@@ -136,7 +135,6 @@ class CheckpointReader(StorageReader):  # type: ignore[misc]  # mypy does not re
     def __init__(self, checkpoints: Checkpointer, step: int) -> None:
         self._checkpoints = checkpoints
         self._step = step
-        self._shards = ExitStack()
         self._blocks: dict[MetadataIndex, StoredBlock] = {}
         self._objects: dict[str, Any] = {}
         checkpoints.ranks_of(step)
@@ -155,7 +153,7 @@ class CheckpointReader(StorageReader):  # type: ignore[misc]  # mypy does not re
         """Return the metadata of the whole checkpoint, from the shards' headers."""
         described: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         paths: dict[str, Any] = {}
-        for tree in self._shards.enter_context(self._checkpoints.open_trees(self._step)):
+        for tree in self._checkpoints.open_trees(self._step):
             if not isinstance(tree, dict) or tree.keys() != {"tensors", "objects", "paths"}:
                 raise NoCheckpointError(self._step, "it was not saved by a CheckpointWriter; use Checkpointer.restore")
             paths = tree["paths"] | paths if tree["paths"] else paths
@@ -190,16 +188,16 @@ class CheckpointReader(StorageReader):  # type: ignore[misc]  # mypy does not re
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read this rank's parts into its tensors."""
-        with self._shards:
-            for item in plan.items:
-                if item.type is LoadItemType.BYTE_IO:
-                    planner.load_bytes(item, _as_bytes(self._objects[item.storage_index.fqn]))
-                    continue
-                block = self._blocks[item.storage_index]
-                start = map(int.__add__, block.region.start, item.storage_offsets)
-                target = planner.resolve_tensor(item).detach()
-                target.copy_(_read(block, Region(tuple(start), tuple(item.lengths))))
-                planner.commit_tensor(item, target)
+        for item in plan.items:
+            if item.type is LoadItemType.BYTE_IO:
+                planner.load_bytes(item, _as_bytes(self._objects[item.storage_index.fqn]))
+                continue
+            block = self._blocks[item.storage_index]
+            start = map(int.__add__, block.region.start, item.storage_offsets)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(_read(block, Region(tuple(start), tuple(item.lengths))))
+            planner.commit_tensor(item, target)
+        self._blocks, self._objects = {}, {}  # so that what is mapped goes
         return _done(None)
 
 

@@ -1,0 +1,19 @@
+# The package's public names: read by type checkers, and by laggard.lazy, which loads them.
+from laggard.collectors.device import VIRTUAL_DEVICES as VIRTUAL_DEVICES
+from laggard.collectors.device import Device as Device
+from laggard.collectors.device import DeviceId as DeviceId
+from laggard.collectors.device import local_device as local_device
+from laggard.collectors.device import local_devices as local_devices
+from laggard.collectors.errors import CollectorError as CollectorError
+from laggard.collectors.errors import DeviceError as DeviceError
+from laggard.collectors.errors import DeviceLostError as DeviceLostError
+from laggard.collectors.errors import DriverUnavailableError as DriverUnavailableError
+from laggard.collectors.errors import NoClusterError as NoClusterError
+from laggard.collectors.errors import NoDeviceError as NoDeviceError
+from laggard.collectors.errors import ProbeUnavailableError as ProbeUnavailableError
+from laggard.collectors.errors import UnknownNodeError as UnknownNodeError
+from laggard.collectors.group import CollectorGroup as CollectorGroup
+from laggard.collectors.inline_probe import InlineProbe as InlineProbe
+from laggard.collectors.metrics.gpu import device_readers as device_readers
+from laggard.collectors.ray_actors import node_strategy as node_strategy
+from laggard.collectors.sections import section as section

@@ -1,0 +1,26 @@
+# The package's public names: read by type checkers, and by laggard.lazy, which loads them.
+from laggard.kvstore.checkpoints.checkpointer import Checkpointer as Checkpointer
+from laggard.kvstore.errors import ClosedTransactionError as ClosedTransactionError
+from laggard.kvstore.errors import ConflictError as ConflictError
+from laggard.kvstore.errors import CorruptValueError as CorruptValueError
+from laggard.kvstore.errors import DamagedCheckpointError as DamagedCheckpointError
+from laggard.kvstore.errors import EndpointFileError as EndpointFileError
+from laggard.kvstore.errors import FencedError as FencedError
+from laggard.kvstore.errors import KVStoreError as KVStoreError
+from laggard.kvstore.errors import LargeTransactionError as LargeTransactionError
+from laggard.kvstore.errors import LocalStateError as LocalStateError
+from laggard.kvstore.errors import MissingElementsError as MissingElementsError
+from laggard.kvstore.errors import NoCheckpointError as NoCheckpointError
+from laggard.kvstore.errors import NoLaunchRecordError as NoLaunchRecordError
+from laggard.kvstore.errors import NotACounterError as NotACounterError
+from laggard.kvstore.errors import NotAListError as NotAListError
+from laggard.kvstore.errors import NotInJobError as NotInJobError
+from laggard.kvstore.errors import OpenTransactionError as OpenTransactionError
+from laggard.kvstore.errors import ReshardingError as ReshardingError
+from laggard.kvstore.errors import StateFullError as StateFullError
+from laggard.kvstore.errors import StateUnavailableError as StateUnavailableError
+from laggard.kvstore.errors import UnsupportedValueError as UnsupportedValueError
+from laggard.kvstore.state.mapping import State as State
+from laggard.kvstore.state.mapping import Transaction as Transaction
+from laggard.kvstore.values.blocks import Block as Block
+from laggard.kvstore.values.blocks import Region as Region

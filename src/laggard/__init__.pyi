@@ -1,0 +1,45 @@
+# The package's public names: read by type checkers, and by laggard.lazy, which loads them.
+from laggard.collectors import CollectorGroup as CollectorGroup
+from laggard.collectors import InlineProbe as InlineProbe
+from laggard.collectors import local_device as local_device
+from laggard.collectors import node_strategy as node_strategy
+from laggard.collectors import section as section
+from laggard.detectors import CollectorDetectorGroup as CollectorDetectorGroup
+from laggard.detectors import Detector as Detector
+from laggard.detectors import RestartCost as RestartCost
+from laggard.detectors import SectionDetector as SectionDetector
+from laggard.detectors import SlowGPUAnalysis as SlowGPUAnalysis
+from laggard.detectors import SlowGPUDetector as SlowGPUDetector
+from laggard.detectors import SlowLinkDetector as SlowLinkDetector
+from laggard.detectors import Verdict as Verdict
+from laggard.errors import LaggardError as LaggardError
+from laggard.kvstore import Checkpointer as Checkpointer
+from laggard.kvstore import State as State
+from laggard.kvstore import Transaction as Transaction
+from laggard.kvstore.errors import ClosedTransactionError as ClosedTransactionError
+from laggard.kvstore.errors import ConflictError as ConflictError
+from laggard.kvstore.errors import CorruptValueError as CorruptValueError
+from laggard.kvstore.errors import DamagedCheckpointError as DamagedCheckpointError
+from laggard.kvstore.errors import EndpointFileError as EndpointFileError
+from laggard.kvstore.errors import FencedError as FencedError
+from laggard.kvstore.errors import KVStoreError as KVStoreError
+from laggard.kvstore.errors import LocalStateError as LocalStateError
+from laggard.kvstore.errors import NoCheckpointError as NoCheckpointError
+from laggard.kvstore.errors import NoLaunchRecordError as NoLaunchRecordError
+from laggard.kvstore.errors import NotACounterError as NotACounterError
+from laggard.kvstore.errors import NotAListError as NotAListError
+from laggard.kvstore.errors import NotInJobError as NotInJobError
+from laggard.kvstore.errors import OpenTransactionError as OpenTransactionError
+from laggard.kvstore.errors import StateFullError as StateFullError
+from laggard.kvstore.errors import StateUnavailableError as StateUnavailableError
+from laggard.kvstore.errors import UnsupportedValueError as UnsupportedValueError
+from laggard.resilience import Job as Job
+from laggard.telemetry import AnalysisClient as AnalysisClient
+from laggard.telemetry import Telemetry as Telemetry
+from laggard.telemetry.errors import DumpError as DumpError
+from laggard.telemetry.errors import NodeError as NodeError
+from laggard.telemetry.errors import NotConnectedError as NotConnectedError
+from laggard.telemetry.errors import SettingsError as SettingsError
+from laggard.telemetry.errors import TelemetryError as TelemetryError
+
+__all__: list[str]

@@ -1,0 +1,479 @@
+"""What a node keeps and publishes, and what the primary makes of it: samples, tiers of summaries, and rollups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.telemetry.query import SubQuery, query_from_json
+from laggard.telemetry.query.engine import Span
+from laggard.telemetry.store.history import History
+from laggard.telemetry.store.rollups import Publisher, Rollups, Run
+from laggard.telemetry.store.summaries import Summaries, merged, of_samples
+from laggard.telemetry.store.tier import Tier
+from laggard.telemetry.store.tiers import Tiers
+
+SECOND_US = 1_000_000
+T0 = 1_700_000_040  # a whole minute
+WINDOWS_S = {SECOND_US: 1e9, 10 * SECOND_US: 1e9, 60 * SECOND_US: 1e9}
+
+
+def us(seconds: float) -> int:
+    """Return a time so many seconds after T0."""
+    return round((T0 + seconds) * SECOND_US)
+
+
+def query(downsample: str, begin_s: float, end_s: float, metric: str = "m") -> tuple[SubQuery, Span]:
+    body = {"metric": metric, "aggregator": "none", "downsample": downsample}
+    asked = query_from_json({"start": 1, "queries": [body]}, us(0)).queries[0]
+    return asked, Span(us(begin_s), us(end_s))
+
+
+class Node:
+    """A node's telemetry, with samples of one metric."""
+
+    def __init__(self, host: str = "a", since_s: float = 0, samples_window_s: float = 1e9) -> None:
+        self.now_s = float(T0 + 1000)
+        self.run = Run.new(host, us(since_s))
+        self.tiers = Tiers(WINDOWS_S, max_bytes=1 << 30, clock=lambda: self.now_s, batch_rows=16)
+        self.samples = SampleStore(samples_window_s, clock=lambda: self.now_s, observe=self.tiers.add)
+        self.history = History(self.tiers, self.samples)
+        self.publisher = Publisher(self.run, self.tiers)
+
+    def add(self, *at_s: float, metric: str = "m", value: float = 1.0) -> None:
+        times_us = np.array([us(at) for at in at_s], dtype=np.int64)
+        self.samples.extend(key_of(metric, {"host": self.run.host}), times_us, np.full(len(at_s), value))
+
+    def message(self) -> bytes | None:
+        self.publisher.add(self.tiers.fold())
+        return self.publisher.message()
+
+    def publish(self, rollups: Rollups) -> None:
+        message = self.message()
+        assert message is not None
+        rollups.take(message)
+        self.publisher.received()
+
+
+def new_rollups(now_s: Callable[[], float] = lambda: T0 + 1000.0, windows_s: float = 1e9) -> Rollups:
+    return Rollups(dict.fromkeys(WINDOWS_S, windows_s), max_bytes=1 << 30, clock=now_s)
+
+
+def counted(series: Sequence[TimeSeries]) -> dict[str, list[tuple[float, float]]]:
+    """Return the points by host, their times in seconds after T0."""
+    return {
+        each.tags["host"]: list(zip(((each.times_us / SECOND_US) - T0).tolist(), each.values.tolist(), strict=True))
+        for each in series
+    }
+
+
+# -- what a node publishes ---------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_received_is_part_of_the_next_message_and_what_was_is_not() -> None:
+    node, rollups = Node(), new_rollups()
+    assert node.message() is None
+    node.add(1, 2)
+    assert node.message() is not None  # lost
+    node.add(3, 11)
+    node.publish(rollups)
+    assert node.message() is None
+    node.add(12)
+    node.publish(rollups)
+    found = rollups.downsampled(*query("10s-count", 0, 19))
+    assert counted(found.series) == {"a": [(0, 3), (10, 2)]}
+
+
+def test_the_names_of_all_series_are_sent_with_every_sixth_message_and_otherwise_those_that_are_new() -> None:
+    node, names = Node(), []
+    for number in range(13):
+        node.add(number, metric="first")
+        if number in (2, 7):
+            node.add(number, metric=f"new{number}")
+        late = new_rollups()  # a primary that was started just now
+        node.publish(late)
+        names.append([metric for metric, _ in late.series_keys()])
+    assert names == [
+        *(["first"], [], ["new2"], [], [], []),
+        *(["first", "new2"], ["new7"], [], [], [], []),
+        ["first", "new2", "new7"],
+    ]
+
+
+def test_a_primary_that_was_started_later_has_the_series_from_their_names_on() -> None:
+    node, late = Node(), new_rollups()
+    node.add(1)
+    node.publish(new_rollups())
+    for number in range(1, 8):
+        node.add(10 * number)
+        node.publish(late)
+    assert counted(late.downsampled(*query("10s-count", 0, 79)).series) == {"a": [(60, 1), (70, 1)]}
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_while_nobody_listens_the_newest_rollups_are_kept(more: int) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(*(10 * number for number in range(180_000 + more)))
+    node.publish(rollups)
+    (found,), _ = rollups.history.everything("m")
+    assert found.rows["count"].sum() == 180_000
+    assert found.rows["start_us"].min() == us(10 * more)
+
+
+# -- what the primary has of all nodes ---------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_damaged_is_refused_and_leaves_nothing() -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(*range(40))
+    message = node.message()
+    assert message is not None
+    for length in range(len(message)):
+        with pytest.raises(ValueError, match="not valid rollups"):
+            rollups.take(message[:length])
+    assert rollups.series_keys() == []
+    rollups.take(message)
+    assert rollups.series_keys() == [key_of("m", {"host": "a"})]
+
+
+@pytest.mark.parametrize(("first", "is_refused"), [(-1, True), (0, False), (399_999, False), (400_000, True)])
+def test_a_node_has_a_limited_number_of_series(first: int, *, is_refused: bool) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    message = node.message()
+    assert message is not None
+    head = f'["a","{node.run.name}",{node.run.since_us},0]'.encode()
+    other = f'["a","{node.run.name}",{node.run.since_us},{first}]'.encode()
+    assert head in message
+    changed = message.replace(head, other).replace(len(head).to_bytes(4, "little"), len(other).to_bytes(4, "little"), 1)
+    if is_refused:
+        with pytest.raises(ValueError, match="more than 400000 series"):
+            rollups.take(changed)
+    else:
+        rollups.take(changed)
+    assert len(rollups.series_keys()) == (not is_refused)
+
+
+def test_rows_of_a_series_without_a_name_are_left_out_and_negative_numbers_refused() -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    rows = node.tiers.fold()
+    for series, is_refused in ((1, False), (-2, True)):
+        node.publisher.add({**rows, "series": np.full(1, series)})
+        message = node.publisher.message()
+        assert message is not None
+        if is_refused:
+            with pytest.raises(ValueError, match="negative number"):
+                rollups.take(message)
+        else:
+            rollups.take(message)
+        node.publisher.received()
+    assert rollups.history.span_us() is None
+
+
+@pytest.mark.parametrize(
+    ("downsample", "begin_s", "metric", "can"),
+    [
+        ("10s-sum", 0, "m", True),
+        ("30s-max", 0, "m", True),
+        ("1m-avg", 0, "m", True),
+        ("", 0, "m", False),  # samples
+        ("5s-sum", 0, "m", False),
+        ("15s-sum", 0, "m", False),
+        ("1m-p95", 0, "m", False),
+        ("1m-sum", 60, "m", True),
+    ],
+)
+def test_rollups_answer_what_their_buckets_give_exactly(
+    downsample: str, begin_s: float, metric: str, can: bool
+) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(*range(100))
+    node.publish(rollups)
+    assert rollups.can_answer(*query(downsample, begin_s, 99, metric)) == can
+
+
+def test_rollups_do_not_answer_for_times_that_they_have_dropped() -> None:
+    clock_s = [T0 + 1000.0]
+    rollups, node = new_rollups(lambda: clock_s[0], windows_s=5000), Node()
+    times = [10 * number for number in range(131_072)]  # so many rows are packed, and dropped, together
+    node.add(*times)
+    node.publish(rollups)
+    before = rollups.nbytes()
+    assert rollups.can_answer(*query("10s-sum", 0, 99))
+    clock_s[0] += times[-1] + 10_000.0
+    rollups.trim()
+    assert rollups.nbytes() < before
+    assert not rollups.can_answer(*query("10s-sum", 0, 99))
+    assert rollups.can_answer(*query("10s-sum", times[-1] + 60, times[-1] + 99))
+
+
+def test_a_query_without_the_name_of_a_metric_is_not_answered_from_rollups() -> None:
+    asked, span = query("10s-sum", 0, 99)
+    assert new_rollups().can_answer(asked, span)
+    assert not new_rollups().can_answer(replace(asked, metrics=()), span)
+
+
+def test_beside_the_answers_are_nodes_that_gave_none_and_what_a_node_had_before_it_was_started_anew() -> None:
+    rollups = new_rollups()
+    lost, before, again = Node("a"), Node("b"), Node("b", since_s=35)
+    lost.add(5, 15)
+    before.add(5, 15, 25, 32)
+    again.add(36, 45)
+    for node in (lost, before, again):
+        node.publish(rollups)
+    asked = query("10s-count", 0, 59)
+
+    everybody = {"a": lost.run, "b": again.run}
+    nobody = counted(rollups.beside(*asked, {}).series)
+    assert nobody["a"] == [(0, 1), (10, 1)]
+    answered = {run.name: run for run in everybody.values()}
+    assert counted(rollups.beside(*asked, answered).series) == {"b": [(0, 1), (10, 1), (20, 1)]}  # not of its bucket
+    assert counted(rollups.beside(*query("10s-count", 30, 59), answered).series) == {}
+    assert counted(rollups.beside(*query("10s-count", 0, 19), answered).series) == {"b": [(0, 1), (10, 1)]}
+    only_again = {again.run.name: again.run}
+    assert counted(rollups.beside(*asked, only_again).series).keys() == {"a", "b"}
+    assert rollups.beside(*asked, only_again).approximate_us == 0
+    assert rollups.beside(*query("5s-count", 0, 19), answered).approximate_us == 10 * SECOND_US
+
+
+def test_what_only_the_primary_has_left_is_of_all_runs_but_the_last_of_the_nodes_that_are_there() -> None:
+    rollups = new_rollups()
+    nodes = {"a0": Node("a"), "b0": Node("b"), "b1": Node("b", since_s=100)}
+    for number, node in enumerate(nodes.values(), 1):
+        node.add(*range(number))
+        node.publish(rollups)
+
+    def counts(*hosts: str) -> list[tuple[str, float]]:
+        found = [(dict(each.key[1])["host"], float(each.rows["count"].sum())) for each in rollups.lost(hosts)]
+        return sorted(found)
+
+    assert counts("a", "b") == [("b", 2)]
+    assert counts("a") == [("b", 2), ("b", 3)]
+    assert counts("b", "c") == [("a", 1), ("b", 2)]
+    assert counts() == [("a", 1), ("b", 2), ("b", 3)]
+
+
+# -- one tier ----------------------------------------------------------------------------------------------------------
+
+
+def rows(*at_s: float, series: int = 0) -> Summaries:
+    times_us = np.array([us(at) for at in at_s], dtype=np.int64)
+    samples = of_samples(np.full(len(at_s), series, dtype=np.int64), times_us, np.ones(len(at_s)))
+    return merged(samples, 10 * SECOND_US)
+
+
+def pack(tier: Tier, now_s: float = 1000, metrics: Sequence[int] = (0, 0)) -> None:
+    tables = tier.tables
+    whole = tier.merged(tables)
+    tier.replace(len(tables), whole, tier.packed(whole, np.array(metrics, dtype=np.int64), us(now_s)))
+
+
+def test_a_tier_is_packed_when_it_has_many_rows_or_many_tables() -> None:
+    tier = Tier(10 * SECOND_US, batch_rows=4)
+    tier.add(rows())
+    tier.add(rows(0, 10, 20))
+    assert not tier.is_due
+    tier.add(rows(30))
+    assert tier.is_due
+    large = Tier(10 * SECOND_US, batch_rows=3 * 512)
+    for number in range(3):
+        assert not large.is_due
+        large.add(rows(number))
+    assert large.is_due
+
+
+@pytest.mark.parametrize(("n_rows", "is_packed"), [(3, False), (4, True)])
+def test_rows_are_packed_if_they_are_half_a_batch_once_those_of_one_bucket_are_merged(
+    n_rows: int, *, is_packed: bool
+) -> None:
+    tier = Tier(10 * SECOND_US, batch_rows=8)
+    for _ in range(3):
+        tier.add(rows(*(10 * number for number in range(n_rows))))
+    assert tier.nbytes == 3 * n_rows * 64
+    pack(tier)
+    assert (tier.packed_bytes > 0) == is_packed
+    assert tier.nbytes == (tier.packed_bytes if is_packed else n_rows * 64)
+    assert tier.span_us() == (us(0), us(10 * n_rows))
+
+
+def test_what_comes_while_rows_are_packed_stays() -> None:
+    tier = Tier(10 * SECOND_US, batch_rows=2)
+    tier.add(rows(0, 10))
+    tables = tier.tables
+    whole = tier.merged(tables)
+    tier.add(rows(50))
+    tier.replace(len(tables), whole, tier.packed(whole, np.zeros(1, dtype=np.int64), us(1000)))
+    assert [each["start_us"].tolist() for each in tier.tables] == [[us(50)]]
+    assert tier.span_us() == (us(0), us(60))
+
+
+def test_batches_are_dropped_when_all_of_them_is_too_old_and_the_tier_says_so() -> None:
+    tier = Tier(10 * SECOND_US, batch_rows=2)
+    assert tier.span_us() is None
+    assert not tier.drop_oldest()
+    for at_s in (0, 100):
+        tier.add(rows(at_s, at_s + 10))
+        pack(tier)
+    both = tier.packed_bytes
+    tier.drop_before(us(20) - 1)
+    assert (tier.packed_bytes, tier.complete_from_us) == (both, 0)
+    tier.drop_before(us(20))
+    assert (tier.packed_bytes < both, tier.complete_from_us) == (True, us(20))
+    assert tier.span_us() == (us(100), us(120))
+    assert tier.drop_oldest()
+    assert (tier.nbytes, tier.complete_from_us, tier.span_us()) == (0, us(120), None)
+
+
+@pytest.mark.parametrize(
+    ("ahead_us", "kept_until_us"), [(3600 * SECOND_US, 3600 * SECOND_US), (3601 * SECOND_US, 3600 * SECOND_US)]
+)
+def test_a_clock_that_is_wrong_does_not_keep_a_batch_for_longer(ahead_us: int, kept_until_us: int) -> None:
+    tier = Tier(10 * SECOND_US, batch_rows=2)
+    tier.add(rows(0, ahead_us / SECOND_US - 10))
+    pack(tier, now_s=0)
+    tier.drop_before(us(0) + kept_until_us - 1)
+    assert tier.packed_bytes > 0
+    tier.drop_before(us(0) + kept_until_us)
+    assert tier.packed_bytes == 0
+
+
+def test_a_view_has_the_chunks_of_a_metric_that_reach_into_a_range() -> None:
+    tier = Tier(10 * SECOND_US, batch_rows=2)
+    tier.add(rows(10, 20))
+    tier.add(rows(10, 20, series=1))
+    pack(tier, metrics=(0, 7))
+
+    def n_chunks(metric: int, begin_s: float, end_s: float) -> int:
+        return len(tier.view([metric], us(begin_s), us(end_s)).chunks)
+
+    assert n_chunks(0, 0, 100) == n_chunks(7, 0, 100) == 1
+    assert len(tier.view([0, 7, 8], us(0), us(100)).chunks) == 2
+    assert n_chunks(8, 0, 100) == 0
+    assert (n_chunks(0, 29, 40), n_chunks(0, 30, 40)) == (1, 0)
+    assert (n_chunks(0, 0, 11), n_chunks(0, 0, 10)) == (1, 0)
+
+
+# -- all tiers ---------------------------------------------------------------------------------------------------------
+
+
+def test_series_beyond_the_limit_are_not_in_the_tiers_and_their_samples_counted() -> None:
+    tiers = Tiers(WINDOWS_S, max_bytes=1 << 20, clock=lambda: T0, max_series=2)
+    for name in "abca":
+        tiers.add(key_of(name, {}), np.array([us(0), us(1)]).tobytes(), np.ones(2).tobytes())
+    assert ([each.key[0] for each in tiers.known()], tiers.dropped) == (["a", "b"], 2)
+    assert [each.number for each in tiers.known(["b", "x"])] == [1]
+    assert tiers.fold()["count"].sum() == 6
+
+
+def test_tiers_that_are_too_large_lose_the_oldest_of_a_fine_one_that_is_large_first() -> None:
+    tiers = Tiers(WINDOWS_S, max_bytes=1 << 30, clock=lambda: T0 + 1e6, batch_rows=600)
+    key = key_of("m", {})
+    rng = np.random.default_rng(1)
+    for begin_s in range(0, 60_000, 600):
+        times_us = np.array([us(begin_s + at) for at in range(600)])
+        tiers.add(key, times_us.tobytes(), rng.random(600).tobytes())
+        tiers.fold()
+    whole = tiers.nbytes()
+    small = Tiers(WINDOWS_S, max_bytes=whole // 2, clock=lambda: T0 + 1e6, batch_rows=600)
+    for begin_s in range(0, 60_000, 600):
+        times_us = np.array([us(begin_s + at) for at in range(600)])
+        small.add(key, times_us.tobytes(), rng.random(600).tobytes())
+        small.fold()
+    small.trim()
+    second, ten, minute = small.origins()
+    assert small.nbytes() <= whole // 2 + 1000
+    assert second.complete_from_us > us(0)
+    assert (ten.complete_from_us, minute.complete_from_us) == (0, 0)
+    tiers.trim()
+    assert tiers.nbytes() == whole
+
+
+# -- a node's history --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("end_s", "n_found"), [(4.999999, 1), (5, 2), (9.999999, 2), (10, 3)])
+def test_a_range_that_is_read_includes_both_of_its_ends(end_s: float, n_found: int) -> None:
+    node = Node()
+    node.add(-0.000001, 0, 5, 10)
+    (found,) = node.history.read(["m"], us(0), us(end_s))
+    assert len(found.values) == n_found
+    assert list(node.history.read(["m"], us(6), us(9))) == []
+    assert list(node.history.read(["x"], us(0), us(9))) == []
+
+
+def test_samples_that_are_gone_are_read_as_averages_of_a_second() -> None:
+    node = Node(samples_window_s=500)
+    node.add(1.25, 1.75, 2.5, value=3.0)
+    node.add(900.25, 900.75, value=5.0)
+    node.tiers.fold()
+    node.samples.trim()
+    (found,) = node.history.read(["m"], us(0), us(1000), lambda tags: tags["host"] == "a")
+    assert counted([found]) == {"a": [(1, 3.0), (2, 3.0), (900.25, 5.0), (900.75, 5.0)]}
+    assert list(node.history.read(["m"], us(0), us(1000), lambda tags: tags["host"] == "b")) == []
+
+
+def test_an_answer_from_summaries_says_how_wide_their_averages_are() -> None:
+    node = Node(samples_window_s=500)
+    node.add(*range(0, 1000, 10))
+    node.samples.trim()
+    assert node.history.downsampled(*query("1m-p95", 0, 100)).approximate_us == SECOND_US
+    assert node.history.downsampled(*query("1m-p95", 600, 999)).approximate_us == 0
+    assert node.history.downsampled(*query("1m-max", 0, 999)).approximate_us == 0
+    assert node.history.downsampled(*query("1m-p95", 0, 100, "x")).approximate_us == 0  # nothing was averaged
+
+
+@pytest.mark.parametrize(("more", "approximate_us"), [(0, 0), (1, SECOND_US)])
+def test_a_function_that_needs_too_many_samples_uses_averages_of_a_second(more: int, approximate_us: int) -> None:
+    node = Node()
+    times_us = us(0) + np.arange(1_000_000 + more, dtype=np.int64) * 10
+    node.samples.extend(key_of("m", {"host": "a"}), times_us, np.ones(len(times_us)))
+    found = node.history.downsampled(*query("1h-median", 0, 999))
+    assert (found.approximate_us, found.series[0].values.tolist()) == (approximate_us, [1.0])
+
+
+def test_a_history_has_what_is_beside_it_too() -> None:
+    one, other = Node("a"), Node("b", samples_window_s=100)
+    one.add(0, 10)
+    other.add(5, 30)
+    other.add(0, metric="n")
+    other.tiers.fold()
+    other.samples.trim()
+    both = History(one.tiers, one.samples, beside=other.history)
+    assert sorted(both.metrics()) == ["m", "n"]
+    assert [dict(tags)["host"] for metric, tags in both.series_keys() if metric == "m"] == ["a", "b"]
+    assert both.span_us() == (us(0), us(60))
+    assert counted(list(both.read(["m"], us(0), us(99)))) == {"a": [(0, 1), (10, 1)], "b": [(5, 1), (30, 1)]}
+    found = both.downsampled(*query("1m-p95", 0, 59))
+    assert (len(found.series), found.approximate_us) == (2, SECOND_US)  # of the less exact one
+    assert one.history.downsampled(*query("1m-p95", 0, 59)).approximate_us == 0
+
+
+def test_the_span_of_a_history_is_that_of_its_samples_and_of_older_summaries() -> None:
+    node = Node(samples_window_s=500)
+    assert node.history.span_us() is None
+    node.add(5.5, 900.5)
+    node.tiers.fold()
+    assert node.history.span_us() == (us(5.5), us(900.5))  # exact
+    node.samples.trim()
+    begin_us, end_us = node.history.span_us() or (0, 0)
+    assert (begin_us, end_us) == (us(0), us(900.5))  # of a minute
+    only_summaries = History(node.tiers)
+    assert only_summaries.span_us() == (us(0), us(960))
+    assert History(Tiers(WINDOWS_S, max_bytes=1, clock=lambda: T0), SampleStore(1, clock=lambda: T0)).span_us() is None
+
+
+def test_everything_is_each_time_once_from_its_finest_source() -> None:
+    node = Node(samples_window_s=500)
+    node.add(1, 2, 61, 900.5)
+    node.samples.trim()
+    summaries, samples = node.history.everything("m")
+    assert [(each.width_us, each.rows["count"].tolist()) for each in summaries] == [(SECOND_US, [1, 1, 1])]
+    assert counted(samples) == {"a": [(900.5, 1)]}
+    assert node.history.everything("m", lambda source: source == "x")[0] == []
+    assert node.history.everything("x") == ([], [])
