@@ -40,9 +40,8 @@ class Asked:
 
 
 def ask(source: Source, metric: str, span: Span, step_s: int, how: str = "avg") -> Asked:
-    """Return all series of a metric; the range begins with its first bucket, whose time is that of its start."""
+    """Return all series of a metric, with a point for each step."""
     query = series_query(metric, f"{step_s}s-{how}")
-    span = replace(span, start_us=span.start_us - span.start_us % (step_s * SECOND_US))
     return Asked(query, span, source.evaluate(query, span))
 
 

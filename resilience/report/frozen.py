@@ -68,9 +68,10 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
 
 def _drawn(inputs: ReportInputs, store: History, found_slow: Collection[DeviceId]) -> dict[str, Any]:
     """Return the maps and curves of the metrics that are drawn."""
-    source, span = LocalSource(store), Span(*(store.span_us() or (0, 0)))
+    source, (begin_us, end_us) = LocalSource(store), store.span_us() or (0, 0)
+    step_s = step(Span(begin_us, end_us), MAX_POINTS)
+    span = Span(begin_us - begin_us % (step_s * _SECOND_US), end_us)  # a bucket has the time of its start
     max_values = MAX_LINE_VALUES // max(1, len(inputs.of_devices))
-    step_s = step(span, MAX_POINTS)
     curves = {name: curve_of(ask(source, name, span, step_s), drawn=[], apart=[]) for name in inputs.own_metrics}
     maps = {}
     for name in inputs.of_devices:
