@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,9 +43,10 @@ from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
-from laggard.resilience.nodes.ranks import Printer, Ranks
+from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
+from laggard.system.printer import Printer, unbuffered
 from laggard.system.steady_clock import SteadyClock
 from laggard.telemetry.course import Gap
 
@@ -111,7 +113,7 @@ class Launches:
         self._shard_servers = shard_servers
         self._account = account  # tells the user
         self._clock = clock  # says when launches began
-        self._printer = Printer()
+        self._printer = Printer({"stdout": unbuffered(sys.stdout), "stderr": unbuffered(sys.stderr)})
         # The processes from which the next launch is forked
         self.warm = WarmRanks(
             plan.command,
@@ -289,7 +291,7 @@ class Launches:
     def close(self, *, keep_logs: bool) -> None:
         """End the program, and everything on every node; keep the ends of all logs if the job has failed."""
         with contextlib.ExitStack() as last:  # each of them happens, even if the program cannot be ended
-            last.callback(self._printer.close, PRINT_DEADLINE_S)
+            last.callback(self._printer.drain, PRINT_DEADLINE_S)
             last.callback(self._cluster.stop)
             if keep_logs:
                 last.callback(self._save_logs)

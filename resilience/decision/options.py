@@ -90,7 +90,7 @@ class JobOptions:
         "SECONDS",
         least=2,
         most=3600,
-        unset="3.5; 15 on an existing Ray cluster",
+        unset="3.5",
     )
     hang_timeout: str | None = option(
         None,
