@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -30,7 +31,7 @@ from laggard.kvstore.errors import (
     StateFullError,
 )
 from laggard.kvstore.server.directory import MANIFEST, claim, lacks_its_list, locked, unusable
-from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, Loading, LoadingWatch
+from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, LoadingWatch
 from laggard.kvstore.server.program import choose_program
 from laggard.system.certificates import Authority, Certificate
 from laggard.system.child_process import ChildProcess
@@ -168,7 +169,9 @@ class StateServer:
             ):
                 if not self.alive():
                     raise self._start_error()
-                watch.note(time.monotonic(), _loading(client) if self._child.wait_for(_INITIALIZED, 0) else None)
+                if self._child.wait_for(_INITIALIZED, 0):
+                    with suppress(redis.RedisError):  # it is busy, or has just ended
+                        watch.note(time.monotonic(), client.info("persistence"))
                 if time.monotonic() >= watch.deadline_s:
                     reason = "it was not ready in time, and got no further in its log"
                     raise ServerStartError(reason, self._child.last_output())
@@ -277,13 +280,6 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
 def _damaged(directory: Path, words: str) -> DamagedLogError:
     advice = f"repair it with `laggard repair-state {directory}`, which keeps a copy"
     return DamagedLogError(str(directory), advice, words)
-
-
-def _loading(client: redis.Redis) -> Loading | None:
-    try:
-        return Loading.of(client.info("persistence"))
-    except redis.RedisError:
-        return None  # it is busy, or has just ended
 
 
 def _free_port(host: str) -> int:

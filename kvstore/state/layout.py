@@ -114,8 +114,7 @@ class Layout:
     ) -> None:
         self._client = client
         self._endpoint = endpoint
-        self._launch = launch
-        self._retry = retry  # for operations that get no answer
+        self.launch = launch
         self._call = retry.call
         self._chunk_bytes = chunk_bytes  # largest chunk
         self._prefix = endpoint.key("state", "")
@@ -232,8 +231,8 @@ class Layout:
 
     def _upload(self, upload: str, encoded: Encoded, uploads: list[str]) -> list[tuple[int, int]]:
         current = self._call(lambda: current_launch(self._client, self._endpoint))
-        if current != self._launch:  # the commit checks this too; here it saves a useless upload
-            raise FencedError(self._launch, current)
+        if current != self.launch:  # the commit checks this too; here it saves a useless upload
+            raise FencedError(self.launch, current)
         manifest: list[tuple[int, int]] = []
         chunk_bytes = max(self._chunk_bytes, encoded.nbytes // _MOST_CHUNKS)
         chunks = encoded.chunks(chunk_bytes)

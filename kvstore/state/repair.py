@@ -157,15 +157,13 @@ def _exchange(directory: Path, draft: Path, kept: Path) -> None:
     (draft / DATA).rename(directory / DATA)
 
 
-def _copy(source: Path, target: Path, nbytes: int | None = None) -> None:
-    """Copy a file's beginning, onto the disk; never a link, for the server goes on writing to its last file."""
-    with source.open("rb") as old, target.open("wb") as new:
-        left = source.stat().st_size if nbytes is None else nbytes
-        while left and (block := old.read(min(left, 1 << 20))):
-            new.write(block)
-            left -= len(block)
-        new.flush()
-        os.fsync(new.fileno())
+def _copy(source: Path, target: Path, size_bytes: int | None = None) -> None:
+    """Copy a file, or its beginning, onto the disk; never a link, for the server goes on writing to its last file."""
+    shutil.copyfile(source, target)
+    with target.open("r+b") as file:
+        if size_bytes is not None:
+            file.truncate(size_bytes)
+        os.fsync(file.fileno())
 
 
 def _advice(directory: Path, backup_s: float | None, tried: bool) -> str:
