@@ -118,14 +118,13 @@ class StateServer:
         job: str,
         host: str = "127.0.0.1",
         port: int | None = None,
-        binary: Path | None = None,
         encrypt: bool | None = None,
         deadline_s: float = 10.0,
         on_loading: Callable[[str], None] = lambda _: None,
         message_interval_s: float = MESSAGE_INTERVAL_S,
     ) -> StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist."""
-        program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
+        program = choose_program(encrypt=not is_loopback(host) if encrypt is None else encrypt)
         certificate = Authority().issue(host) if program.tls else None
         plan = _Plan(directory.absolute(), job, host, program.path, certificate)
         watch = LoadingWatch(deadline_s, time.monotonic(), on_loading, message_interval_s)
