@@ -20,7 +20,7 @@ from typing import Any, cast
 from laggard.kvstore.errors import DamagedLogError, ServerError, StateDirectoryError
 from laggard.kvstore.server.directory import DATA, IDENTITY, MANIFEST, locked, unusable
 from laggard.kvstore.server.process import BACKUP, StateServer
-from laggard.kvstore.state.commits import ACKNOWLEDGEMENT_EXPIRY_S
+from laggard.kvstore.state.layout import ACKNOWLEDGEMENT_EXPIRY_S
 from laggard.kvstore.state.log_scan import scan
 from laggard.kvstore.state.mapping import State
 

@@ -157,7 +157,7 @@ def test_chunks_of_an_interrupted_upload_expire(client: redis.Redis, state_serve
     state["kept"] = LARGE
     kept = chunks(client)
     interrupted = State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
-    layout_of(interrupted)._committer._commit_script = None  # type: ignore[assignment]
+    layout_of(interrupted)._commit_script = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         interrupted["torn"] = LARGE
     torn = set(chunks(client)) - set(kept)
@@ -388,7 +388,7 @@ def test_no_increment_of_several_processes_is_lost(state: State, state_server: S
 
 
 def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = layout_of(state)._committer._commit_script
+    script = layout_of(state)._commit_script
     lost = iter([True, True, False])
 
     def answer_lost(**kwargs: object) -> object:
@@ -397,7 +397,7 @@ def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch
             raise redis.ConnectionError("cut")
         return reply
 
-    monkeypatch.setattr(layout_of(state)._committer, "_commit_script", answer_lost)
+    monkeypatch.setattr(layout_of(state), "_commit_script", answer_lost)
     state.append("a", 1)
     assert state["a"] == [1]
     assert state.commits() == 1

@@ -125,7 +125,7 @@ def test_a_commit_around_which_the_server_is_killed_is_stored_whole_or_not_at_al
         State(client, server.endpoint, 0).update(before)
         state = State(client, server.endpoint, 0, retry_for_s=0)
         layout: Any = state._layout
-        script = layout._committer._commit_script
+        script = layout._commit_script
 
         def killed_around(**arguments: object) -> object:
             reply = None if kill_first else script(**arguments)
@@ -133,7 +133,7 @@ def test_a_commit_around_which_the_server_is_killed_is_stored_whole_or_not_at_al
             server.wait_exit(DEADLINE_S)
             return script(**arguments) if kill_first else reply
 
-        layout._committer._commit_script = killed_around
+        layout._commit_script = killed_around
         with suppress(StateUnavailableError), state.transaction() as t:
             for key, value in after.items():
                 t[key] = value
