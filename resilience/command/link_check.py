@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import circle
+from laggard.collectors.links.schedule import circle, partner_in
 from laggard.kvstore.client.environment import NODE
 from laggard.resilience.allocation.network import resolve_addresses
 from laggard.resilience.allocation.remote import Transport, env_command
@@ -74,7 +74,7 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
 
 def _measured(ask: Ask, listens: Mapping[str, object], silent: Mapping[str, str]) -> LinkCheck:
     exchanges = circle(sorted(listens), PARTNERS)
-    partners = {host: [_partner(host, pairs) for pairs in exchanges] for host in listens}
+    partners = {host: [partner_in(pairs, host) for pairs in exchanges] for host in listens}
     n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
     for number in range(2):  # the first only to choose the number of bytes
         terms = {"round": number, "addresses": listens, "n_bytes": n_bytes}
@@ -94,10 +94,6 @@ def _check_of(found: Mapping[str, Mapping[str, Any] | None], silent: Mapping[str
         for partner, why in answer["failures"].items()
     }
     return LinkCheck(readings, {**silent, **failures})
-
-
-def _partner(host: str, pairs: Sequence[tuple[str, str]]) -> str | None:
-    return next((other if one == host else one for one, other in pairs if host in {one, other}), None)
 
 
 class _Node:
