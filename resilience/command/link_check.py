@@ -40,7 +40,7 @@ class LinkCheck:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
+def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str]) -> LinkCheck:
     """Return the times of transfers that the nodes send each other, each node one at a time."""
     hosts = list(transports)
     if len(hosts) < 2:
@@ -59,14 +59,9 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
             asked = {host: threads.submit(nodes[host].ask, command) for host, command in commands.items()}
             return {host: answer.result() for host, answer in asked.items()}
 
-        begin = {"key": key, "interface": interface}
-        listening = ask({host: {"host": host, "address": addresses[host], **begin} for host in hosts})
-        silent = {
-            host: "no answer" if answer is None else answer["failure"]
-            for host, answer in listening.items()
-            if answer is None or not answer["links"]
-        }
-        listens = {host: answer["links"] for host, answer in listening.items() if answer and answer["links"]}
+        listening = ask({host: {"host": host, "address": addresses[host], "key": key} for host in hosts})
+        silent = {host: "no answer" for host, answer in listening.items() if answer is None}
+        listens = {host: answer["links"] for host, answer in listening.items() if answer is not None}
         if len(listens) < 2:
             return LinkCheck(failures=silent)
         return _measured(ask, listens, silent)
