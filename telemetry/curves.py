@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.catalogue import CATALOGUE
-from laggard.telemetry.nodes.sources import Source
+from laggard.telemetry.nodes.sources import Found, Source
 from laggard.telemetry.page.content import MILLISECOND_US, is_probe, numbers, recorded_means, unit_of
 from laggard.telemetry.query.aggregators import aggregator
 from laggard.telemetry.query.engine import Span, evaluate
-from laggard.telemetry.query.parsing import series_query
+from laggard.telemetry.query.parsing import SubQuery, series_query
 from laggard.telemetry.query.times import SECOND_US
 
 MAX_POINTS = 1_000
@@ -25,32 +25,53 @@ Device = tuple[str, str]
 """Host and GPU; without a GPU it stands for all that its node has."""
 
 
-def curve_of(
-    source: Source, metric: str, span: Span, points: int, *, drawn: Sequence[Device], apart: Collection[Device]
-) -> dict[str, Any]:
-    """Return a metric over a time range: lines of some devices, and a band of all series that are not apart."""
-    step_s = step(span, points)
-    query, span = series_query(metric, f"{step_s}s-avg"), from_bucket(span, step_s)
-    found = source.evaluate(query, span)
-    series = [TimeSeries(each.metric, each.tags, each.times_us, each.values) for each in found.answers]
-    others = peers_of(series, [each for each in series if any(_is_of(each, device) for device in apart)])
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a source has of a metric, downsampled: the query, its range, and all series."""
+
+    query: SubQuery
+    span: Span
+    found: Found
+
+    @property
+    def metric(self) -> str:
+        """The metric's name."""
+        return self.query.metric
+
+
+def ask(source: Source, metric: str, span: Span, step_s: int, how: str = "avg") -> Asked:
+    """Return all series of a metric, with a point for each step."""
+    query = series_query(metric, f"{step_s}s-{how}")
+    return Asked(query, span, source.evaluate(query, span))
+
+
+def curve_of(asked: Asked, *, drawn: Sequence[Device], apart: Collection[Device]) -> dict[str, Any]:
+    """Return a metric over its time range: lines of some devices, and a band of all series that are not apart."""
+    answers, metric = asked.found.answers, asked.metric
+    series = [TimeSeries(each.metric, each.tags, each.times_us, each.values) for each in answers]
+    by_device: dict[Device, list[TimeSeries]] = {}
+    for each in series:
+        host, gpu = each.tags.get("host", ""), each.tags.get("gpu", "")
+        for device in {(host, gpu), (host, "")}:
+            by_device.setdefault(device, []).append(each)
+    others = peers_of(series, [each for device in apart for each in by_device.get(device, ())])
     times = np.unique(np.concatenate([each.times_us for each in series])) if series else np.zeros(0, np.int64)
     names = ("p05", "p50", "p95") if metric in CATALOGUE or is_probe(metric) else ("min", "avg", "max")
     means, n_series = recorded_means(others)
     shown = zip(names, (others, means, others), strict=True)
 
     def merged(how: str, parts: list[TimeSeries]) -> list[float | None]:
-        values = np.full(len(times), np.nan)
-        for answer in evaluate(replace(query, aggregator=aggregator(how)), span, parts, downsampled=True):
+        query, values = replace(asked.query, aggregator=aggregator(how)), np.full(len(times), np.nan)
+        for answer in evaluate(query, asked.span, parts, downsampled=True):
             values[np.searchsorted(times, answer.times_us)] = answer.values
         return numbers(values)
 
     low, middle, high = (merged(name, of) for name, of in shown)
-    lines = [merged("avg", [each for each in series if _is_of(each, device)]) for device in drawn]
+    lines = [merged("avg", by_device.get(device, [])) for device in drawn]
     return {
         "unit": unit_of(metric),
         "n_series": n_series,
-        "averages_s": found.approximate_us // SECOND_US,
+        "averages_s": asked.found.approximate_us // SECOND_US,
         "times": (times // MILLISECOND_US).tolist(),
         "low": low,
         "middle": middle,
@@ -61,12 +82,11 @@ def curve_of(
     }
 
 
-def newest_of(source: Source, metric: str, span: Span, step_s: int) -> dict[Device, tuple[float, str]]:
-    """Return the newest value of each device (or node) in a time range, and its model."""
-    found = source.evaluate(series_query(metric, f"{step_s}s-last"), from_bucket(span, step_s))
+def newest_of(asked: Asked) -> dict[Device, tuple[float, str]]:
+    """Return the newest value of each device (or node), and its model."""
     values: dict[Device, list[float]] = {}
     models = {}
-    for each in found.answers:
+    for each in asked.found.answers:
         if "host" in each.tags:
             device = each.tags["host"], each.tags.get("gpu", "")
             values.setdefault(device, []).append(float(each.values[-1]))
@@ -86,13 +106,3 @@ def step(span: Span, points: int) -> int:
     """Return the width of a chart's buckets in seconds: the smallest of a few that gives no more than ``points``."""
     wanted_s = (span.end_us - span.start_us) / SECOND_US / max(1, min(MAX_POINTS, points))
     return next((step_s for step_s in _STEPS_S if step_s >= wanted_s), math.ceil(wanted_s))
-
-
-def from_bucket(span: Span, step_s: int) -> Span:
-    """Return a range from the start of its first bucket on, which is the time of all that falls into that one."""
-    return replace(span, start_us=span.start_us - span.start_us % (step_s * SECOND_US))
-
-
-def _is_of(series: TimeSeries, device: Device) -> bool:
-    host, gpu = device
-    return series.tags.get("host") == host and gpu in {"", series.tags.get("gpu")}

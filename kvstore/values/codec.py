@@ -60,13 +60,6 @@ class Encoded:
         """Return a copy that later changes to the user's arrays do not affect."""
         return Encoded(tuple(bytes(part) for part in self.parts), self.nbytes)
 
-    def split(self, header_limit_bytes: int) -> tuple[Buffer, Encoded]:
-        """Return the header and the rest; the header is left in the rest if it exceeds the limit."""
-        header, *leaves = self.parts
-        if len(header) > header_limit_bytes:
-            return b"", self
-        return header, Encoded(tuple(leaves), self.nbytes - len(header))
-
     def chunks(self, limit_bytes: int) -> Iterator[Buffer]:
         """Yield chunks of at most `limit_bytes`; only small parts are copied."""
         small = bytearray()

@@ -14,7 +14,7 @@ from laggard.collectors.device import DeviceId
 from laggard.kvstore.series.timeseries import Floats
 from laggard.resilience.record.timeline import Timeline
 from laggard.resilience.report.inputs import ReportInputs
-from laggard.telemetry.curves import curve_of, newest_of, step
+from laggard.telemetry.curves import ask, curve_of, newest_of, step
 from laggard.telemetry.events import LaunchSpan
 from laggard.telemetry.link_matrix import SEND_TIME
 from laggard.telemetry.nodes.sources import LocalSource
@@ -68,21 +68,21 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
 
 def _drawn(inputs: ReportInputs, store: History, found_slow: Collection[DeviceId]) -> dict[str, Any]:
     """Return the maps and curves of the metrics that are drawn."""
-    source, span = LocalSource(store), Span(*(store.span_us() or (0, 0)))
+    source, (begin_us, end_us) = LocalSource(store), store.span_us() or (0, 0)
+    step_s = step(Span(begin_us, end_us), MAX_POINTS)
+    span = Span(begin_us - begin_us % (step_s * _SECOND_US), end_us)  # a bucket has the time of its start
     max_values = MAX_LINE_VALUES // max(1, len(inputs.of_devices))
-    curves = {name: curve_of(source, name, span, MAX_POINTS, drawn=[], apart=[]) for name in inputs.own_metrics}
-    newest = {name: newest_of(source, name, span, step(span, MAX_POINTS)) for name in inputs.of_devices}
-    for name, devices in newest.items():
+    curves = {name: curve_of(ask(source, name, span, step_s), drawn=[], apart=[]) for name in inputs.own_metrics}
+    maps = {}
+    for name in inputs.of_devices:
+        asked = ask(source, name, span, step_s)
+        devices = newest_of(asked)
+        maps[name] = map_of(name, devices)
         # The band is of those that were never found slow; there are lines of all devices, if they fit.
         apart = [device for device in devices if device in found_slow or (device[0], "") in found_slow]
         lines = list(devices) if len(devices) * MAX_POINTS <= max_values else apart[: max_values // MAX_POINTS]
-        curves[name] = curve_of(
-            source, name, span, MAX_POINTS, drawn=lines, apart=apart if len(apart) < len(devices) else []
-        )
-    return {
-        "maps": {name: map_of(name, devices) for name, devices in newest.items()},
-        "curves": {name: _packed(curve) for name, curve in curves.items()},
-    }
+        curves[name] = curve_of(asked, drawn=lines, apart=apart if len(apart) < len(devices) else [])
+    return {"maps": maps, "curves": {name: _packed(curve) for name, curve in curves.items()}}
 
 
 def _packed(curve: dict[str, Any]) -> dict[str, Any]:

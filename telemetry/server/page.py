@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from starlette.responses import Response
 
-from laggard.telemetry.curves import curve_of, newest_of
+from laggard.telemetry.curves import ask, curve_of, newest_of, step
 from laggard.telemetry.errors import BadQueryError, RequestError
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
@@ -70,15 +70,16 @@ def device_map(service: Service, call: Call) -> Response:
     """``/page/map``: the newest reading of every device (or node) before a time, and its ratio to its model's."""
     metric, end_us = _metric(call), _milliseconds(call, "end")
     span = Span(end_us - _NEWEST_WITHIN_S * SECOND_US, end_us)
-    newest = newest_of(service.source, metric, span, _NEWEST_STEP_S)
+    newest = newest_of(ask(service.source, metric, span, _NEWEST_STEP_S, "last"))
     return JsonResponse(map_of(metric, newest, _known_devices(service, metric, newest)))
 
 
 def curve(service: Service, call: Call) -> Response:
     """``/page/curve``: one metric over a time range, as lines of chosen devices and a band of all other series."""
     devices = [_device(text) for text in call.parameters.getlist("device")][:MAX_LINES]
-    points = call.number("points", 300)
-    return JsonResponse(curve_of(service.source, _metric(call), _span(call), points, drawn=devices, apart=devices))
+    metric, span = _metric(call), _span(call)
+    asked = ask(service.source, metric, span, step(span, call.number("points", 300)))
+    return JsonResponse(curve_of(asked, drawn=devices, apart=devices))
 
 
 def _known_devices(service: Service, metric: str, newest: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:

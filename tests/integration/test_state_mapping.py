@@ -34,7 +34,7 @@ from laggard.kvstore.state.mapping import State, Transaction
 # Bounds a hang only.
 DEADLINE_S = 20.0
 CHUNK_BYTES = 1 << 16
-LARGE = np.arange(100_000)  # 13 chunks
+LARGE = np.arange(100_000)  # 14 chunks
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_flipped_bit_in_a_chunk_is_noticed(client: redis.Redis, state: State) 
     state["a"] = LARGE
     name = chunks(client)[0]
     client.setbit(name, 5000, 1 - client.getbit(name, 5000))
-    with pytest.raises(CorruptValueError, match=r"'a' is damaged \(chunk \d+ of 13 does not match its checksum\)"):
+    with pytest.raises(CorruptValueError, match=r"'a' is damaged \(chunk \d+ of 14 does not match its checksum\)"):
         state["a"]
 
 

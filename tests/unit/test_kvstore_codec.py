@@ -278,15 +278,6 @@ def test_small_parts_are_joined_up_to_the_limit() -> None:
     assert [len(chunk) for chunk in encoded.chunks(40)] == [*[40] * (header // 40), header % 40, 40, 40, 40]
 
 
-def test_the_header_is_taken_off_unless_it_is_too_large() -> None:
-    encoded = encode("key", np.arange(3))
-    length = len(encoded.parts[0])
-
-    header, rest = encoded.split(length)
-    assert (bytes(header), rest.nbytes, len(rest.parts)) == (bytes(encoded.parts[0]), 24, 1)
-    assert encoded.split(length - 1) == (b"", encoded)
-
-
 def test_what_was_cut_anywhere_is_read_and_what_was_cut_off_is_damaged() -> None:
     data = encode("key", {"a": np.arange(4), "b": b"xyz"}).joined()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -576,20 +575,3 @@ def test_an_error_of_a_device_is_reported_and_a_server_that_is_gone_does_not_end
     found._on_xid("3", 80)
 
     assert reported == [Event(2_000_000, "xid", "XID 79 on n7 gpu 3", "n7", "3")]
-
-
-@pytest.mark.parametrize(
-    ("names", "found"), [(None, ["0", "1"]), (["1", "7"], ["1"]), (["1", "0"], ["1", "0"]), ([], [])]
-)
-def test_amd_devices_are_numbered_and_those_that_are_asked_for_are_read(
-    monkeypatch: pytest.MonkeyPatch, names: list[str] | None, found: list[str]
-) -> None:
-    library: Any = ModuleType("amdsmi")
-    library.AmdSmiException = OSError
-    library.amdsmi_init = lambda: None
-    library.amdsmi_get_processor_handles = lambda: ["one", "other"]
-    monkeypatch.setitem(sys.modules, "amdsmi", library)
-    assert [reader.gpu for reader in amd_readers(names)] == found
-    library.amdsmi_get_processor_handles = lambda: 1 / 0
-    library.AmdSmiException = ZeroDivisionError
-    assert amd_readers(names) == []
