@@ -44,8 +44,6 @@ from laggard.resilience.allocation.base import (
 )
 from laggard.resilience.allocation.discovery import REFUSAL_S, DialledAgent, OwnAgent, Pending, await_handshakes
 from laggard.resilience.allocation.step import LAUNCH_S, Step, StepAgent
-from laggard.resilience.allocation.time_to_save import TimeToSave
-from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
@@ -70,7 +68,7 @@ class RemoteAllocation(Allocation):
     refusal_s = REFUSAL_S  # how long an agent may take to answer if too many others do not
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
-        self._transport = transport  # how the others are reached
+        self._transport = self.manager = transport  # how the others are reached
         self._virtual = virtual_gpus > 0
         virtual = tuple(str(gpu) for gpu in range(virtual_gpus))
         self.nodes = tuple(NodeRecord(host, address, virtual) for host, address in addresses.items())
@@ -141,18 +139,6 @@ class RemoteAllocation(Allocation):
         complaint = agent.complaint()
         _end(agent)
         raise self._unreachable(host, complaint)
-
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
-        """Return what the resource manager says is wrong with which of these nodes."""
-        return self._transport.words_on(hosts)
-
-    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
-        return self._transport.avoid(bad, well, n_nodes)
-
-    def time_to_save(self) -> TimeToSave:
-        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
-        return self._transport.time_to_save()
 
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone; does not wait for another machine."""
