@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import secrets
 import socket
@@ -38,6 +37,7 @@ from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups
 
+LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
 KEEP_INTERVAL_S = 1.0
 KEEP_ALIVE_S = 75
@@ -47,7 +47,7 @@ BACKLOG = 128
 SEND_BUFFER_BYTES = 1 << 20
 
 
-def serve_job(session: Session, settings: TelemetrySettings, host: str, port: int) -> None:
+def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
     """Serve a job's telemetry until a pipe at standard input closes or a signal arrives."""
     # The token for requests that change something is in the file `telemetry-token` beside the endpoint file.
     directory = session.environment.endpoint_file.parent
@@ -72,7 +72,7 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
     )
 
     def keep() -> None:
-        rollups.trim()
+        rollups.history.tiers.trim()
         job.update()
 
     tell_if_restarted(session, TOKEN_FILE, "the telemetry server begins anew; it has what the nodes still have")
@@ -82,14 +82,14 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         _repeated(keep),
         watch,
     ):
-        _serve(service, settings, host, port)
+        _serve(service, settings, port)
 
 
-def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, port: int) -> None:
+def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, port: int) -> None:
     """Serve dumps as if their job were still running, until a pipe at standard input closes or a signal arrives."""
     history = read_dump(paths)
     size, span_us = history.size(), history.span_us()
-    all_events = events_of_series(history.read([EVENTS], 0, ALL_TIME_US))
+    all_events = events_of_series(history.samples.read([EVENTS], 0, ALL_TIME_US))
     reach = _reach_of_dump(span_us or (0, 0), ", ".join(path.name for path in paths))
     first = "" if span_us is None else f", the first at {time.ctime(span_us[0] / SECOND_US)}"
     sys.stdout.write(f"{size.samples} samples of {len(history.series_keys())} series{first}\n")
@@ -105,11 +105,11 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
         health=lambda: {"status": "ok", "samples": size.samples},
         own_metrics=list,
     )
-    _serve(service, settings, host, port)
+    _serve(service, settings, port)
 
 
-def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) -> None:
-    with _bound(host, port) as listener:
+def _serve(service: Service, settings: TelemetrySettings, port: int) -> None:
+    with _bound(port) as listener:
         chosen = listener.getsockname()[1]
         config = uvicorn.Config(
             make_app(service),
@@ -124,7 +124,7 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
             timeout_graceful_shutdown=STOP_DEADLINE_S,
         )
         server = uvicorn.Server(config)
-        sys.stdout.write(f"telemetry at http://{host}:{chosen}\n")
+        sys.stdout.write(f"telemetry at http://{LOOPBACK}:{chosen}\n")
         sys.stdout.write(f"ssh command: {settings.tunnel_command(chosen)}\n")
         sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
@@ -140,24 +140,17 @@ def _end_with_input(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        if not ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback:
-            reason = "it is not a loopback address: use 127.0.0.1, and ssh from other machines"
-            raise TelemetryServerError(host, port, reason)
-    except ValueError:
-        raise TelemetryServerError(host, port, "it is not an IP address: use 127.0.0.1") from None
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _bound(port: int) -> socket.socket:
     # asyncio sets TCP_NODELAY only if the protocol is explicit; else the end of an answer may be delayed by 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
-        listener.bind((host, port))
+        listener.bind((LOOPBACK, port))
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise TelemetryServerError(host, port, f"{error.strerror}; choose another port") from error
+        raise TelemetryServerError(port, f"{error.strerror}; choose another port") from error
     return listener
 
 
