@@ -58,7 +58,7 @@ def job(service: Service, call: Call) -> Response:
             "ended": (reach.newest_us if reach.ended_us is None else reach.ended_us) // MILLISECOND_US,
             "nodes": sorted(reach.nodes),
             "missing": sorted(reach.missing),
-            "launches": launches_of(service.events.launches),
+            "launches": launches_of(events),
             "metrics": metrics_of(service.source.series_keys()),
             **accused_of(events),
             **events_of(shown),

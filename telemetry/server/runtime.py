@@ -21,7 +21,7 @@ from laggard.kvstore.client.connection import Session, write_private
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import TelemetryServerError
-from laggard.telemetry.events import Event, EventLog, LaunchSpan, events_of_series
+from laggard.telemetry.events import Event, EventLog, events_of_series
 from laggard.telemetry.nodes.bus import Listener, NodeAsker
 from laggard.telemetry.nodes.restart_notice import tell_if_restarted
 from laggard.telemetry.nodes.sources import LocalSource, NodesSource
@@ -207,7 +207,6 @@ class _PastEvents:
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
-        self.launches: list[LaunchSpan] = []
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from laggard.kvstore.series.sample_store import Newest, SampleStore, key_of
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
-from laggard.telemetry.events import Event, LaunchSpan
+from laggard.telemetry.events import Event
 from laggard.telemetry.nodes.sources import Found, LocalSource, Source
 from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.sending.batches import Batch
@@ -39,7 +39,6 @@ class Events:
     """Events that are known beforehand."""
 
     events: Sequence[Event] = (FAILED,)
-    launches: list[LaunchSpan] = field(default_factory=list)
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         return [event for event in self.events if start_us <= event.time_us <= end_us]
@@ -424,8 +423,7 @@ def page_range(start: float, end: float) -> dict[str, Any]:
 def test_the_page_of_a_running_job_says_what_there_is_to_show_in_a_range() -> None:
     verdict = Event((T0 + 20) * SECOND_US, "verdict", "slow", "a", "0", severity="slow", action="report")
     began = Event(T0 * SECOND_US, "launch", launch=0, nodes=("a", "b"))
-    launches = [LaunchSpan(0, ("a", "b"), (), T0 * SECOND_US)]
-    events = Events((began, FAILED, verdict, replace(verdict, time_us=(T0 + 50) * SECOND_US, gpu="1")), launches)
+    events = Events((began, FAILED, verdict, replace(verdict, time_us=(T0 + 50) * SECOND_US, gpu="1")))
     reach = Reach("train", T0 * SECOND_US, (T0 + 60) * SECOND_US, nodes={"b", "a"}, missing=["b"])
     of = service(LOADS, events=events, reach=lambda: reach)
     found = shown(of, "/page/job", **page_range(10, 40))
