@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import redis
@@ -46,13 +46,6 @@ class Event:
     severity: str = ""
     cause: str = ""
     action: str = ""
-
-
-class EventSource(Protocol):
-    """Provides events."""
-
-    def between(self, start_us: int, end_us: int) -> list[Event]:
-        """Return the events in a time range, both ends included, in order."""
 
 
 class EventLog:

@@ -5,6 +5,8 @@ https://opentsdb.net/docs/build/html/user_guide/query/filters.html
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -22,17 +24,14 @@ _TYPED = re.compile(r"([a-z_]+)\((.*)\)", re.DOTALL)
 Matcher = Callable[[str | None], bool]
 """Takes a series' value of the filter's tag, or None if it has no such tag."""
 
-_DESCRIPTIONS = {
-    "literal_or": ("host=literal_or(node1|node2)", "The value is one of those listed."),
-    "iliteral_or": ("host=iliteral_or(NODE1)", "The value is one of those listed; case is ignored."),
-    "not_literal_or": ("host=not_literal_or(node1)", "The value is none of those listed."),
-    "not_iliteral_or": ("host=not_iliteral_or(NODE1)", "The value is none of those listed; case is ignored."),
-    "wildcard": ("host=wildcard(node*)", "The value matches; * stands for any characters."),
-    "iwildcard": ("host=iwildcard(NODE*)", "The value matches; * stands for any characters and case is ignored."),
-    "regexp": ("host=regexp(node[0-9]+)", "The regular expression is found in the value."),
-}
-FILTER_TYPES: Mapping[str, Mapping[str, str]] = {
-    name: {"examples": example, "description": description} for name, (example, description) in _DESCRIPTIONS.items()
+FILTER_TYPES: Mapping[str, str] = {
+    "literal_or": "The value is one of those listed: node1|node2.",
+    "iliteral_or": "The value is one of those listed; case is ignored.",
+    "not_literal_or": "The value is none of those listed.",
+    "not_iliteral_or": "The value is none of those listed; case is ignored.",
+    "wildcard": "The value matches; * stands for any characters: node*.",
+    "iwildcard": "The value matches; * stands for any characters and case is ignored.",
+    "regexp": "The regular expression is found in the value: node[0-9]+.",
 }
 
 
@@ -98,22 +97,9 @@ def _wildcard(expression: str, *, folded: bool) -> Matcher:
     if "*" not in expression:
         raise BadQueryError(f"the wildcard {expression!r} has no *")
     fold = str.casefold if folded else str
-    head, *middle, tail = fold(expression).split("*")
-
-    def accepts(value: str | None) -> bool:
-        if value is None:
-            return False
-        text = fold(value)
-        at, end = len(head), len(text) - len(tail)
-        if at > end or not (text.startswith(head) and text.endswith(tail)):
-            return False
-        for part in middle:  # the first match is always the best: it leaves the most room for what follows
-            at = text.find(part, at, end) + len(part)
-            if at < len(part):
-                return False
-        return True
-
-    return accepts
+    # Such a pattern has no choice but the first place where a part is found.
+    pattern = re.compile(fnmatch.translate("*".join(map(glob.escape, fold(expression).split("*")))))
+    return lambda value: value is not None and pattern.match(fold(value)) is not None
 
 
 def _regexp(expression: str) -> Matcher:

@@ -21,7 +21,7 @@ def links(service: Service, call: Call) -> Response:
     reach = service.reach()
     end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
     number, everything = call.parameters.get("launch"), Span(reach.began_us, end_us)
-    events = service.events.between(0, end_us)
+    events = service.events(0, end_us)
     if number:
         launch = _launch(number, launches_of(events))
         ended_us = end_us if launch["ended"] is None else launch["ended"] * MILLISECOND_US

@@ -21,7 +21,7 @@ from laggard.kvstore.client.connection import Session, write_private
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import TelemetryServerError
-from laggard.telemetry.events import Event, EventLog, events_of_series
+from laggard.telemetry.events import EventLog, events_of_series
 from laggard.telemetry.nodes.bus import Listener, NodeAsker
 from laggard.telemetry.nodes.restart_notice import tell_if_restarted
 from laggard.telemetry.nodes.sources import LocalSource, NodesSource
@@ -57,12 +57,17 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
     asker = NodeAsker(session.client, endpoint, settings.query_deadline)
     watch = NodeWatch(asker, job.nodes_ever)
     rollups = Rollups(settings.tier_windows_s, max_bytes=settings.primary_megabytes << 20, clock=time.time)
-    store = _NodeStore(directory / socket_name(session.environment.node))
+    store, store_lock = BatchSocket(directory / socket_name(session.environment.node)), threading.Lock()
+
+    def put(batch: Batch) -> bool:
+        with store_lock:
+            return store.send(batch) or store.send(batch)  # the first may find it closed
+
     service = Service(
         reach=lambda: job.reach(watch),
         source=NodesSource(asker, rollups, job.nodes),
-        events=events,
-        put=store.put,
+        events=events.between,
+        put=put,
         window_s=settings.default_tmdb_window,
         token=_token(directory),
         reading_needs_token=settings.reading_needs_token,
@@ -96,7 +101,7 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, port: int) ->
     service = Service(
         reach=lambda: reach,
         source=LocalSource(history),
-        events=_PastEvents(all_events),
+        events=lambda start_us, end_us: [event for event in all_events if start_us <= event.time_us <= end_us],
         put=None,
         window_s=0.0,
         token=secrets.token_hex(32),
@@ -187,27 +192,3 @@ def _repeated(action: Callable[[], None]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(STOP_DEADLINE_S)
-
-
-class _NodeStore:
-    """Sends samples to this node's store, from several threads."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = BatchSocket(path)
-        self._lock = threading.Lock()
-
-    def put(self, batch: Batch) -> bool:
-        """Store a batch."""
-        with self._lock:
-            return self._socket.send(batch) or self._socket.send(batch)  # the first may find it closed
-
-
-class _PastEvents:
-    """The events of a dump."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self._events = events
-
-    def between(self, start_us: int, end_us: int) -> list[Event]:
-        """Return the events in a time range, both ends included, in order."""
-        return [event for event in self._events if start_us <= event.time_us <= end_us]
