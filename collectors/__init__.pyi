@@ -7,7 +7,6 @@ from laggard.collectors.device import local_devices as local_devices
 from laggard.collectors.errors import CollectorError as CollectorError
 from laggard.collectors.errors import DeviceError as DeviceError
 from laggard.collectors.errors import DeviceLostError as DeviceLostError
-from laggard.collectors.errors import DeviceReadError as DeviceReadError
 from laggard.collectors.errors import DriverUnavailableError as DriverUnavailableError
 from laggard.collectors.errors import NoClusterError as NoClusterError
 from laggard.collectors.errors import NoDeviceError as NoDeviceError

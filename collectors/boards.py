@@ -11,9 +11,9 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pynvml as nvml
 
@@ -23,6 +23,7 @@ from laggard.collectors.faults import faults_of
 from laggard.collectors.metrics.nvml import nvml_handle
 from laggard.collectors.missing_gpus import gpus_on_bus
 from laggard.collectors.symptoms import SymptomReader, link_states
+from laggard.records import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,6 @@ class Board:
     faults: tuple[str, ...] = ()  # what is wrong with it, whatever the probes measure
     is_hidden: bool = False  # whether this process may not open it
 
-    def to_json(self) -> str:
-        """Return it as a line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Parse the text that :meth:`to_json` returned."""
-        fields = json.loads(text)
-        return cls(**{**fields, "faults": tuple(fields["faults"])})
-
 
 @dataclass(frozen=True, slots=True)
 class Boards:
@@ -55,17 +46,6 @@ class Boards:
     # Whether a GPU that is not among them is not in the machine, rather than hidden from this process
     is_all: bool = False
     failure: str = ""  # why they could not be read, which says nothing about them; empty if they were
-
-    def to_json(self) -> str:
-        """Return it as a line of JSON, which begins with ``{"found"``."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Parse the text that :meth:`to_json` returned."""
-        fields = json.loads(text)
-        found = tuple(Board.from_json(json.dumps(board)) for board in fields["found"])
-        return cls(found, fields["is_all"], fields["failure"])
 
 
 def read_board(number: int, names: Sequence[str] | None) -> Board:
@@ -116,7 +96,7 @@ def main(environ: Mapping[str, str], root: Path = Path("/"), driver: Any = nvml)
     is_all = answers and names != [] and len(gpus_on_bus(root)) <= count
     print(json.dumps([count, is_all]), flush=True)
     for number in range(count):
-        print(read_board(number, names).to_json(), flush=True)
+        print(json.dumps(plain(read_board(number, names))), flush=True)
     return 0
 
 

@@ -10,8 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Self
+from dataclasses import dataclass, field
 
 from laggard.collectors.causes import UNKNOWN, Cause, cause_of
 from laggard.collectors.cuda_errors import is_of_the_device
@@ -22,6 +21,7 @@ from laggard.collectors.missing_gpus import MissingGPUs, why_missing
 from laggard.collectors.probes import probes_of
 from laggard.collectors.probing import WarmUp, is_of_this_job, symptom_reader
 from laggard.collectors.symptoms import DeviceStatus, Symptoms, board_uuid
+from laggard.records import plain
 
 REPEATS = 5
 ALL_DEVICES = "all"
@@ -48,18 +48,6 @@ class DeviceCheck:
     # Why it could not be checked, which says nothing about the device: an error of ours, a missing library, too little
     # memory. Empty if it was checked.
     failure: str = ""
-
-    def to_json(self) -> str:
-        """Return it as a line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Parse the text that :meth:`to_json` returned."""
-        fields = json.loads(text)
-        figures = {probe: (value, unit) for probe, (value, unit) in fields["figures"].items()}
-        cause = Cause(**fields["cause"])
-        return cls(**{**fields, "figures": figures, "cause": cause, "faults": tuple(fields["faults"])})
 
 
 def check_device(device: Device, repeats: int = REPEATS) -> DeviceCheck:
@@ -110,7 +98,7 @@ def main(names: Sequence[str]) -> int:
     print(json.dumps(list(devices)), flush=True)
     for name in names or devices:
         check = _checked(name, devices[name])
-        print(check.to_json(), flush=True)
+        print(json.dumps(plain(check)), flush=True)
         if check.trouble or check.failure:
             return 1
     return 0
@@ -120,7 +108,7 @@ def _report_missing(found: MissingGPUs | None) -> int:
     print(json.dumps([] if found is None else [ALL_DEVICES]), flush=True)
     if found is not None:
         trouble, failure = (found.reason, "") if found.is_fault else ("", found.reason)
-        print(DeviceCheck(ALL_DEVICES, trouble=trouble, failure=failure).to_json(), flush=True)
+        print(json.dumps(plain(DeviceCheck(ALL_DEVICES, trouble=trouble, failure=failure))), flush=True)
     return 0
 
 

@@ -30,20 +30,12 @@ class NoDeviceError(DeviceError):
         return "no node of this job has a GPU" if self.in_job else "no GPU here"
 
 
-class _GpuError(DeviceError):
-    """One GPU, by its name on its node, and what the driver said is wrong with it."""
+class DeviceLostError(DeviceError):
+    """A GPU no longer answers: its name on its node, and what the driver said."""
 
     gpu: str
     reason: str
     template = "gpu {gpu}: {reason}"
-
-
-class DeviceLostError(_GpuError):
-    """The device no longer answers."""
-
-
-class DeviceReadError(_GpuError):
-    """The driver refused a reading of the device."""
 
 
 class ProbeUnavailableError(CollectorError, RuntimeError):

@@ -1,7 +1,7 @@
 """Checks this machine's devices in a child process, with a deadline for each answer, because a driver may hang.
 
-``python -m laggard.collectors.supervised_check [--virtual-gpus K]`` prints each check as a line of JSON, and then
-the machine's boards and the links between its GPUs, for remote checks from another node.
+``python -m laggard.collectors.supervised_check [--virtual-gpus K]`` prints what was found as a line of JSON, for
+whoever checks many nodes.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from laggard.collectors.answering_process import AnsweringProcess
 from laggard.collectors.boards import Board, Boards
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
+from laggard.records import plain, record_of
 
 _CHECKS = "laggard.collectors.device_check"
 _BOARDS = "laggard.collectors.boards"
@@ -25,6 +27,15 @@ _PEERS = "laggard.collectors.links.peer_check"
 # The first device includes loading the driver and compiling the probes; each of the others takes about a second.
 FIRST_ANSWER_DEADLINE_S = 30.0
 NEXT_ANSWER_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """What was found on one machine."""
+
+    checks: tuple[DeviceCheck, ...]  # of its devices
+    boards: Boards = field(default_factory=Boards)
+    peers: PeerCheck = field(default_factory=PeerCheck)  # the links between its GPUs
 
 
 def check_devices_here(
@@ -59,7 +70,7 @@ def check_devices_here(
 
 def _next_check(process: AnsweringProcess, gpu: str, wait_s: float) -> DeviceCheck:
     try:
-        return DeviceCheck.from_json(process.line(wait_s))
+        return record_of(DeviceCheck, json.loads(process.line(wait_s)))
     except TimeoutError as error:
         return DeviceCheck(gpu, trouble=str(error))
     except EOFError as error:
@@ -77,7 +88,7 @@ def boards_here(
         try:
             count, is_all = json.loads(process.line(first_answer_s))
             while len(found) < count:
-                found.append(Board.from_json(process.line(next_answer_s)))
+                found.append(record_of(Board, json.loads(process.line(next_answer_s))))
         except TimeoutError as error:
             silent = f"gpu {len(found)} of the driver" if found else "the driver"
             return Boards((*found, Board(name=silent, faults=(str(error),))), is_all=False)
@@ -95,7 +106,7 @@ def peers_here(
         return PeerCheck()
     with AnsweringProcess(_PEERS, names, environ) as process:
         try:
-            return PeerCheck.from_json(process.line(answer_s))
+            return record_of(PeerCheck, json.loads(process.line(answer_s)))
         except (TimeoutError, EOFError) as error:
             return PeerCheck(failure=str(error))
 
@@ -108,19 +119,23 @@ def device_environment(virtual_gpus: int, directory: str) -> dict[str, str]:
     return os.environ | {VIRTUAL_DEVICES: str(virtual_gpus), VIRTUAL_DEVICE_DIR: directory} | one_core_each
 
 
+def check_here(virtual_gpus: int, tell: Callable[[DeviceCheck], object] = lambda _: None) -> NodeCheck:
+    """Check this machine, or the processor as so many virtual devices; each check is told as it comes in."""
+    checks = []
+    with tempfile.TemporaryDirectory(prefix="laggard-checks-") as directory:
+        for check in check_devices_here(device_environment(virtual_gpus, directory)):
+            checks.append(check)
+            tell(check)
+    if virtual_gpus:
+        return NodeCheck(tuple(checks))
+    return NodeCheck(tuple(checks), boards_here(os.environ), peers_here(os.environ, checks))
+
+
 def main(argv: Sequence[str]) -> int:
-    """Print the checks of this machine's devices."""
+    """Print the check of this machine."""
     parser = argparse.ArgumentParser(prog="python -m laggard.collectors.supervised_check")
     parser.add_argument("--virtual-gpus", type=int, default=0, metavar="K")
-    given = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="laggard-checks-") as directory:
-        checks = []
-        for check in check_devices_here(device_environment(given.virtual_gpus, directory)):
-            print(check.to_json(), flush=True)
-            checks.append(check)
-    if not given.virtual_gpus:
-        print(boards_here(os.environ).to_json(), flush=True)
-        print(peers_here(os.environ, checks).to_json(), flush=True)
+    print(json.dumps(plain(check_here(parser.parse_args(argv).virtual_gpus))), flush=True)
     return 0
 
 

@@ -30,12 +30,9 @@ _COUNTERS: Mapping[int, str] = {
     nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: "held_by_heat_ns",
     nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: "held_by_heat_hardware_ns",
     nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: "held_by_power_brake_ns",
-    nvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST: "held_by_sync_boost_ns",
     nvml.NVML_FI_DEV_PCIE_REPLAY_COUNTER: "pcie_replays",
     nvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: "ecc_corrected",
     nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: "ecc_uncorrected",
-    nvml.NVML_FI_DEV_REMAPPED_COR: "rows_remapped_corrected",
-    nvml.NVML_FI_DEV_REMAPPED_UNC: "rows_remapped_uncorrected",
     nvml.NVML_FI_DEV_REMAPPED_PENDING: "remap_pending",
     nvml.NVML_FI_DEV_REMAPPED_FAILURE: "remap_failed",
     nvml.NVML_FI_DEV_RETIRED_PENDING: "pages_retiring",
@@ -48,12 +45,7 @@ Value = Callable[[Any], float]
 _VALUES: Mapping[str, Value] = {
     "sm_clock_mhz": lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM),
     "sm_clock_max_mhz": lambda h: nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_SM),
-    "memory_clock_mhz": lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM),
-    "memory_clock_max_mhz": lambda h: nvml.nvmlDeviceGetMaxClockInfo(h, nvml.NVML_CLOCK_MEM),
     "temperature_c": lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU),
-    "slowdown_temperature_c": lambda h: nvml.nvmlDeviceGetTemperatureThreshold(
-        h, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-    ),
     "power_w": lambda h: nvml.nvmlDeviceGetPowerUsage(h) / 1000,
     "power_limit_w": lambda h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000,
     "power_limit_default_w": lambda h: nvml.nvmlDeviceGetPowerManagementDefaultLimit(h) / 1000,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -21,14 +21,11 @@ from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
 
 STREAM = "telemetry-events"
-REQUESTS = "requests"
-"""The stream of requests to the controller (:mod:`laggard.kvstore.control`)."""
 JOURNAL = "journal"
-"""The stream of the controller's record of the job, some of whose entries are events."""
+"""The stream of the controller's record of the job, many of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
 _TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action")
-_LISTS = ("nodes", "excluded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +39,7 @@ class Event:
     host: str = ""  # the node and device it is about; empty if it is about none in particular
     gpu: str = ""
     launch: int | None = None  # of a launch and its end: its number
-    nodes: tuple[str, ...] = ()  # of a launch: its nodes, and those that it does without
-    excluded: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # of a launch: its nodes
     # Of a verdict; without a cause that is known, that is empty
     severity: str = ""
     cause: str = ""
@@ -71,14 +67,14 @@ class EventSource(Protocol):
 
 
 class EventLog:
-    """A job's events: those of the log, of the job's record, and the requests of detectors and programs."""
+    """A job's events: those of the log, and those of the job's record."""
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
         self._client = client  # the job's state server
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
-        self._last_ids = {STREAM: "-", REQUESTS: "-", JOURNAL: "-"}
+        self._last_ids = {STREAM: "-", JOURNAL: "-"}
         self.job = ""
         # The launches so far; none until events have been read, or if nobody records the job
         self.launches: list[LaunchSpan] = []
@@ -93,13 +89,8 @@ class EventLog:
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
         with self._lock:
-            logged, requests, entries = self._read_new()
+            logged, entries = self._read_new()
             self._known.extend(record_of(Event, json.loads(fields[b"event"])) for _, fields in logged)
-            # Not read with Control, which would wait a tenth of a second if there is nothing new.
-            for entry_id, fields in requests:
-                time_us = int(entry_id.partition(b"-")[0]) * 1000
-                for kind, text in fields.items():
-                    self._known.extend(_events_of_request(time_us, kind.decode(), json.loads(text)["body"]))
             for _, fields in entries:
                 self._take_entry(json.loads(fields[b"entry"]))
             found = [event for event in self._known if start_us <= event.time_us <= end_us]
@@ -140,30 +131,6 @@ class EventLog:
         return new
 
 
-def _events_of_request(time_us: int, kind: str, body: Sequence[Any]) -> Iterable[Event]:
-    match kind:
-        case "verdicts":
-            yield from (_event_of_verdict(time_us, verdict) for verdict in body)
-        case "reboot":
-            yield Event(time_us, "request", excluded=tuple(map(str, body)))
-        case "notices":
-            for notice in body:
-                yield Event(time_us, "notice", str(notice))
-
-
-def _event_of_verdict(time_us: int, verdict: Mapping[str, Any]) -> Event:
-    return Event(
-        time_us,
-        "verdict",
-        verdict["words"]["evidence"],
-        verdict["host"],
-        verdict["gpu"] or "",
-        severity=verdict["severity"],
-        cause=verdict["words"]["cause"],
-        action=verdict["action"],
-    )
-
-
 def series_of_events(events: Iterable[Event]) -> list[TimeSeries]:
     """Return events as series, for a dump."""
     one = np.ones(1)
@@ -183,13 +150,13 @@ def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:
 
 
 def _tags(event: Event) -> Mapping[str, str]:
-    tags = {name: getattr(event, name) for name in _TEXTS} | {name: joined(getattr(event, name)) for name in _LISTS}
+    tags = {name: getattr(event, name) for name in _TEXTS} | {"nodes": joined(event.nodes)}
     tags["launch"] = "" if event.launch is None else str(event.launch)
     return {key: value for key, value in tags.items() if value}
 
 
 def _event(time_us: int, tags: Mapping[str, str]) -> Event:
     texts: dict[str, Any] = {name: tags.get(name, "") for name in _TEXTS}
-    lists: dict[str, Any] = {name: tuple(parted(tags[name])) for name in _LISTS if name in tags}
     launch = tags.get("launch", "")
-    return Event(time_us, launch=int(launch) if launch.isdecimal() else None, **texts, **lists)
+    nodes = tuple(parted(tags.get("nodes", "")))
+    return Event(time_us, launch=int(launch) if launch.isdecimal() else None, nodes=nodes, **texts)

@@ -38,7 +38,7 @@ USERS_PROGRAM = {"sys.executable, program, *arguments", "sys.executable, '-m', n
 NAMES = {"pynvml": "nvidia-ml-py", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 CUPY = {"cupy-cuda12x", "cupy-cuda13x", "cupy-rocm-7-0"}
 # It comes with ROCm, or a user's training script is written with it.
-OF_THE_USER = {"amdsmi", "lightning", "ml-dtypes", "transformers"}
+OF_THE_USER = {"lightning", "ml-dtypes", "transformers"}
 PROGRAMS = {"py-spy"}
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Self
 
 from laggard.collectors.links.peer_copies import PeerCopies, gpus_here
-from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.reading import PeerReading
+from laggard.records import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +21,16 @@ class PeerCheck:
     """What was measured between a machine's GPUs."""
 
     # One reading for each way of each pair; none with fewer than two GPUs, or without CuPy
-    peers: Sequence[LinkReading] = ()
+    peers: tuple[PeerReading, ...] = ()
     failure: str = ""  # why there are none; empty if there is no reason
-
-    def to_json(self) -> str:
-        """Return it as a line of JSON, which begins with ``{"peers"``."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Parse the text that :meth:`to_json` returned."""
-        fields = json.loads(text)
-        return cls([LinkReading(**each) for each in fields["peers"]], fields["failure"])
 
 
 def check_peers(names: Collection[str]) -> PeerCheck:
     """Copy between all of the named GPUs, one pair after another."""
     devices = gpus_here(names)
     pairs = combinations([device.gpu for device in devices], 2)
-    return PeerCheck(PeerCopies(devices).run(pairs))
+    return PeerCheck(tuple(PeerCopies(devices).run(pairs)))
 
 
 if __name__ == "__main__":
-    print(check_peers(sys.argv[1:]).to_json(), flush=True)
+    print(json.dumps(plain(check_peers(sys.argv[1:]))), flush=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from laggard.collectors.device import GpuDevice, device_makers
 from laggard.collectors.errors import NoDeviceError
-from laggard.collectors.links.nvlinks import NvLinks, foreign_share, path_between
-from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.nvlinks import path_between
+from laggard.collectors.links.reading import PeerReading
 from laggard.collectors.links.schedule import Pair
 
 _log = logging.getLogger("laggard.collectors.links")
@@ -25,7 +25,7 @@ _MOST_COPIES = 8
 
 
 class PeerCopies:
-    """The buffers and links of a node's GPUs.
+    """The buffers of a node's GPUs.
 
     A transfer is one copy of 32 MiB, or as many as take about a millisecond, eight at most: 256 MiB over NVLink 4, one
     copy over a bus.
@@ -33,23 +33,17 @@ class PeerCopies:
 
     def __init__(self, devices: Sequence[GpuDevice]) -> None:
         self._devices = {device.gpu: device for device in devices}  # the GPUs, two or more
-        self._links = {device.gpu: NvLinks(device.bus_address) for device in devices}
         self._buffers: dict[str, Any] = {device.gpu: device.run(_buffer_of(device)) for device in devices}
 
-    def run(self, pairs: Iterable[Pair]) -> list[LinkReading]:
+    def run(self, pairs: Iterable[Pair]) -> list[PeerReading]:
         """Copy between the GPUs of each pair, first one way and then back, one pair after another."""
         return [self._reading(way) for pair in pairs for way in (pair, pair[::-1])]
 
-    def _reading(self, way: Pair) -> LinkReading:
-        sender, receiver = way
+    def _reading(self, way: Pair) -> PeerReading:
         copies = self._copies_of(way)
-        n_bytes = copies * BUFFER_BYTES
-        before = self._links[sender].sent_bytes(), self._links[receiver].received_bytes()
         duration_s = min(self._transfer_s(way, copies) for _ in range(REPEATS))
-        after = self._links[sender].sent_bytes(), self._links[receiver].received_bytes()
-        foreign = max(foreign_share(*counts, REPEATS * n_bytes) for counts in zip(before, after, strict=True))
-        path = path_between(self._links[sender], self._links[receiver])
-        return LinkReading(0, sender, receiver, duration_s, n_bytes, 0.0, foreign, path)
+        path = path_between(*(self._devices[gpu].bus_address for gpu in way))
+        return PeerReading(*way, duration_s, copies * BUFFER_BYTES, path)
 
     def _copies_of(self, way: Pair) -> int:
         self._transfer_s(way, 1)  # the first one sets up the access

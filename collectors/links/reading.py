@@ -7,14 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinkReading:
-    """One timed transfer between two nodes, or two GPUs of one node, by the clock of the end that asked for it."""
+    """One timed transfer between two nodes, by the clock of the end that asked for it."""
 
     round: int  # number of the round
-    sender: str  # the node that sent the bytes, and the one that received them; or the GPUs, by their names on the node
+    sender: str  # the node that sent the bytes, and the one that received them
     receiver: str
     duration_s: float  # the least of the repeats: from the request to the last byte or its acknowledgement, in seconds
     n_bytes: int  # how many bytes were sent
-    latency_s: float  # median of the round trips of 64 bytes, in seconds; 0 between GPUs
-    # Bytes that others carried on the NIC or the GPU's links meanwhile, over `n_bytes`; the larger of both ends
+    latency_s: float  # median of the round trips of 64 bytes, in seconds
+    # Bytes that others carried on the NIC meanwhile, over `n_bytes`; the larger of both ends
     foreign_share: float
-    path: str = ""  # what joins two GPUs, as path_between says; empty between nodes
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReading:
+    """One timed transfer between two GPUs of a node, by the clock of the one that sent."""
+
+    sender: str  # by their names on the node
+    receiver: str
+    duration_s: float  # the least of the repeats
+    n_bytes: int
+    path: str = ""  # what joins them, as path_between says

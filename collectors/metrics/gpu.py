@@ -1,4 +1,4 @@
-"""Readings of a node's devices of any kind: NVIDIA through NVML, AMD through amdsmi, or virtual."""
+"""Readings of a node's devices of any kind: NVIDIA through NVML, or virtual."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Protocol
 import psutil
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
-from laggard.collectors.metrics.amd import amd_readers
 from laggard.collectors.metrics.nvml import nvml_readers
 from laggard.collectors.metrics.reading_loop import Reading
 
@@ -77,7 +76,6 @@ def device_readers(
     on_xid: Callable[[str, int], None],
     environ: Mapping[str, str] = os.environ,
     nvidia: Callable[..., Sequence[DeviceReader]] = nvml_readers,
-    amd: Callable[..., Sequence[DeviceReader]] = amd_readers,
     deadline_s: float = OPEN_DEADLINE_S,
 ) -> list[DeviceReader]:
     """Return a reader for each device of this node that the job uses.
@@ -90,21 +88,21 @@ def device_readers(
         Called with a device's name and the number of each XID error that its driver reports.
     environ
         Says how many virtual devices there are.
-    nvidia, amd
-        Open the devices of each maker.
+    nvidia
+        Opens NVIDIA's devices.
     deadline_s
         How long that may take.
     """
     if n_virtual := int(environ.get(VIRTUAL_DEVICES, "0")):
         directory = Path(environ[VIRTUAL_DEVICE_DIR])
         return [VirtualReader(str(gpu), directory) for gpu in range(n_virtual)]
-    return _within_deadline(lambda: [*nvidia(names, on_xid), *amd(names)], deadline_s)
+    return _within_deadline(lambda: nvidia(names, on_xid), deadline_s)
 
 
-def _within_deadline(opening: Callable[[], list[DeviceReader]], deadline_s: float) -> list[DeviceReader]:
-    """Open the drivers in a separate thread: with a faulty device this may never return."""
+def _within_deadline(opening: Callable[[], Sequence[DeviceReader]], deadline_s: float) -> list[DeviceReader]:
+    """Open the driver in a separate thread: with a faulty device this may never return."""
     found: list[DeviceReader] = []
-    thread = threading.Thread(target=lambda: found.extend(opening()), name="open-drivers", daemon=True)
+    thread = threading.Thread(target=lambda: found.extend(opening()), name="open-driver", daemon=True)
     thread.start()
     thread.join(deadline_s)
     if thread.is_alive():

@@ -23,15 +23,21 @@ _TOP_RANK = 6
 class NewVerdicts:
     """Finds what is new in the evidence, and remembers what was reported about whole nodes."""
 
-    def __init__(self, budget: float) -> None:
-        self._budget = budget  # the false-alarm budget
+    def __init__(self) -> None:
         self.reported_hosts: dict[str, int] = {}  # rank of the worst verdict against each whole node
 
     def of_round(
-        self, history: History, index: DeviceIndex, grouping: Grouping, min_slowdown: float, now_s: float
+        self,
+        history: History,
+        index: DeviceIndex,
+        grouping: Grouping,
+        now_s: float,
+        *,
+        budget: float,
+        min_slowdown: float,
     ) -> list[Verdict]:
         """Return what is worth a new verdict, and mark it as reported."""
-        bar, by_test = 1 / self._budget, history.evidence
+        bar, by_test = 1 / budget, history.evidence
         total = by_test[SELF] + by_test[PEER]
         sure = total[RESTART] >= bar
         at_times = history.intermittent
@@ -45,7 +51,7 @@ class NewVerdicts:
         usual, _ = center_and_spread(history.baseline, grouping.groups)
         by_host: dict[int, dict[int, Verdict]] = defaultdict(dict)
         for row, host in zip(near.tolist(), index.hosts[near].tolist(), strict=True):
-            found, is_sure = _found_at(row, history, usual, grouping, self._budget, now_s)
+            found, is_sure = _found_at(row, history, usual, grouping, budget, now_s)
             own_past = found.reference == "own past"
             by_host[host][row] = verdict_of(index.devices[row], found, sure=is_sure, own_past=own_past)
         history.intermittent[at_times >= bar] *= -1  # said once, until it has been well for long

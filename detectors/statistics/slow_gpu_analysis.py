@@ -119,7 +119,7 @@ class SlowGPUAnalysis:
         self._index = DeviceIndex()
         self._history = History.empty(0)
         self._rounds_tested = np.zeros(2, np.int64)
-        self._new_verdicts = NewVerdicts(false_alarm_budget)
+        self._new_verdicts = NewVerdicts()
         self._reported_kinds: set[tuple[str, str | None]] = set()
         self._notices: list[GroupNotice] = []
         self._has_begun = False  # to learn about the groups
@@ -185,8 +185,14 @@ class SlowGPUAnalysis:
         now_s = np.nan if now_s is None else now_s
         kinds = self._recognise(log_seconds) if self._labels is None else []
         self._judge(log_seconds, noise, is_lower, now_s)
-        min_slowdown = self.thresholds.min_slowdown
-        new = self._new_verdicts.of_round(self._history, self._index, self._grouping, min_slowdown, now_s)
+        new = self._new_verdicts.of_round(
+            self._history,
+            self._index,
+            self._grouping,
+            now_s,
+            budget=self.false_alarm_budget,
+            min_slowdown=self.thresholds.min_slowdown,
+        )
         return [*new, *kinds]
 
     def check(self, readings: ReadingsByProbe) -> list[Verdict]:

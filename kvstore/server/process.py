@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import redis
 
@@ -28,7 +28,6 @@ from laggard.kvstore.errors import (
     ServerStartError,
     StateDirectoryError,
     StateFullError,
-    StateUnavailableError,
 )
 from laggard.kvstore.server.directory import MANIFEST, claim, lacks_its_list, locked, unusable
 from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, Loading, LoadingWatch
@@ -36,8 +35,6 @@ from laggard.kvstore.server.program import choose_program
 from laggard.system.certificates import Authority, Certificate
 from laggard.system.child_process import ChildProcess
 from laggard.system.memory import memory_limit_bytes
-
-Fsync = Literal["always", "everysec", "no"]
 
 _LOG = "server.log"
 BACKUP = "backup.rdb"
@@ -72,7 +69,7 @@ save ""
 dbfilename {backup}
 stop-writes-on-bgsave-error no
 appendonly yes
-appendfsync {fsync}
+appendfsync always
 aof-load-truncated yes
 auto-aof-rewrite-min-size 256mb
 maxclients 100000
@@ -91,10 +88,6 @@ tls-protocols "TLSv1.2 TLSv1.3"
 """
 
 
-# The first command needs no memory: a server that is full of State lets the script do the rest, too.
-_FLUSH_LUA = "redis.call('PERSIST', KEYS[1]); return redis.call('SET', KEYS[1], ARGV[1])"
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What stays the same when a server is restarted."""
@@ -102,7 +95,6 @@ class _Plan:
     directory: Path
     job: str
     host: str
-    fsync: Fsync
     program: Path
     certificate: Certificate | None
 
@@ -125,7 +117,6 @@ class StateServer:
         job: str,
         host: str = "127.0.0.1",
         port: int | None = None,
-        fsync: Fsync = "always",
         binary: Path | None = None,
         encrypt: bool | None = None,
         deadline_s: float = 10.0,
@@ -135,7 +126,7 @@ class StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist."""
         program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
         certificate = Authority().issue(host) if program.tls else None
-        plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
+        plan = _Plan(directory.absolute(), job, host, program.path, certificate)
         watch = LoadingWatch(deadline_s, time.monotonic(), on_loading, message_interval_s)
         return cls._start(plan, port, watch)
 
@@ -218,28 +209,13 @@ class StateServer:
 
     def full(self) -> StateFullError | None:
         """Return an error if the server ended because its disk or its memory is full, else None."""
-        # With `fsync="always"` a server that cannot write exits rather than acknowledge what is not on disk.
+        # A server that cannot write exits rather than acknowledge what is not on disk.
         words = "" if self.alive() else self._child.output()
         if any(reason in words for reason in _FULL):
             return StateFullError(str(self.directory), "no space left on its disk")
         if _NO_MEMORY in words:
             return StateFullError(str(self.directory), "no memory left for its server", MEMORY_ADVICE)
         return None
-
-    def flush_to_disk(self, deadline_s: float = 10.0) -> None:
-        """Wait until everything that was acknowledged is on disk."""
-        # With `always`, one more acknowledged write proves that, since the file is written in order. The other two
-        # settings are switched to `always` for that write, which every server version supports.
-        endpoint = self.endpoint
-        try:
-            with endpoint.connect(timeout_s=deadline_s) as client:
-                if self._plan.fsync != "always":
-                    client.config_set("appendfsync", "always")
-                client.eval(_FLUSH_LUA, 1, endpoint.key("flushed"), repr(time.time()))
-                if self._plan.fsync != "always":
-                    client.config_set("appendfsync", self._plan.fsync)
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
 
     def backup(self) -> bool:
         """Have the server write a backup in the background, if anything has changed since the last one."""
@@ -282,7 +258,6 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
         host=endpoint.host,
         listen=listen,
         password=endpoint.password,
-        fsync=plan.fsync,
         backup=BACKUP,
         memory_bytes=int(_MEMORY_SHARE * memory_limit_bytes()),
     )

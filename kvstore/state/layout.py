@@ -9,7 +9,7 @@ r"""How State is stored in the server; all keys are under ``laggard:{job}:state`
 A record is ``VERSION PIECE``, ``VERSION lID COUNT\n`` for a list or ``VERSION nNUMBER\n`` for an integer that was
 incremented, where VERSION is the number of the commit that wrote it.
 A piece is ``TAG ID CHUNKS BYTES CRC\n`` and its content: the value itself, or for a large one the sizes and checksums
-of its chunks, ``\n``, and the value's header.
+of its chunks.
 Tags: ``v`` the only value of a key, ``i`` an item of a list, ``b`` several items of a list.
 
 Chunks are written first, under an id that was never used before and with an expiry; the commit script removes the
@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import TypeGuard, cast
 
 import redis
@@ -189,8 +189,7 @@ class Layout:
         upload, n_chunks, content = _split_piece(key, piece)
         if n_chunks == 0:
             return decode(key, [content])
-        manifest, _, header = bytes(content).partition(b"\n")
-        return decode(key, chain([header], self._chunks(key, upload, json.loads(manifest))))
+        return decode(key, self._chunks(key, upload, json.loads(bytes(content))))
 
     def _chunks(self, key: str, upload: str, manifest: list[tuple[int, int]]) -> Iterator[bytes]:
         for number, (nbytes, checksum) in enumerate(manifest):
@@ -226,12 +225,11 @@ class Layout:
         return write.name, key, [self._piece(tag, encoded, inline_bytes, uploads) for tag, encoded in write.pieces]
 
     def _piece(self, tag: bytes, encoded: Encoded, inline_bytes: int, uploads: list[str]) -> bytes:
-        header, rest = encoded.split(_INLINE_BYTES)
-        if encoded.nbytes <= inline_bytes and rest.nbytes <= self._chunk_bytes:
+        if encoded.nbytes <= min(inline_bytes, self._chunk_bytes):
             return _join_piece(tag, "-", 0, encoded.nbytes, encoded.parts)
         upload = self._committer.fresh_id()
-        manifest = self._upload(upload, rest, uploads)
-        return _join_piece(tag, upload, len(manifest), rest.nbytes, (json.dumps(manifest).encode(), b"\n", header))
+        manifest = self._upload(upload, encoded, uploads)
+        return _join_piece(tag, upload, len(manifest), encoded.nbytes, [json.dumps(manifest).encode()])
 
     def _upload(self, upload: str, encoded: Encoded, uploads: list[str]) -> list[tuple[int, int]]:
         current = self._call(lambda: current_launch(self._client, self._endpoint))

@@ -28,7 +28,7 @@ from laggard.kvstore.errors import (
     StateFullError,
 )
 from laggard.kvstore.state.layout import ABSENT, KEY_SET, MAX_COUNT, Gone, Record, Write, is_key
-from laggard.kvstore.values.codec import Encoded, decode
+from laggard.kvstore.values.codec import Encoded, decode, encode
 from laggard.kvstore.values.decoding import Value
 
 LOCAL_STATE = "LAGGARD_LOCAL_STATE"
@@ -46,7 +46,7 @@ _log = logging.getLogger("laggard.kvstore")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS launches (number INTEGER PRIMARY KEY, run TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER);
-CREATE TABLE IF NOT EXISTS records (key BLOB PRIMARY KEY, version INTEGER, kind TEXT, number INTEGER);
+CREATE TABLE IF NOT EXISTS records (key BLOB PRIMARY KEY, version INTEGER, kind TEXT);
 CREATE TABLE IF NOT EXISTS pieces (
     key BLOB, position INTEGER, chunk INTEGER, tag BLOB, data BLOB, PRIMARY KEY (key, position, chunk)
 );
@@ -225,14 +225,11 @@ def _version(file: sqlite3.Connection, key: str) -> str:
 
 
 def _value(file: sqlite3.Connection, key: str) -> Value:
-    kind, number = file.execute("SELECT kind, number FROM records WHERE key = ?", [key.encode()]).fetchone()
-    if kind == "n":
-        return int(number)
     order = "SELECT position, tag, data FROM pieces WHERE key = ? ORDER BY position, chunk"
     items: list[Value] = []
     for (_, tag), chunks in groupby(file.execute(order, [key.encode()]), lambda row: row[:2]):
         content = decode(key, (row[2] for row in chunks))
-        if kind == "v":
+        if tag == b"v":
             return content
         items.extend(content if tag == b"b" else [content])
     return items
@@ -265,7 +262,8 @@ def _increment(file: sqlite3.Connection, key: str, by: int, *, is_new: bool) -> 
     if type(before) is not int or abs(before) > MAX_COUNT or abs(before + by) > MAX_COUNT:
         raise NotACounterError(key)
     _delete(file, key)
-    _set_record(file, key, "n", before + by)
+    _set_record(file, key, "v")
+    _add_pieces(file, key, [(b"v", encode(key, before + by))], CHUNK_BYTES)
 
 
 def _delete(file: sqlite3.Connection, key: str) -> None:
@@ -273,9 +271,9 @@ def _delete(file: sqlite3.Connection, key: str) -> None:
         file.execute(f"DELETE FROM {table} WHERE key = ?", [key.encode()])  # noqa: S608 - of ours
 
 
-def _set_record(file: sqlite3.Connection, key: str, kind: str, number: int | None = None) -> None:
+def _set_record(file: sqlite3.Connection, key: str, kind: str) -> None:
     version = "(SELECT value FROM counters WHERE name = 'commits')"
-    file.execute(f"INSERT OR REPLACE INTO records VALUES (?, {version}, ?, ?)", [key.encode(), kind, number])  # noqa: S608 - of ours
+    file.execute(f"INSERT OR REPLACE INTO records VALUES (?, {version}, ?)", [key.encode(), kind])  # noqa: S608 - of ours
 
 
 def _add_pieces(file: sqlite3.Connection, key: str, pieces: list[tuple[bytes, Encoded]], chunk_bytes: int) -> None:

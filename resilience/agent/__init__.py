@@ -1,7 +1,7 @@
 """What runs on every node: the agent, and the helpers that it starts.
 
-The agent talks to the controller, and to the state server only to raise its count there (:mod:`.out_of_band`); it does
-not import Ray. The helpers (``detect``, ``reserve_probe``) are processes of their own that use the state server.
+The agent talks to the controller only, and does not import Ray. The helpers (``detect``, ``reserve_probe``) are
+processes of their own that use the state server.
 
 Words: a *task* is a process that an agent starts, a *sidecar* one that outlives launches, a *leftover* a process that
 outlived its own; a *channel* is the two streams to the controller, which outlive their connections; the *awake* clock

@@ -188,7 +188,7 @@ class Agent:
 
     def _set_up(self, command: SetUp) -> None:
         self._context.folder.set_up(command)
-        self._heartbeat.set_up(command)  # which reads a file from there
+        self._heartbeat.set_up(command)
 
     def _end_strays(self) -> None:
         """End what a program of the controller's own has left here: if the controller was killed, nobody else does."""
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] = ()) -> int:
             if DIALS in arguments:
                 _run_dialling()
             else:
-                _run_on_pipes(*map(float, arguments))
+                _run_on_pipes()
     except ProcessesStillRunningError as error:
         print(f"laggard: {error}", file=sys.stderr)
         return 1
@@ -251,10 +251,10 @@ def _run_dialling() -> None:
         controller.finish()
 
 
-def _run_on_pipes(lease_s: float = LEASE_S) -> None:
+def _run_on_pipes() -> None:
     # Not sys.stdout: under PYTHONUNBUFFERED it loses the rest of a long message if a signal interrupts the write.
     with open(sys.stdout.fileno(), "wb", closefd=False) as answers:
-        Agent(sys.stdin.buffer, answers, lease_s).run()
+        Agent(sys.stdin.buffer, answers).run()
 
 
 if __name__ == "__main__":

@@ -31,37 +31,39 @@ Late = Callable[[Collection[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class DialledAgent:
-    """An agent on another machine: reached over its channel, ended with the process that started it."""
+    """An agent on another machine: reached, and ended, over its channel."""
 
-    process: subprocess.Popen[bytes]  # the process of `srun` or `ssh` on this machine
+    pid: int  # of the process of this machine that has started it
     channel: Channel  # what the agent and we say to each other
 
-    @property
-    def pid(self) -> int:
-        """Process id of ``srun`` or ``ssh``."""
-        return self.process.pid
+    def read(self, take: Callable[[bytes], None], tell_end: Callable[[], None]) -> None:
+        """Have something called, in the loop, with all that it sends, and at the end."""
+        self.channel.read(take, tell_end)
 
-    @property
-    def stdin(self) -> DialledAgent:
-        """What is written to it."""
-        return self
+    def write(self, data: bytes) -> None:
+        """Send it this."""
+        self.channel.write(data)
 
-    @property
-    def stdout(self) -> Channel:
-        """What is read from it."""
-        return self.channel
+    def close(self) -> None:
+        """Tell it to end."""
+        self.channel.close()
 
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more can be written."""
-        return self.channel.closed
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has said that it ends, or is gone, like :meth:`subprocess.Popen.wait`."""
+        if not self.channel.wait_for_end(timeout):
+            raise subprocess.TimeoutExpired("an agent", timeout or 0.0)
+        return 0
 
-    def write(self, data: bytes, /) -> int:
-        """Write this to it."""
-        return self.channel.write(data)
+    def kill(self) -> None:
+        """Do without it: it ends when nothing has come from us for a while, unless it is ended there."""
+        self.channel.abandon()
 
-    def flush(self) -> None:
-        """Do nothing: every write is sent at once."""
+
+@dataclass(frozen=True, slots=True)
+class OwnAgent(DialledAgent):
+    """An agent with a process of ``srun`` or ``ssh`` of its own, with which it ends."""
+
+    process: subprocess.Popen[bytes]
 
     def close(self) -> None:
         """Tell it to end, by both ways that lead to it."""
@@ -140,10 +142,10 @@ class PendingAgent:
         came = "a shell answers, but laggard does not start there" if self.has_printed else "nothing answers yet"
         return last_line_of(self.stderr) or came
 
-    def hand_over(self) -> DialledAgent:
+    def hand_over(self) -> OwnAgent:
         """Return the agent, now that it runs."""
         self.stderr.close()
-        return DialledAgent(self.process, self.channel)
+        return OwnAgent(self.process.pid, self.channel, self.process)
 
     def cancel(self) -> None:
         """End the agent, which happens when its pipe and its connection close."""

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
 from laggard.kvstore.control import NodeRecord
 from laggard.logs import LOG_VARIABLE
@@ -34,7 +34,9 @@ from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
 from laggard.resilience.allocation.base import (
     AgentProcess,
+    Allocation,
     Tell,
+    Transport,
     clear_this_machine,
     device_variables,
     silent,
@@ -61,33 +63,7 @@ END_S = 0.5
 _PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
 
-class Transport(Protocol):
-    """A way to run a process on another node, with pipes to its standard input and output."""
-
-    @property
-    def name(self) -> str:
-        """Name of the program that does it."""
-
-    def command(self, host: str, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs ``argv`` on a node and ends when it does."""
-
-    def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> Mapping[tuple[str, ...], list[str]]:
-        """Return the commands that run ``argv`` on several nodes each, and those nodes; the others are left out."""
-
-    def environment(self) -> Mapping[str, str]:
-        """Return the variables of our environment that processes on a node should have but do not inherit."""
-
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
-        """Return what the resource manager says is wrong with which of these nodes."""
-
-    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
-
-    def time_to_save(self) -> TimeToSave:
-        """Return how long the job has if it is told to stop now."""
-
-
-class RemoteAllocation:
+class RemoteAllocation(Allocation):
     """Nodes on separate machines."""
 
     launch_s = LAUNCH_S  # how long a command may take to start the agents of many nodes

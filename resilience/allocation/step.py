@@ -167,19 +167,14 @@ class StepAgent(DialledAgent):
     step: Step  # the step
     host: str
 
-    def close(self) -> None:
-        """Tell it to end."""
-        self.channel.close()
-
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has said that it ends, or is gone."""
-        if not self.channel.wait_for_end(timeout):
-            raise subprocess.TimeoutExpired(self.process.args, timeout or 0.0)
+        DialledAgent.wait(self, timeout)
         self.step.leave(self.host)
         return 0
 
     def kill(self) -> None:
-        """Do without it: it ends when nothing has come from us for a while, unless it is ended there."""
+        """Do without it."""
         self.channel.abandon()
         self.step.leave(self.host, lost=True)
 
@@ -232,7 +227,7 @@ class PendingInStep:
         """Return the agent, now that it runs."""
         if self._alone is not None:
             return self._alone.hand_over()
-        return StepAgent(self._step.process, self._channel, self._step, self._host)
+        return StepAgent(self._step.process.pid, self._channel, self._step, self._host)
 
     def cancel(self) -> None:
         """End the agent."""

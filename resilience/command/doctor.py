@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -22,13 +21,13 @@ from laggard.collectors.boards import Boards
 from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.links.peer_check import PeerCheck
-from laggard.collectors.supervised_check import boards_here, check_devices_here, device_environment, peers_here
+from laggard.collectors.supervised_check import NodeCheck, check_here
 from laggard.detectors.judging.diagnosis import Condition, Diagnosis, diagnose, remembered
 from laggard.detectors.judging.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
+from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.host_files import named_hosts
 from laggard.resilience.allocation.network import is_this_machine
-from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.gpu_links import lines_on_gpu_links
@@ -110,7 +109,9 @@ def doctor(
     path = past_file or default_past_file()
     try:
         past = PastChecks() if forget else read_past(path)
-        checked, boards, peers = _check(transports, virtual_gpus or 0, shown=not as_json)
+        nodes = _check(transports, virtual_gpus or 0, shown=not as_json)
+        checked = {(host, check.gpu): check for host, node in nodes.items() for check in node.checks}
+        boards = {host: node.boards for host, node in nodes.items()}
         checks = with_faults(checked, boards, past.inventory, expect or 0)
         diagnoses = diagnose(checks, past.readings)
         where = _remember(path, checks, boards, forget=forget)
@@ -120,6 +121,7 @@ def doctor(
         with _progress(shown=not as_json) as progress:
             progress.add_task("measuring the links between the nodes")
             links = check_links(transports, names, link_interface)
+        peers = {host: node.peers for host, node in nodes.items()}
         click.echo(as_text(checks, diagnoses, links, peers, as_json=as_json, remark=where))
     except LaggardError as error:
         click.echo(f"laggard: {error}", err=True)
@@ -130,18 +132,18 @@ def doctor(
     return _exit_code({diagnosis.condition for diagnosis in diagnoses.values()})
 
 
-Checked = tuple[dict[DeviceId, DeviceCheck], dict[str, Boards], dict[str, PeerCheck]]
-
-
-def _check(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
-    if transports:
-        return _check_nodes(transports, virtual_gpus, shown=shown)
-    here = socket.gethostname()
-    with tempfile.TemporaryDirectory(prefix="laggard-doctor-") as directory:
-        checks = _with_progress(device_environment(virtual_gpus, directory), shown=shown)
-        boards = Boards() if virtual_gpus else boards_here(os.environ)
-        peers = PeerCheck() if virtual_gpus else peers_here(os.environ, checks)
-    return {(here, check.gpu): check for check in checks}, {here: boards}, {here: peers}
+def _check(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> dict[str, NodeCheck]:
+    """Check the named hosts, or this machine alone."""
+    with _progress(shown=shown) as progress:
+        if not transports:
+            task = progress.add_task("looking for devices")
+            found = check_here(virtual_gpus, lambda one: progress.update(task, description=f"checked gpu {one.gpu}"))
+            return {socket.gethostname(): found}
+        task, answers = progress.add_task(f"checking {len(transports)} nodes"), dict[str, NodeCheck]()
+        for host, answer in check_hosts(transports, virtual_gpus):
+            answers[host] = answer
+            progress.update(task, description=f"{len(answers)} of {len(transports)} nodes have answered")
+    return {host: answers[host] for host in transports}
 
 
 def _exit_code(conditions: AbstractSet[Condition]) -> int:
@@ -170,28 +172,6 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> tuple[dict[str, Tran
     ssh = Ssh(hosts)
     names = ssh.names_of(hosts)
     return {host: None if is_this_machine(name) else ssh for host, name in names.items()}, names
-
-
-def _check_nodes(transports: Mapping[str, Transport | None], virtual_gpus: int, *, shown: bool) -> Checked:
-    answers: dict[str, list[DeviceCheck]] = {}
-    boards: dict[str, Boards] = {}
-    peers: dict[str, PeerCheck] = {}
-    with _progress(shown=shown) as progress:
-        task = progress.add_task(f"checking {len(transports)} nodes")
-        for host, checks, listed, copied in check_hosts(transports, virtual_gpus):
-            answers[host], boards[host], peers[host] = checks, listed, copied
-            progress.update(task, description=f"{len(answers)} of {len(transports)} nodes have answered")
-    return {(host, check.gpu): check for host in transports for check in answers[host]}, boards, peers
-
-
-def _with_progress(environment: Mapping[str, str], *, shown: bool) -> list[DeviceCheck]:
-    checks = []
-    with _progress(shown=shown) as progress:
-        task = progress.add_task("looking for devices")
-        for check in check_devices_here(environment):
-            checks.append(check)
-            progress.update(task, description=f"checked gpu {check.gpu}")
-    return checks
 
 
 def _progress(*, shown: bool) -> Progress:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from laggard.collectors.links.peer_check import PeerCheck
-from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.reading import PeerReading
 
 MAX_SHOWN = 5
 SHOWN_FROM = 1.1
@@ -30,7 +30,7 @@ def lines_on_gpu_links(checks: Mapping[str, PeerCheck]) -> list[str]:
     return [*lines, f"{len(found)} ways between GPUs measured: median {rates}"] if found else lines
 
 
-def _s_per_byte(reading: LinkReading) -> float:
+def _s_per_byte(reading: PeerReading) -> float:
     return reading.duration_s / reading.n_bytes
 
 

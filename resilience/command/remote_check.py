@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 
-from laggard.collectors.boards import Boards
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
-from laggard.collectors.links.peer_check import PeerCheck
+from laggard.collectors.supervised_check import NodeCheck
 from laggard.kvstore.client.environment import NODE
-from laggard.resilience.allocation.remote import Transport, env_command
+from laggard.records import record_of
+from laggard.resilience.allocation.base import Transport
+from laggard.resilience.allocation.remote import env_command
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.supervised_check")
 # Enough for a node with eight devices of which the last seven are stuck.
@@ -25,8 +28,8 @@ NO_GPU = "no GPU found: use --virtual-gpus=K to check the processor instead"
 
 def check_hosts(
     transports: Mapping[str, Transport | None], virtual_gpus: int, answer_timeout_s: float = ANSWER_TIMEOUT_S
-) -> Iterator[tuple[str, list[DeviceCheck], Boards, PeerCheck]]:
-    """Yield each host with the checks of its devices, its boards and the links between its GPUs, as they come in."""
+) -> Iterator[tuple[str, NodeCheck]]:
+    """Yield each host with what was found on it, as the answers come in."""
     # A host that does not answer has a single check, of all devices, that says why.
     with ThreadPoolExecutor(min(MAX_CONCURRENT, len(transports)), "remote-check") as threads:
         hosts = {
@@ -34,12 +37,10 @@ def check_hosts(
             for host, transport in transports.items()
         }
         for done in as_completed(hosts):
-            yield hosts[done], *done.result()
+            yield hosts[done], done.result()
 
 
-def _check_host(
-    host: str, transport: Transport | None, virtual_gpus: int, answer_timeout_s: float
-) -> tuple[list[DeviceCheck], Boards, PeerCheck]:
+def _check_host(host: str, transport: Transport | None, virtual_gpus: int, answer_timeout_s: float) -> NodeCheck:
     argv = [*env_command(**{NODE: host}), *CHECK_COMMAND, f"--virtual-gpus={virtual_gpus}"]
     command = argv if transport is None else transport.command(host, argv)
     try:
@@ -51,17 +52,16 @@ def _check_host(
     if done.returncode:
         last_line = _last_line(done.stderr)
         if done.returncode in _NO_COMMAND or _OF_PYTHON.search(last_line):
-            return [DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}")], Boards(), PeerCheck()
+            return NodeCheck((DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}"),))
         return _failed(f"no answer: {last_line}")
     # A login shell may print other lines.
-    checks = [DeviceCheck.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"gpu"')]
-    boards = [Boards.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"found"')]
-    peers = [PeerCheck.from_json(line) for line in done.stdout.splitlines() if line.startswith(b'{"peers"')]
-    return checks or _failed(NO_GPU)[0], boards[-1] if boards else Boards(), peers[-1] if peers else PeerCheck()
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b'{"is": "NodeCheck"')]
+    check = record_of(NodeCheck, found[-1]) if found else _failed(NO_GPU)
+    return check if check.checks else replace(check, checks=_failed(NO_GPU).checks)
 
 
-def _failed(reason: str) -> tuple[list[DeviceCheck], Boards, PeerCheck]:
-    return [DeviceCheck(ALL_DEVICES, trouble=reason)], Boards(), PeerCheck()
+def _failed(reason: str) -> NodeCheck:
+    return NodeCheck((DeviceCheck(ALL_DEVICES, trouble=reason),))
 
 
 def _last_line(output: bytes) -> str:

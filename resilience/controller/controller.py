@@ -119,7 +119,6 @@ class Controller:
         self._shard_servers = ShardServers(plan.checkpoints, allocation.nodes, plan.runtime_dir.name, folder)
         setup = NodeFiles(files, environment, self._shard_servers.files)
         self._cluster = plan.cluster(allocation, plan.runtime_dir, setup, self._changed)
-        self._cluster.confirm_by(keeper.endpoint)
         if plan.heartbeat_timeout_s is not None:
             self._cluster.heartbeat_timeout_s = plan.heartbeat_timeout_s
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name

@@ -17,7 +17,6 @@ from laggard.resilience.text import abbreviated
 
 if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
     from laggard.kvstore.control import NodeRecord
-    from laggard.kvstore.server.process import Fsync
 
 Watched = Literal["slow-gpu", "sections", "slow-link"]
 """What ``--detect`` can watch for."""
@@ -91,7 +90,7 @@ class JobOptions:
         "SECONDS",
         least=2,
         most=3600,
-        unset="3.5; 15 on an existing Ray cluster",
+        unset="3.5",
     )
     hang_timeout: str | None = option(
         None,
@@ -220,11 +219,6 @@ class JobOptions:
         unset="in the memory of two nodes only",
     )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
-    state_fsync: Fsync = option(
-        "always",
-        "When a commit to State is on disk: before it returns (always), within two seconds (everysec), or whenever the "
-        "operating system writes it (no).",
-    )
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
     verbose: bool = option(

@@ -52,7 +52,7 @@ def _read(hint: Any, value: Any, at: str, clean: _Clean) -> Any:
         return _read_record(cast("type", hint), value, at, clean)
     if origin is Literal and value in arguments:
         return value
-    if origin in (tuple, frozenset) and isinstance(value, list):
+    if origin in (tuple, frozenset, list) and isinstance(value, list):
         each = arguments if arguments[-1] is not Ellipsis and origin is tuple else (arguments[0],) * len(value)
         return origin(_read(one, item, at, clean) for one, item in zip(each, value, strict=True))
     if origin is not None and isinstance(value, Mapping) and issubclass(origin, Mapping):

@@ -108,6 +108,11 @@ def sub_query_from_json(body: object, index: int) -> SubQuery:
     )
 
 
+def series_query(metric: str, downsample: str) -> SubQuery:
+    """Return the query for all series of a metric, each by itself."""
+    return sub_query_from_json({"metric": [metric], "aggregator": "none", "downsample": downsample}, 0)
+
+
 def _rate(options: Mapping[str, Any]) -> Rate:
     return Rate(
         counter=_flag(options.get("counter"), "counter"),

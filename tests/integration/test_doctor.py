@@ -108,7 +108,7 @@ def test_all_nodes_are_checked_and_those_without_an_answer_say_why() -> None:
     }
 
     silent = check_hosts({"silent": FakeSsh("exec sleep 600")}, 1, answer_timeout_s=0.5)
-    found = {host: checks for host, checks, *_ in chain(check_hosts(transports, virtual_gpus=1), silent)}
+    found = {host: node.checks for host, node in chain(check_hosts(transports, virtual_gpus=1), silent)}
 
     assert [(check.uuid, check.trouble) for host in ("here", "chatty") for check in found[host]] == [
         ("virtual-here-0", ""),

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from laggard.collectors import supervised_check
 from laggard.collectors.supervised_check import boards_here, check_devices_here
 from laggard.resilience.command import doctor as command
 from tests.fake_cupy.kernels import host_compiler
@@ -134,7 +135,7 @@ def see(tmp_path: Path, fake_nvml: Path, mps_server: int, monkeypatch: pytest.Mo
         # Only what is stuck has a deadline that may come too soon.
         next_answer_s = 2 if any("no answer within 2 s" in words for words in visit.words) else 60
         for name, look in (("check_devices_here", check_devices_here), ("boards_here", boards_here)):
-            monkeypatch.setattr(command, name, partial(look, first_answer_s=60, next_answer_s=next_answer_s))
+            monkeypatch.setattr(supervised_check, name, partial(look, first_answer_s=60, next_answer_s=next_answer_s))
         made = ", ".join(f"Board({board})" for board in visit.boards)
         source = f"from tests.fake_cupy.machine import Board, Speed, install\ninstall({made})\n"
         if "no CuPy" in visit.boards:

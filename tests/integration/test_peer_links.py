@@ -17,10 +17,9 @@ ROOT = Path(__file__).parents[2]
 PATHS = """
 import json, sys
 from itertools import combinations
-from laggard.collectors.links.nvlinks import NvLinks, path_between
+from laggard.collectors.links.nvlinks import path_between
 
-links = [NvLinks(address) for address in sys.argv[1:]]
-print(json.dumps([path_between(*pair) for pair in combinations(links, 2)]))
+print(json.dumps([path_between(*pair) for pair in combinations(sys.argv[1:], 2)]))
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -16,6 +15,7 @@ from laggard.collectors.probes import WRONG
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
+from laggard.resilience.allocation.base import ChildAgent
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.records import Records
@@ -58,7 +58,7 @@ class Unreachable(LocalAllocation):
 
     mended = threading.Event()
 
-    def start_agent_again(self, node: NodeRecord) -> subprocess.Popen[bytes]:
+    def start_agent_again(self, node: NodeRecord) -> ChildAgent:
         if not self.mended.is_set():
             raise AllocationError("no answer by pigeon")
         return super().start_agent_again(node)

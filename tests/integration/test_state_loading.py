@@ -27,7 +27,7 @@ PATIENCE_S = 3.0  # less than the many take
 @pytest.fixture
 def full(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A directory whose log takes some seconds to load, with the slow server below."""
-    with StateServer.start(tmp_path / "state", job="a", fsync="no") as server, server.endpoint.connect() as client:
+    with StateServer.start(tmp_path / "state", job="a") as server, server.endpoint.connect() as client:
         begin_launch(client, server.endpoint, 0)
         State(client, server.endpoint, 0)["kept"] = 1
         with client.pipeline(transaction=False) as pipe:

@@ -25,7 +25,7 @@ from laggard.kvstore.errors import (
     StateDirectoryError,
     StateUnavailableError,
 )
-from laggard.kvstore.server.process import Fsync, StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
 
 # Bounds a hang only.
@@ -305,37 +305,6 @@ def test_a_program_can_be_named_in_the_environment(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("LAGGARD_STATE_SERVER", "/nowhere/redis")
     with pytest.raises(ServerStartError, match="/nowhere/redis"):
         StateServer.start(tmp_path, job="a")
-
-
-@pytest.mark.parametrize("fsync", ["always", "no"])
-def test_flushing_leaves_the_chosen_setting_as_it_was(tmp_path: Path, fsync: Fsync) -> None:
-    with (
-        StateServer.start(tmp_path, job="a", fsync=fsync) as server,
-        server.endpoint.connect() as client,
-    ):
-        server.flush_to_disk(DEADLINE_S)
-        assert client.config_get("appendfsync") == {"appendfsync": fsync}
-
-
-@pytest.mark.parametrize("fsync", ["everysec", "no"])
-def test_what_was_flushed_survives_a_kill_under_any_setting(tmp_path: Path, fsync: Fsync) -> None:
-    with StateServer.start(tmp_path, job="a", fsync=fsync) as server, server.endpoint.connect() as client:
-        begin_launch(client, server.endpoint, 0)
-        state = State(client, server.endpoint, 0)
-        for n in range(20):
-            state[f"{n}"] = bytes(100_000)
-        server.flush_to_disk(DEADLINE_S)
-        os.kill(server.pid, signal.SIGKILL)
-        server.wait_exit(DEADLINE_S)
-    with StateServer.start(tmp_path, job="a") as server, server.endpoint.connect() as client:
-        assert len(State(client, server.endpoint, 0)) == 20
-
-
-def test_flushing_a_dead_server_raises_an_error(tmp_path: Path) -> None:
-    server = StateServer.start(tmp_path, job="a")
-    server.stop()
-    with pytest.raises(ConnectionError, match="no answer from the state server"):
-        server.flush_to_disk()
 
 
 @pytest.mark.root("to mount a small file system")

@@ -24,6 +24,8 @@ from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.series.sample_store import key_of
 from laggard.kvstore.server.process import StateServer
+from laggard.resilience.record.journal import Journal
+from laggard.telemetry.course import LaunchBegan
 from laggard.telemetry.events import Event, EventLog
 from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.query.aggregators import AGGREGATORS
@@ -45,7 +47,10 @@ def served(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) 
     record = LaunchRecord(0, tuple(NodeRecord(f"node{i}", "127.0.0.1", ("0", "1")) for i in (1, 2)), (), ())
     Control(client, endpoint, 0).write_launch(record)
     verdict = Verdict("node2", "0", 1.5, "slow", Evidence("node2", "0", WrongResults("made up")))
-    Control(client, endpoint, 0).ask("verdicts", [verdict.to_fields()])
+    journal = Journal(None)
+    journal.write(LaunchBegan(0, ("node1", "node2"), (), "node1"))
+    journal.write(verdict)
+    journal.publish(client, endpoint)
     EventLog(client, endpoint).add(Event((T0 + 50) * SECOND_US, "xid", "XID 79", "node1", "1"))
     with serve(state_server, directory, settings=f"dump_dir: {directory}/dumps\n") as server:
         fill(server.node)

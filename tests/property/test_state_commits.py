@@ -34,7 +34,7 @@ SERVER_SETTINGS = settings(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
-    with StateServer.start(tmp_path_factory.mktemp("state"), job="commits", fsync="no") as running:
+    with StateServer.start(tmp_path_factory.mktemp("state"), job="commits") as running:
         yield running
 
 

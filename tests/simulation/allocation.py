@@ -21,24 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["AgentHandle", "Allocation"]
 
 
-class AgentHandle:
+class AgentHandle(base.ChildAgent):
     """What the controller holds of an agent: its process here, or the one here that leads to it."""
 
     def __init__(self, process: Process, commands: Pipe, answers: Pipe) -> None:
-        self._popen = Popen.__new__(Popen)
-        self._popen.process = process
-        self.pid = process.pid
-        self.stdin: Any = commands.writer
-        self.stdout: Any = answers.reader
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self._popen.wait(timeout)
-
-    def kill(self) -> None:
-        self._popen.kill()
+        popen: Any = Popen.__new__(Popen)
+        popen.process, popen.pid = process, process.pid
+        popen.stdin, popen.stdout = commands.writer, answers.reader
+        super().__init__(popen)
 
 
-class Allocation(base.Unmanaged):
+class Allocation(base.Allocation):
     """The nodes of a job, as ``laggard.resilience.allocation.Allocation``."""
 
     def __init__(self, job: Job) -> None:

@@ -20,7 +20,6 @@ CASES = [
         "no node of this job has a GPU: --virtual-gpus=K makes K virtual devices a node",
     ),
     (errors.DeviceLostError("3", "GPU is lost"), errors.DeviceError, "gpu 3: GPU is lost"),
-    (errors.DeviceReadError("3", "busy"), RuntimeError, "gpu 3: busy"),
     (errors.ProbeUnavailableError("3", "has no peer"), RuntimeError, "gpu 3 has no peer"),
     (
         errors.DriverUnavailableError("3", "Driver Not Loaded"),

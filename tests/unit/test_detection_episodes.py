@@ -225,7 +225,7 @@ class Round:
     """Evidence about the devices of two nodes, which have been slow for three rounds of log seconds of 0.3."""
 
     def __init__(self) -> None:
-        self.new = NewVerdicts(BUDGET)
+        self.new = NewVerdicts()
         self.index = DeviceIndex((host, gpu) for host in ("n1", "n2") for gpu in "01")
         self.history = History.empty(4)
         self.history.baseline[:] = [0.0, 0.0, 0.0, 0.5]
@@ -235,7 +235,7 @@ class Round:
     def verdicts(self, evidence: Mapping[tuple[int, int, int], float]) -> list[Verdict]:
         for place, value in evidence.items():
             self.history.evidence[place] = value
-        return self.new.of_round(self.history, self.index, together(4), 1.05, 600.0)
+        return self.new.of_round(self.history, self.index, together(4), 600.0, budget=BUDGET, min_slowdown=1.05)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,7 +17,6 @@ import redis
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.collectors.errors import DeviceLostError
-from laggard.collectors.metrics.amd import AmdReader, amd_readers
 from laggard.collectors.metrics.gpu import VirtualReader, device_readers
 from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.nvml import NvmlReader, field_values, nvml_handle, nvml_readers
@@ -171,21 +169,18 @@ def test_virtual_devices_are_numbered(tmp_path: Path) -> None:
 def test_real_devices_are_opened_within_a_deadline() -> None:
     asked, answer = [], threading.Event()
 
-    def open_amd(_: object) -> list[Any]:
-        answer.wait()
-        return ["amd"]
-
     def open_nvml(names: object, _: object) -> list[Any]:
         asked.append(names)
+        answer.wait()
         return ["nvidia"]
 
     def opened(environ: Mapping[str, str], deadline_s: float) -> list[Any]:
-        return [*device_readers(["0"], lambda *_: None, environ, open_nvml, open_amd, deadline_s)]
+        return [*device_readers(["0"], lambda *_: None, environ, open_nvml, deadline_s)]
 
     assert opened({}, 0.01) == []
     answer.set()
     found = opened({VIRTUAL_DEVICES: "0"}, 20.0)
-    assert found == ["nvidia", "amd"]
+    assert found == ["nvidia"]
     assert asked == [["0"], ["0"]]
 
 
@@ -429,69 +424,6 @@ def test_errors_that_the_driver_reports_are_passed_on_though_another_device_is_l
     assert sorted(reported) == [("0", 79), ("1", 31), ("1", 48)]
 
 
-# -- AMD ---------------------------------------------------------------------------------------------------------------
-
-
-class Amd:
-    """What AMD's library answers."""
-
-    class AmdSmiException(Exception):  # noqa: N818 - the library's name
-        pass
-
-    def __init__(self, used: int | None = 1, total: int = 3, **metrics: object) -> None:
-        self._memory, self._metrics = {"vram_used": used, "vram_total": total}, metrics
-
-    def amdsmi_get_gpu_metrics_info(self, _: object) -> dict[str, object]:
-        return self._metrics
-
-    def amdsmi_get_gpu_vram_usage(self, _: object) -> dict[str, int | None]:
-        return self._memory
-
-    def amdsmi_get_gpu_process_list(self, _: object) -> list[dict[str, Any]]:
-        return [{"pid": 5}, {"pid": 6, "memory_usage": {"vram_mem": 0}}]
-
-
-def test_amd_sensors_have_their_units_and_all_ones_is_no_sensor() -> None:
-    found = by_name(
-        AmdReader(
-            "0",
-            "handle",
-            Amd(
-                average_umc_activity=5,
-                current_socket_power=300,
-                average_socket_power=200,
-                temperature_hotspot=0xFFFF,
-                temperature_mem=0xFFFFFFFF,
-                current_uclk=0xFFFFFFFFFFFFFFFF,
-                current_gfxclk=0xFFFE,
-                energy_accumulator=1_000_000,
-                pcie_replay_count_acc=2,
-            ),
-        ).read()
-    )
-
-    assert found == {
-        "DeviceMemoryBusy": 5,
-        "DevicePowerUsage": 300,
-        "DeviceSmClock": 0xFFFE,
-        "DeviceEnergy": pytest.approx(15.259),
-        "DevicePcieReplays": 2,
-        "DeviceMemoryUsed": 1048576,
-        "DeviceMemoryUtilization": 33.33,
-    }
-    others = Amd(used=None, temperature_hotspot=61, temperature_mem=72, current_uclk=900, average_gfx_activity=44.5)
-    assert by_name(AmdReader("0", "handle", others).read()) == {
-        "DeviceTemperature": 61,
-        "DeviceMemoryTemperature": 72,
-        "DeviceMemoryClock": 900,
-        "DeviceUtilization": 44.5,
-    }
-    assert by_name(AmdReader("0", "handle", Amd(average_socket_power=200)).read())["DevicePowerUsage"] == 200
-    assert by_name(AmdReader("0", "handle", Amd(used=None)).read()) == {}
-    assert by_name(AmdReader("0", "handle", Amd(total=0)).read()) == {}
-    assert [(each.value, each.tags) for each in AmdReader("0", "handle", Amd()).processes()] == [(0, {"pid": "6"})]
-
-
 # -- the node ----------------------------------------------------------------------------------------------------------
 
 
@@ -643,20 +575,3 @@ def test_an_error_of_a_device_is_reported_and_a_server_that_is_gone_does_not_end
     found._on_xid("3", 80)
 
     assert reported == [Event(2_000_000, "xid", "XID 79 on n7 gpu 3", "n7", "3")]
-
-
-@pytest.mark.parametrize(
-    ("names", "found"), [(None, ["0", "1"]), (["1", "7"], ["1"]), (["1", "0"], ["1", "0"]), ([], [])]
-)
-def test_amd_devices_are_numbered_and_those_that_are_asked_for_are_read(
-    monkeypatch: pytest.MonkeyPatch, names: list[str] | None, found: list[str]
-) -> None:
-    library: Any = ModuleType("amdsmi")
-    library.AmdSmiException = OSError
-    library.amdsmi_init = lambda: None
-    library.amdsmi_get_processor_handles = lambda: ["one", "other"]
-    monkeypatch.setitem(sys.modules, "amdsmi", library)
-    assert [reader.gpu for reader in amd_readers(names)] == found
-    library.amdsmi_get_processor_handles = lambda: 1 / 0
-    library.AmdSmiException = ZeroDivisionError
-    assert amd_readers(names) == []

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from unittest import mock
 
 import pytest
 
 from laggard.collectors.device import GpuDevice, local_devices
-from laggard.collectors.links import nvlinks
-from laggard.collectors.links.nvlinks import foreign_share
-from laggard.collectors.links.peer_copies import BUFFER_BYTES, REPEATS, PeerCopies, gpus_here
+from laggard.collectors.links.peer_copies import BUFFER_BYTES, PeerCopies, gpus_here
 from tests.fake_cupy.machine import Board, cupy_on, no_cupy
 from tests.real_gpus import real_gpus
 
@@ -71,15 +68,6 @@ def test_gpus_that_do_not_reach_each_other_are_timed_by_way_of_the_host() -> Non
     assert there.n_bytes / there.duration_s == pytest.approx(25e9)
 
 
-@pytest.mark.parametrize("side", ["sent_bytes", "received_bytes"])
-def test_what_others_sent_meanwhile_is_seen_at_either_end(side: str) -> None:
-    own_bytes = REPEATS * 8 * BUFFER_BYTES
-    carried = [0.0, 1.58 * own_bytes] * 2
-    with cupy_on(*boards(2)), mock.patch.object(nvlinks.NvLinks, side, side_effect=carried):
-        readings = PeerCopies(gpus()).run([("0", "1")])
-    assert [each.foreign_share for each in readings] == pytest.approx([0.5, 0.5])
-
-
 def test_only_one_buffer_of_each_gpu_is_taken() -> None:
     machine = boards(3)
     with cupy_on(*machine):
@@ -90,23 +78,3 @@ def test_only_one_buffer_of_each_gpu_is_taken() -> None:
 def test_without_cupy_there_are_no_gpus_to_copy_between() -> None:
     with no_cupy():
         assert gpus_here() == []
-
-
-# -- what NVML says ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        (0.0, 1000.0, 0.0),
-        (0.0, 1080.0, 0.0),  # headers
-        (0.0, 1580.0, 0.5),
-        (500.0, 700.0, 0.0),  # a counter that lags behind tells nothing
-        (None, 1000.0, 0.0),
-        (0.0, None, 0.0),
-    ],
-)
-def test_what_others_carried_is_what_the_links_count_beyond_the_copies(
-    before: float | None, after: float | None, expected: float
-) -> None:
-    assert foreign_share(before, after, 1000.0) == pytest.approx(expected)

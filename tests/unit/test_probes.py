@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +18,7 @@ from laggard.collectors.probes import probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
 from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
 from laggard.collectors.probes.virtual import Gemm
+from laggard.records import plain, record_of
 
 SIZE = 24
 
@@ -86,7 +88,7 @@ def test_a_device_check_has_all_readings_and_survives_json(device: VirtualDevice
     assert {len(seconds) for seconds in check.seconds.values()} == {2}
     assert check.figures.keys() == check.seconds.keys()
     assert check.wrong == {}
-    assert DeviceCheck.from_json(check.to_json()) == check
+    assert record_of(DeviceCheck, json.loads(json.dumps(plain(check)))) == check
 
 
 def test_the_kernels_for_gpus_compile(tmp_path: Path) -> None:

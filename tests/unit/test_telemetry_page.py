@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.telemetry.curves import MAX_POINTS, peers_of, step
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import accused, accused_of, events_of, map_of, ratios_to_peers
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.server.page import MAX_POINTS, peers_of, step
 from laggard.telemetry.server.requests import require_own_place
 
 

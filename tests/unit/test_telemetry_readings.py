@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from laggard.collectors.metrics.amd import AmdReader
 from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop, next_tick
 from laggard.kvstore.series.sample_store import SampleStore
@@ -128,51 +125,3 @@ def test_a_loop_outlives_a_reading_that_fails() -> None:
     loop.stop()
 
     assert store.size().samples == 0
-
-
-class Amd:
-    """What the library answers for one device."""
-
-    class AmdSmiException(Exception):  # noqa: N818 - the library's name
-        pass
-
-    def __init__(self, *, lost: bool = False) -> None:
-        self._lost = lost
-
-    def amdsmi_get_gpu_metrics_info(self, handle: object) -> dict[str, Any]:
-        assert handle == "handle"
-        if self._lost:
-            raise self.AmdSmiException("lost")
-        return {
-            "average_gfx_activity": 87,
-            "current_socket_power": 0xFFFF,
-            "average_socket_power": 420,
-            "temperature_hotspot": "N/A",
-            "current_gfxclk": 1700,
-        }
-
-    def amdsmi_get_gpu_vram_usage(self, handle: object) -> dict[str, int]:
-        assert handle == "handle"
-        return {"vram_used": 1024, "vram_total": 4096}
-
-    def amdsmi_get_gpu_process_list(self, handle: object) -> list[dict[str, Any]]:
-        assert handle == "handle"
-        return [{"pid": os.getpid(), "memory_usage": {"vram_mem": 77}}]
-
-
-def test_an_amd_device_is_read_without_the_sensors_that_it_lacks() -> None:
-    reader = AmdReader("0", "handle", Amd())
-
-    assert {reading.metric: reading.value for reading in reader.read()} == {
-        "DeviceUtilization": 87,
-        "DevicePowerUsage": 420,
-        "DeviceSmClock": 1700,
-        "DeviceMemoryUsed": 1 << 30,
-        "DeviceMemoryUtilization": 25.0,
-    }
-    assert list(reader.processes()) == [Reading("ProcessDeviceMemory", 77, {"pid": str(os.getpid())})]
-
-
-def test_an_amd_device_that_is_gone_is_a_reading_that_fails() -> None:
-    with pytest.raises(RuntimeError, match="lost"):
-        list(AmdReader("0", "handle", Amd(lost=True)).read())
