@@ -20,9 +20,11 @@ from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, LaunchSpan
 from laggard.telemetry.nodes.sources import Found, LocalSource, Source
+from laggard.telemetry.nodes.watch import NodeHealth
 from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.sending.batches import Batch
 from laggard.telemetry.server.handlers import ROUTES, Reach, Service, authorize
+from laggard.telemetry.server.own_metrics import own_metrics
 from laggard.telemetry.server.page import PAGE_ROUTES
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.store.history import History
@@ -340,6 +342,25 @@ def test_metrics_are_the_newest_values_of_the_last_minute_and_what_the_server_kn
     text = bytes(reply(of, "/metrics").body).decode()
     values = [line for line in text.splitlines() if not line.startswith("#")]
     assert values == ["laggard_user_epoch 7.0", 'laggard_user_load{hostname="a"} 2.0']
+
+
+def test_the_server_tells_of_its_nodes_of_slow_devices_and_of_what_has_happened() -> None:
+    slow = Event(5 * SECOND_US, "verdict", "", "a", "0", severity="slow")
+    node = replace(slow, host="b", gpu="", time_us=7_500_000)
+    found = own_metrics({"a": NodeHealth(up=True, lag_s=0.5, clock_skew_s=0.25, dropped=3)}, [slow, node], 2, 1.5, 99)
+    assert {(each.metric, *each.tags.values()): each.value for each in found} == {
+        ("laggard.node_up", "a"): 1.0,
+        ("laggard.node_lag", "a"): 0.5,
+        ("laggard.node_clock_skew", "a"): 0.25,
+        ("laggard.node_dropped", "a"): 3.0,
+        ("laggard.slow_since", "a", "0"): 5.0,
+        ("laggard.slow_since", "b"): 7.5,
+        ("laggard.launch",): 2.0,
+        ("laggard.progress",): 1.5,
+    }
+    assert {each.time_us for each in found} == {99}
+    assert own_metrics({}, [], None, None, 99) == []
+    assert [each.value for each in own_metrics({}, [], 0, 0.0, 99)] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
