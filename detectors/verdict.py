@@ -105,10 +105,7 @@ def with_cause(verdict: Verdict, causes: Mapping[DeviceId, Cause]) -> Verdict:
     """Return the verdict with its likely cause; ``causes`` are by device."""
     if verdict.gpu is not None:
         return replace(verdict, cause=causes.get((verdict.host, verdict.gpu), UNKNOWN))
-    of_node = [cause for (host, _), cause in causes.items() if host == verdict.host]
-    kinds = Counter(cause.kind for cause in of_node if cause.is_known)
-    if not kinds:
-        return verdict
-    kind, count = kinds.most_common(1)[0]
-    cause = next(cause for cause in of_node if cause.kind == kind)
-    return replace(verdict, cause=replace(cause, n_alike=count, n_devices=len(of_node)))
+    known = [cause for (host, _), cause in causes.items() if host == verdict.host and cause.is_known]
+    kinds = Counter(cause.kind for cause in known)
+    usual = max(known, key=lambda cause: kinds[cause.kind], default=UNKNOWN)
+    return replace(verdict, cause=usual)
