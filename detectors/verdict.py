@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -90,15 +89,6 @@ class Verdict:
     def of_fields(cls, fields: Mapping[str, Any]) -> Verdict:
         """Return the verdict of which :meth:`to_fields` returned the values."""
         return record_of(cls, fields)
-
-    def to_json(self) -> str:
-        """Return the verdict as JSON text."""
-        return json.dumps(self.to_fields())
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Verdict:
-        """Parse the text that :meth:`to_json` returned."""
-        return cls.of_fields(json.loads(text))
 
 
 def with_cause(verdict: Verdict, causes: Mapping[DeviceId, Cause]) -> Verdict:
