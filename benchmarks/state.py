@@ -17,14 +17,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import redis
 from numpy.typing import NDArray
 
 from laggard.kvstore.client.fence import begin_launch
-from laggard.kvstore.server.process import Fsync, StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.codec import encode
 
@@ -47,9 +47,6 @@ def main(argv: list[str]) -> int:
         "--transactions", type=int, default=500, help="small transactions per repetition (default: %(default)s)"
     )
     parser.add_argument(
-        "--fsync", choices=get_args(Fsync), default="always", help="the server's fsync policy (default: %(default)s)"
-    )
-    parser.add_argument(
         "--directory", type=Path, help="directory for the data of servers and files (default: a temporary one)"
     )
     options = parser.parse_args(argv)
@@ -58,11 +55,11 @@ def main(argv: list[str]) -> int:
     for repetition in range(options.repeats):
         arrays = make_arrays(options.gib, seed=repetition)
         with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-            with clients(Path(folder) / "large", options.fsync, times) as (raw, state):
+            with clients(Path(folder) / "large", times) as (raw, state):
                 large(raw, state, Path(folder), arrays, times)
-            with clients(Path(folder) / "small", options.fsync, times) as (raw, state):
+            with clients(Path(folder) / "small", times) as (raw, state):
                 small(raw, state, options.transactions, times)
-    report(times, options.fsync)
+    report(times)
     return 0
 
 
@@ -73,10 +70,10 @@ def make_arrays(gib: float, seed: int) -> list[Array]:
 
 
 @contextmanager
-def clients(directory: Path, fsync: Fsync, times: Times) -> Iterator[tuple[redis.Redis, State]]:
+def clients(directory: Path, times: Times) -> Iterator[tuple[redis.Redis, State]]:
     """Start a server, and connect to it with the plain client and with State."""
     start = time.perf_counter()
-    with StateServer.start(directory, job="bench", fsync=fsync) as server:
+    with StateServer.start(directory, job="bench") as server:
         times["start"].append(time.perf_counter() - start)
         endpoint = server.endpoint
         with (
@@ -159,10 +156,10 @@ def small(raw: redis.Redis, state: State, count: int, times: Times) -> None:
             times[command].append(spent["usec_per_call"] / 1e6)
 
 
-def report(times: Times, fsync: Fsync) -> None:
+def report(times: Times) -> None:
     median = {name: statistics.median(values) for name, values in times.items()}
     per_gb = 1e9 / ARRAY_BYTES
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, appendfsync {fsync}")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, appendfsync always")
     print(f"medians of {len(times['raw save'])} arrays of {ARRAY_BYTES >> 20} MiB\n")
     print(f"{'':14}{'save s/GB':>10}{'(quartiles)':>14}{'restore s/GB':>14}{'(quartiles)':>14}")
     for name in ("raw", "State", "numpy"):

@@ -1,6 +1,6 @@
-"""The metrics that laggard collects: name, level, unit, meaning, and the names that other tools use.
+"""The metrics that laggard collects: name, unit, meaning, and the names that other tools use.
 
-Metrics of levels 2 and 3 that Dragon also has keep Dragon's names. ``/metrics`` uses the names and units of
+Metrics of nodes and devices that Dragon also has keep Dragon's names. ``/metrics`` uses the names and units of
 node_exporter and dcgm-exporter for metrics that these have.
 """
 
@@ -19,9 +19,8 @@ EVENTS = "laggard.events"
 class Metric:
     """One metric."""
 
-    name: str  # `unit` is empty for plain numbers
-    level: int
-    unit: str
+    name: str
+    unit: str  # empty for plain numbers
     meaning: str
     exported: str
     kind: Literal["gauge", "counter"] = "gauge"  # a counter only rises
@@ -31,32 +30,31 @@ class Metric:
 _counter = partial(Metric, kind="counter")
 
 _LINKS = (
-    Metric("link.send_s", 1, "s", "Time of a transfer to a peer", "laggard_link_send_seconds"),
-    Metric("link.transfer_bytes", 1, "bytes", "Size of a transfer", "laggard_link_transfer_bytes"),
-    Metric("link.leaf_send_s", 1, "s", "Time of a transfer to a leaf switch's node", "laggard_link_leaf_send_seconds"),
-    Metric("link.leaf", 1, "", "1: the tag names the node's leaf switch", "laggard_link_leaf"),
+    Metric("link.send_s", "s", "Time of a transfer to a peer", "laggard_link_send_seconds"),
+    Metric("link.transfer_bytes", "bytes", "Size of a transfer", "laggard_link_transfer_bytes"),
+    Metric("link.leaf_send_s", "s", "Time of a transfer to a leaf switch's node", "laggard_link_leaf_send_seconds"),
+    Metric("link.leaf", "", "1: the tag names the node's leaf switch", "laggard_link_leaf"),
 )
 
-_NODE = (
-    Metric("load_average", 2, "", "Load average of one minute", "node_load1"),
-    Metric("used_RAM", 2, "%", "Memory in use", "laggard_node_memory_used_ratio", scale=0.01),
-    Metric("cpu_percent", 2, "%", "Time that the processors were busy", "laggard_node_cpu_busy_ratio", scale=0.01),
-    Metric("num_running_processes", 2, "", "Processes of the job's user", "laggard_node_user_processes"),
-    Metric("memory_available", 2, "bytes", "Memory available to programs", "node_memory_MemAvailable_bytes"),
-    _counter("network_receive", 2, "bytes", "Received over the network", "node_network_receive_bytes_total"),
-    _counter("network_transmit", 2, "bytes", "Sent over the network", "node_network_transmit_bytes_total"),
-    _counter("network_errors", 2, "", "Packets lost or damaged", "laggard_node_network_errors_total"),
-    _counter("disk_read", 2, "bytes", "Read from disks", "node_disk_read_bytes_total"),
-    _counter("disk_written", 2, "bytes", "Written to disks", "node_disk_written_bytes_total"),
-    Metric("cgroup_memory", 2, "bytes", "Memory of the job's control group", "laggard_cgroup_memory_current_bytes"),
-    Metric("cgroup_memory_limit", 2, "bytes", "Limit on that memory", "laggard_cgroup_memory_max_bytes"),
-    Metric("cgroup_cpu_limit", 2, "cores", "Limit on the group's processor time", "laggard_cgroup_cpu_max_cores"),
-    _counter("cgroup_throttled", 2, "s", "Time the group was throttled", "laggard_cgroup_throttled_seconds_total"),
-    _counter("cgroup_oom_kills", 2, "", "Processes killed for lack of memory", "laggard_cgroup_oom_kills_total"),
+NODE_METRICS = (
+    Metric("load_average", "", "Load average of one minute", "node_load1"),
+    Metric("used_RAM", "%", "Memory in use", "laggard_node_memory_used_ratio", scale=0.01),
+    Metric("cpu_percent", "%", "Time that the processors were busy", "laggard_node_cpu_busy_ratio", scale=0.01),
+    Metric("num_running_processes", "", "Processes of the job's user", "laggard_node_user_processes"),
+    Metric("memory_available", "bytes", "Memory available to programs", "node_memory_MemAvailable_bytes"),
+    _counter("network_receive", "bytes", "Received over the network", "node_network_receive_bytes_total"),
+    _counter("network_transmit", "bytes", "Sent over the network", "node_network_transmit_bytes_total"),
+    _counter("network_errors", "", "Packets lost or damaged", "laggard_node_network_errors_total"),
+    _counter("disk_read", "bytes", "Read from disks", "node_disk_read_bytes_total"),
+    _counter("disk_written", "bytes", "Written to disks", "node_disk_written_bytes_total"),
+    Metric("cgroup_memory", "bytes", "Memory of the job's control group", "laggard_cgroup_memory_current_bytes"),
+    Metric("cgroup_memory_limit", "bytes", "Limit on that memory", "laggard_cgroup_memory_max_bytes"),
+    Metric("cgroup_cpu_limit", "cores", "Limit on the group's processor time", "laggard_cgroup_cpu_max_cores"),
+    _counter("cgroup_throttled", "s", "Time the group was throttled", "laggard_cgroup_throttled_seconds_total"),
+    _counter("cgroup_oom_kills", "", "Processes killed for lack of memory", "laggard_cgroup_oom_kills_total"),
     *(
         _counter(
             f"pressure_{name}",
-            2,
             "s",
             f"Time that any process waited for {what}",
             f"node_pressure_{name}_waiting_seconds_total",
@@ -66,86 +64,74 @@ _NODE = (
 )
 
 _DEVICE = (
-    Metric("DeviceUtilization", 3, "%", "Time that a kernel was running", "DCGM_FI_DEV_GPU_UTIL"),
-    Metric("DeviceMemoryUtilization", 3, "%", "Device memory in use", "laggard_gpu_memory_used_ratio", scale=0.01),
-    Metric("DevicePowerUsage", 3, "W", "Power drawn", "DCGM_FI_DEV_POWER_USAGE"),
-    Metric("DeviceMemoryUsed", 3, "bytes", "Device memory in use", "DCGM_FI_DEV_FB_USED", scale=1 / 2**20),
-    Metric("DeviceMemoryBusy", 3, "%", "Time that device memory was read or written", "DCGM_FI_DEV_MEM_COPY_UTIL"),
-    Metric("DevicePowerLimit", 3, "W", "Power limit in force", "DCGM_FI_DEV_POWER_MGMT_LIMIT"),
-    _counter("DeviceEnergy", 3, "J", "Energy used", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", scale=1000.0),
-    Metric("DeviceTemperature", 3, "°C", "Temperature of the GPU", "DCGM_FI_DEV_GPU_TEMP"),
-    Metric("DeviceMemoryTemperature", 3, "°C", "Temperature of its memory", "DCGM_FI_DEV_MEMORY_TEMP"),
-    Metric("DeviceSmClock", 3, "MHz", "Clock of the multiprocessors", "DCGM_FI_DEV_SM_CLOCK"),
-    Metric("DeviceMemoryClock", 3, "MHz", "Clock of the memory", "DCGM_FI_DEV_MEM_CLOCK"),
-    Metric(
-        "DeviceClockEventReasons", 3, "", "Why the clocks are reduced, a bit mask", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
-    ),
-    _counter("DevicePcieTransmit", 3, "bytes", "Sent over PCIe", "laggard_gpu_pcie_transmit_bytes_total"),
-    _counter("DevicePcieReceive", 3, "bytes", "Received over PCIe", "laggard_gpu_pcie_receive_bytes_total"),
-    _counter("DevicePcieReplays", 3, "", "PCIe packets sent again", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
-    _counter("DeviceNvlinkTransmit", 3, "bytes", "Sent over NVLink", "laggard_gpu_nvlink_transmit_bytes_total"),
-    _counter("DeviceNvlinkReceive", 3, "bytes", "Received over NVLink", "laggard_gpu_nvlink_receive_bytes_total"),
-    _counter("DeviceEccCorrected", 3, "", "Memory errors corrected", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
-    _counter("DeviceEccUncorrected", 3, "", "Memory errors not corrected", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
-    Metric("DeviceRemappedRows", 3, "", "Memory rows remapped after errors", "laggard_gpu_remapped_rows"),
-    Metric("DeviceRemapPending", 3, "", "1: rows wait for a reset to be remapped", "laggard_gpu_remap_pending"),
-    Metric("DeviceRemapFailed", 3, "", "1: a row could not be remapped", "DCGM_FI_DEV_ROW_REMAP_FAILURE"),
-    _counter("DeviceXids", 3, "", "Errors that the driver reported (XID)", "laggard_gpu_xids_total"),
-    Metric("DeviceSmActive", 3, "%", "Time multiprocessors were active", "DCGM_FI_PROF_SM_ACTIVE", scale=0.01),
-    Metric("DeviceSmOccupancy", 3, "%", "Resident warps, of the maximum", "DCGM_FI_PROF_SM_OCCUPANCY", scale=0.01),
-    Metric(
-        "DeviceTensorActive", 3, "%", "Time tensor cores were active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scale=0.01
-    ),
-    Metric("DeviceDramActive", 3, "%", "Memory bandwidth in use", "DCGM_FI_PROF_DRAM_ACTIVE", scale=0.01),
+    Metric("DeviceUtilization", "%", "Time that a kernel was running", "DCGM_FI_DEV_GPU_UTIL"),
+    Metric("DeviceMemoryUtilization", "%", "Device memory in use", "laggard_gpu_memory_used_ratio", scale=0.01),
+    Metric("DevicePowerUsage", "W", "Power drawn", "DCGM_FI_DEV_POWER_USAGE"),
+    Metric("DeviceMemoryUsed", "bytes", "Device memory in use", "DCGM_FI_DEV_FB_USED", scale=1 / 2**20),
+    Metric("DeviceMemoryBusy", "%", "Time that device memory was read or written", "DCGM_FI_DEV_MEM_COPY_UTIL"),
+    Metric("DevicePowerLimit", "W", "Power limit in force", "DCGM_FI_DEV_POWER_MGMT_LIMIT"),
+    _counter("DeviceEnergy", "J", "Energy used", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", scale=1000.0),
+    Metric("DeviceTemperature", "°C", "Temperature of the GPU", "DCGM_FI_DEV_GPU_TEMP"),
+    Metric("DeviceMemoryTemperature", "°C", "Temperature of its memory", "DCGM_FI_DEV_MEMORY_TEMP"),
+    Metric("DeviceSmClock", "MHz", "Clock of the multiprocessors", "DCGM_FI_DEV_SM_CLOCK"),
+    Metric("DeviceMemoryClock", "MHz", "Clock of the memory", "DCGM_FI_DEV_MEM_CLOCK"),
+    Metric("DeviceClockEventReasons", "", "Why the clocks are reduced, a bit mask", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
+    _counter("DevicePcieTransmit", "bytes", "Sent over PCIe", "laggard_gpu_pcie_transmit_bytes_total"),
+    _counter("DevicePcieReceive", "bytes", "Received over PCIe", "laggard_gpu_pcie_receive_bytes_total"),
+    _counter("DevicePcieReplays", "", "PCIe packets sent again", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
+    _counter("DeviceNvlinkTransmit", "bytes", "Sent over NVLink", "laggard_gpu_nvlink_transmit_bytes_total"),
+    _counter("DeviceNvlinkReceive", "bytes", "Received over NVLink", "laggard_gpu_nvlink_receive_bytes_total"),
+    _counter("DeviceEccCorrected", "", "Memory errors corrected", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
+    _counter("DeviceEccUncorrected", "", "Memory errors not corrected", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
+    Metric("DeviceRemappedRows", "", "Memory rows remapped after errors", "laggard_gpu_remapped_rows"),
+    Metric("DeviceRemapPending", "", "1: rows wait for a reset to be remapped", "laggard_gpu_remap_pending"),
+    Metric("DeviceRemapFailed", "", "1: a row could not be remapped", "DCGM_FI_DEV_ROW_REMAP_FAILURE"),
+    _counter("DeviceXids", "", "Errors that the driver reported (XID)", "laggard_gpu_xids_total"),
+    Metric("DeviceSmActive", "%", "Time multiprocessors were active", "DCGM_FI_PROF_SM_ACTIVE", scale=0.01),
+    Metric("DeviceSmOccupancy", "%", "Resident warps, of the maximum", "DCGM_FI_PROF_SM_OCCUPANCY", scale=0.01),
+    Metric("DeviceTensorActive", "%", "Time tensor cores were active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", scale=0.01),
+    Metric("DeviceDramActive", "%", "Memory bandwidth in use", "DCGM_FI_PROF_DRAM_ACTIVE", scale=0.01),
 )
 
 _OWN = (
-    Metric("db_size", 4, "MB", "Size of the node's sample store", "laggard_store_bytes", scale=1e6),
-    Metric("telemetry_samples", 4, "", "Samples in the node's store", "laggard_store_samples"),
-    Metric("telemetry_series", 4, "", "Series in the node's store", "laggard_store_series"),
-    _counter("telemetry_dropped", 4, "", "Samples dropped for lack of room", "laggard_samples_dropped_total"),
-    Metric("collector_lag", 4, "s", "How late the last reading began", "laggard_collector_lag_seconds"),
-    Metric("collector_duration", 4, "s", "How long the last reading took", "laggard_collector_duration_seconds"),
-    _counter("collector_missed", 4, "", "Readings that were skipped for being late", "laggard_collector_missed_total"),
-    _counter("collector_cpu", 4, "s", "Processor time of the node's agent", "laggard_collector_cpu_seconds_total"),
-    Metric("ProcessDeviceMemory", 4, "bytes", "Device memory of a process", "laggard_process_gpu_memory_bytes"),
-    Metric(
-        "ProcessDeviceUtilization", 4, "%", "Device time of a process", "laggard_process_gpu_busy_ratio", scale=0.01
-    ),
+    Metric("db_size", "MB", "Size of the node's sample store", "laggard_store_bytes", scale=1e6),
+    Metric("telemetry_samples", "", "Samples in the node's store", "laggard_store_samples"),
+    Metric("telemetry_series", "", "Series in the node's store", "laggard_store_series"),
+    _counter("telemetry_dropped", "", "Samples dropped for lack of room", "laggard_samples_dropped_total"),
+    Metric("collector_lag", "s", "How late the last reading began", "laggard_collector_lag_seconds"),
+    Metric("collector_duration", "s", "How long the last reading took", "laggard_collector_duration_seconds"),
+    _counter("collector_missed", "", "Readings that were skipped for being late", "laggard_collector_missed_total"),
+    _counter("collector_cpu", "s", "Processor time of the node's agent", "laggard_collector_cpu_seconds_total"),
+    Metric("ProcessDeviceMemory", "bytes", "Device memory of a process", "laggard_process_gpu_memory_bytes"),
+    Metric("ProcessDeviceUtilization", "%", "Device time of a process", "laggard_process_gpu_busy_ratio", scale=0.01),
 )
 
-CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in (*_LINKS, *_NODE, *_DEVICE, *_OWN)}
+CATALOGUE: Mapping[str, Metric] = {metric.name: metric for metric in (*_LINKS, *NODE_METRICS, *_DEVICE, *_OWN)}
 
 _SERVED = (
-    Metric("laggard.node_up", 0, "", "1: the node's telemetry answers; 0: it does not", "laggard_node_up"),
-    Metric(
-        "laggard.node_lag", 0, "s", "Time its last answer took, or that it has owed one", "laggard_node_lag_seconds"
-    ),
+    Metric("laggard.node_up", "", "1: the node's telemetry answers; 0: it does not", "laggard_node_up"),
+    Metric("laggard.node_lag", "s", "Time its last answer took, or that it has owed one", "laggard_node_lag_seconds"),
     Metric(
         "laggard.node_clock_skew",
-        0,
         "s",
         "How far the node's clock is ahead of the primary's",
         "laggard_node_clock_skew_seconds",
     ),
     _counter(
         "laggard.node_dropped",
-        0,
         "",
         "Samples that the node's store refused or dropped early",
         "laggard_node_samples_dropped_total",
     ),
-    Metric("laggard.launch", 0, "", "Number of the current launch", "laggard_launch"),
+    Metric("laggard.launch", "", "Number of the current launch", "laggard_launch"),
     Metric(
         "laggard.slow_since",
-        0,
         "s",
         "Time of the newest verdict that found the device slow",
         "laggard_device_slow_timestamp_seconds",
     ),
     Metric(
         "laggard.progress",
-        0,
         "s",
         "Time of the job's last commit to State or reported step",
         "laggard_progress_timestamp_seconds",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from laggard.telemetry.link_matrix import LEAF, SEND_TIME, TRANSFER_BYTES, LinkMatrix, matrix_of, newest_of_one_size
 from laggard.telemetry.nodes.sources import Source
 from laggard.telemetry.query.engine import Answer, Span
-from laggard.telemetry.query.parsing import sub_query_from_json
+from laggard.telemetry.query.parsing import series_query
 from laggard.telemetry.query.times import SECOND_US
 
 # With 16 nodes, and a round every five minutes, a pair meets within 25 minutes.
@@ -36,9 +36,8 @@ def links_between(source: Source, span: Span, nodes: Collection[str] = ()) -> Li
 
 def _asked(source: Source, metric: str, tag: str, span: Span) -> Sequence[Answer]:
     """Return the series of a metric that have samples and the tags that make them ours."""
-    query = sub_query_from_json({"metric": [metric], "aggregator": "none", "downsample": f"{_BUCKET_S}s-last"}, 0)
-    found = source.evaluate(query, span).answers
-    return [each for each in found if {"host", tag} <= each.tags.keys() and len(each.times_us)]
+    found = source.evaluate(series_query(metric, f"{_BUCKET_S}s-last"), span).answers
+    return [each for each in found if {"host", tag} <= each.tags.keys()]
 
 
 def _points(answer: Answer) -> Iterator[tuple[int, float]]:

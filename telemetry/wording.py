@@ -10,13 +10,10 @@ def event(of: Event) -> str:
     """Return what happened, in one sentence."""
     match of.kind:
         case "launch":
-            return f"{of.launch} began on {joined(of.nodes)}{f', without {joined(of.excluded)}' if of.excluded else ''}"
+            return f"{of.launch} began on {joined(of.nodes)}"
         case "launch-end":
             return f"{of.launch} ended: {of.text}"
         case "verdict" if of.severity:
             cause = f"; likely cause: {of.cause}" if of.cause else ""
             return f"{of.text}{cause} ({of.severity}, {of.action})"
-        case "request":
-            hosts = f" without {', '.join(of.excluded)}" if of.excluded else ""
-            return f"the program asks for a relaunch{hosts}"
     return of.text

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 
 from laggard.kvstore.server.process import StateServer
-from laggard.resilience.agent.channel import Channel
-from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.base import Transport
+from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import MAX_NODES_OF_STEP
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
@@ -43,8 +43,6 @@ class AgentsSeen:
         How many.
     interval_s
         From one heartbeat of an agent to the next, in seconds.
-    discovered_s
-        From the start until the controller knows what each node has, in seconds.
     started_s
         From the start to the last agent's first heartbeat, in seconds.
     start_busy_s
@@ -69,7 +67,6 @@ class AgentsSeen:
 
     n_agents: int
     interval_s: float
-    discovered_s: float
     started_s: float
     start_busy_s: float
     agents_busy_s: float
@@ -82,7 +79,7 @@ class AgentsSeen:
     n_lost: int
 
 
-class _Srun(Unmanaged):
+class _Srun(Transport):
     """Starts the processes that stand for the agents."""
 
     name = "srun"
@@ -133,7 +130,6 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
     before_bytes = me.memory_info().rss
     began_s, busy_s = time.monotonic(), _busy_s(me)
     with _cluster(n_agents) as (cluster, allocation), _Watch() as watch:
-        discovered_s = time.monotonic() - began_s
         hosts = [PRIMARY, *(node.hostname for node in allocation.nodes[1:])]
         cluster.start(Roster(tuple(hosts)))
         watch.cluster = cluster
@@ -149,7 +145,7 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
         pinged_s = time.monotonic() - began_s
         megabytes = (me.memory_info().rss - before_bytes) / 1e6
         began_s, busy_s = time.monotonic(), _busy_s(me)
-        channels = [channel for node in nodes if isinstance(channel := node.agent._process.stdout, Channel)]
+        channels = [agent.channel for node in nodes if isinstance(agent := node.agent._process, DialledAgent)]
         dropped = [(channel, channel._connection) for channel in channels]
         for _, connection in dropped:
             with contextlib.suppress(OSError):
@@ -162,7 +158,6 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
     return AgentsSeen(
         n_agents,
         HeartbeatTiming(n_agents).interval_s,
-        discovered_s,
         started_s,
         start_busy_s,
         agents_busy_s,
@@ -188,7 +183,6 @@ def _cluster(n_agents: int) -> Iterator[tuple[Cluster, RemoteAllocation]]:
         allocation.discover(tell=print)
         files = NodeFiles({"endpoint.json": server.endpoint.to_json()}, {})
         cluster = Cluster(allocation, folder / "nodes", files, threading.Condition())
-        cluster.confirm_by(server.endpoint)
         last.callback(cluster.stop)
         yield cluster, allocation
 

@@ -25,7 +25,7 @@ import numpy as np
 import redis
 
 from laggard.collectors.probe_schedule import JITTER
-from laggard.kvstore.client.connection import Endpoint, Packer
+from laggard.kvstore.client.connection import PACKER, Endpoint
 from laggard.kvstore.client.fence import EXECUTE_LUA, Command, FencedWriter
 from laggard.kvstore.series.streams import Sample, Series
 
@@ -109,7 +109,6 @@ class Crowd:
         self._script = sha1(EXECUTE_LUA.encode(), usedforsecurity=False).hexdigest()
         self._series = Series(client, endpoint, 0)
         self._writer = FencedWriter(client, endpoint, 0)
-        self._packer = Packer()
         self._selector = selectors.DefaultSelector()
         self._connections = [self._connect(endpoint) for _ in range(plan.hosts)]
         self._messages = [[self._message(host, gpu) for gpu in range(plan.devices)] for host in range(plan.hosts)]
@@ -118,7 +117,7 @@ class Crowd:
     def _connect(self, endpoint: Endpoint) -> socket.socket:
         connection = socket.create_connection((endpoint.host, endpoint.port), 30.0)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(b"".join(self._packer.pack("AUTH", endpoint.password)))
+        connection.sendall(b"".join(PACKER.pack("AUTH", endpoint.password)))
         if (answer := connection.recv(100)) != b"+OK\r\n":
             raise redis.ConnectionError(f"the state server refused a node: {answer.decode()}")
         connection.settimeout(0)
@@ -185,7 +184,7 @@ class Crowd:
         message = reading + ", " + text[text.index("{") :]
         command = cast("Command", (add, key, *rest, message))
         keys, arguments = self._writer.call([command, names])
-        packed = b"".join(self._packer.pack("EVALSHA", self._script, len(keys), *keys, *arguments))
+        packed = b"".join(PACKER.pack("EVALSHA", self._script, len(keys), *keys, *arguments))
         before, _, rest_of_it = packed.partition(oldest.encode())
         between, _, after = rest_of_it.partition(reading.encode())
         return before, between, after

@@ -1,8 +1,7 @@
 """Many agents in one process, for the step of a large job: what they cost the controller is real, but they do no work.
 
-Called like ``srun``: with the hosts, separated by commas. Each host has an agent that prints its handshake, dials,
-sends heartbeats, answers, and raises its count in the state server while it gets no reply; all in one thread, but with
-the agents' own code for channels, TLS and dialling.
+Called like ``srun``: with the hosts, separated by commas. Each host has an agent that dials, sends its
+handshake and heartbeats, and answers; all in one thread, but with the agents' own code for channels, TLS and dialling.
 """
 
 from __future__ import annotations
@@ -10,18 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 import time
 from functools import partial
-from pathlib import Path
 
-import redis
-
-from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.agent.dialling import Dialler, JoinToken, read_join_token
 from laggard.resilience.agent.loop import Loop
-from laggard.resilience.agent.out_of_band import COUNTS, INTERVAL_S
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, decode, encode
 from laggard.resilience.wire.handshake import Handshake
@@ -29,6 +22,8 @@ from laggard.resilience.wire.node import Ping, Pong, SetUp
 from laggard.resilience.wire.tasks import EndLeftovers, LeftoversEnded
 
 __all__ = ["main"]
+
+LAST_WORDS_S = 0.5
 
 
 class _Agent:
@@ -39,17 +34,11 @@ class _Agent:
         self._ended = ended
         self._has_ended = False
         self._unread = b""
-        self.endpoint = ""
-        self.heard_s = time.monotonic()
         self._timing = HeartbeatTiming(token.n_nodes)
         self._channel = Dialler(loop, token, os.dup(sys.stdin.fileno())).channel
+        self._channel.write(encode(Handshake(1, ())))
         self._channel.read(self._take, self._end)
         loop.call(self._beat)
-
-    @property
-    def is_unheard(self) -> bool:
-        """Whether its count is to be raised."""
-        return self._timing.unheard_s < time.monotonic() - self.heard_s < self._timing.longest_s
 
     def _beat(self) -> None:
         if not self._has_ended:
@@ -58,13 +47,12 @@ class _Agent:
                 self._channel.write(ALIVE)
 
     def _take(self, data: bytes) -> None:
-        self.heard_s = time.monotonic()
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             if line != KEEP_ALIVE.rstrip():
                 match decode(line, SetUp, Ping, EndLeftovers):
-                    case SetUp(files=files):
-                        self.endpoint = files["endpoint.json"]
+                    case SetUp():
+                        pass
                     case Ping():
                         self._channel.write(encode(Pong(time.time())))
                     case EndLeftovers():
@@ -79,33 +67,13 @@ class _Agent:
 def main(hosts: list[str]) -> None:
     """Be the agents of these hosts until all have ended."""
     together = read_join_token(sys.stdin.fileno())
-    for host in hosts:
-        sys.stdout.buffer.write(encode(Handshake(1, (), node=host)))
-        sys.stdout.buffer.flush()
     loop, ended = Loop("agents"), threading.Semaphore(0)
-    agents = {host: _Agent(loop, together.of_node(host), ended) for host in hosts}
-    threading.Thread(target=_raise_counts, args=(agents,), daemon=True).start()
+    for host in hosts:
+        _Agent(loop, together.of_node(host), ended)
     for _ in hosts:
         ended.acquire()
-    loop.call(partial(time.sleep, INTERVAL_S))  # until the last words have left
+    loop.call(partial(time.sleep, LAST_WORDS_S))  # until the last words have left
     loop.close()
-
-
-def _raise_counts(agents: dict[str, _Agent]) -> None:
-    while not (text := next(iter(agents.values())).endpoint):
-        time.sleep(INTERVAL_S)
-    with tempfile.NamedTemporaryFile("w") as file:
-        file.write(text)
-        file.flush()
-        endpoint = Endpoint.load(Path(file.name))
-    client = endpoint.connect()
-    while True:
-        time.sleep(INTERVAL_S)
-        with contextlib.suppress(redis.RedisError), client.pipeline(transaction=False) as pipeline:
-            for host, agent in agents.items():
-                if agent.is_unheard:
-                    pipeline.hincrby(endpoint.key(COUNTS), host, 1)
-            pipeline.execute()
 
 
 if __name__ == "__main__":

@@ -36,10 +36,10 @@ class _Open:
     slowdown: float
     slow_s: float
     lost_s: float
+    at_times: bool
+    began_s: float
+    last_slow_s: float
     is_asked: bool = False
-    at_times: bool = False
-    began_s: float = math.nan
-    last_slow_s: float = math.nan
     stays: bool = False  # it would not be left out if there were a restart now
     holds_up: bool = True  # the job waits for it
 
@@ -206,16 +206,15 @@ class Incidents:
     def _past(self, each: _Open, now_s: float) -> Past:
         history = self._histories.get(each.identity, _History(now_s))
         before = self._before(each)
-        longest_s = max(history.lengths_s, default=0.0)
-        passing_s = max((one.longest_s for one in before), default=0.0)
+        known_s = self._programs_own.get(each.place, 0.0)
         return Past(
             n_passed=history.n_passed,
-            longest_s=max(longest_s, passing_s, self._programs_own.get(each.place, 0.0)),
+            longest_s=max([known_s, *history.lengths_s, *(one.longest_s for one in before)]),
             lost_s=history.lost_s,
             span_s=max(0.0, now_s - history.since_s),
             n_asked=history.n_asked,
             n_in_vain=sum(not one.longest_s for one in before),
-            is_programs_own=each.place in self._programs_own or passing_s > 0,
+            is_programs_own=each.place in self._programs_own or any(one.longest_s for one in before),
         )
 
     def _before(self, each: _Open) -> list[_Asked]:

@@ -7,7 +7,6 @@ of different launches never form one checkpoint, since two launches may reach a 
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -145,18 +144,9 @@ class Checkpointer:
         else:
             self._save_shard(key, self._store, plan(encoded.parts))
 
-    def latest(self, *, before: int | None = None) -> int | None:
-        """Return the step of the newest complete checkpoint that can be read, or None if there is none.
-
-        Parameters
-        ----------
-        before : int, optional
-            Return the one before the newest checkpoint of this step.
-        """
-        complete = self._newest_first()
-        if before is not None and any(found.step == before for found in self._newest_first()):
-            complete = itertools.islice(itertools.dropwhile(lambda found: found.step != before, complete), 1, None)
-        return next((found.step for found in complete), None)
+    def latest(self) -> int | None:
+        """Return the step of the newest complete checkpoint that can be read, or None if there is none."""
+        return next((found.step for found in self._newest_first()), None)
 
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.
@@ -336,7 +326,8 @@ class Checkpointer:
             yield
         except (CorruptValueError, Unreadable) as error:
             reason = error.reason if isinstance(error, CorruptValueError) else str(error)
-            raise DamagedCheckpointError(found.step, reason, self.latest(before=found.step)) from error
+            before = next((each.step for each in self._newest_first() if each < found), None)
+            raise DamagedCheckpointError(found.step, reason, before) from error
         except KeyError:
             raise NoCheckpointError(found.step, "another rank has just deleted it") from None
 

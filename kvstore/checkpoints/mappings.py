@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, Plan
+from laggard.kvstore.checkpoints.layout import Plan
 from laggard.kvstore.checkpoints.populate import SLICE_BYTES, populate
+from laggard.kvstore.checkpoints.shard_file import write_at
 from laggard.kvstore.errors import KVStoreError
 
 # A save takes this share of the processors, and several ranks of a node save at once.
@@ -59,11 +60,6 @@ class Mappings:
         self._wanted: dict[str, int] = {}  # sizes by owner
         self._written: list[tuple[int, int]] = []  # files to be put at hand for the next time, and their descriptors
         self._thread: threading.Thread | None = None
-
-    def ready_bytes(self) -> dict[int, int]:
-        """Return how much is ready of each file, by number."""
-        with self._lock:
-            return {number: each.ready_bytes for number, each in self._mapped.items()}
 
     def write(self, plan: Plan, number: int, descriptor: int, reserved_bytes: int) -> None:
         """Copy a shard into a file, and have it mapped from then on."""
@@ -159,7 +155,7 @@ def write_parts(plan: Plan, descriptor: int, mapping: mmap.mmap | None, ready_by
     _copy_mapped(plan, np.frombuffer(mapping or b"", np.uint8)[:mapped_bytes])
     for at, part in plan.parts:
         start = max(at, mapped_bytes)
-        _write(descriptor, start, memoryview(part)[start - at :])
+        write_at(descriptor, start, memoryview(part)[start - at :])
 
 
 def _copy_mapped(plan: Plan, target: NDArray[np.uint8]) -> None:
@@ -183,9 +179,3 @@ def _copy(piece: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
     target, source = piece
     size = min(target.size, source.size)
     np.copyto(target[:size], source[:size])  # without the GIL
-
-
-def _write(descriptor: int, at: int, content: memoryview) -> None:
-    while content.nbytes:
-        count = os.pwrite(descriptor, content[:BLOCK_BYTES], at)
-        at, content = at + count, content[count:]

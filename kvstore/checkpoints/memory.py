@@ -47,12 +47,6 @@ class ShardMemory:
         self._files: set[ShardFile] = set()  # the spare ones included
         self._spare: list[ShardFile] = []  # one for each owner at most, the oldest first
 
-    @property
-    def used_bytes(self) -> int:
-        """Size of the shards, without what is spare."""
-        with self._lock:
-            return self._used_bytes()
-
     def numbers(self) -> list[int]:
         """Return the numbers of all files there are, the spare ones included."""
         with self._lock:

@@ -26,7 +26,7 @@ from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, wrong_block
 from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
 from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError
 from laggard.kvstore.checkpoints.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
-from laggard.kvstore.checkpoints.shard_file import ShardFile
+from laggard.kvstore.checkpoints.shard_file import ShardFile, write_at
 from laggard.kvstore.checkpoints.wire import ENDED, Message, receive, receive_exactly, receive_into, send
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
@@ -175,7 +175,7 @@ class ShardServer:
             try:
                 found = (servers[host], message["key"], message["id"], int(message["expected"]))
                 for at, block in self._peers.read(*found, start, stop):
-                    os.pwrite(descriptor, block, at - start)
+                    write_at(descriptor, at - start, block)
             except (TransferError, OSError) as error:
                 reasons.append(f"{host}: {error}")
             else:
@@ -215,7 +215,7 @@ class ShardServer:
                 part = memoryview(block)[: min(BLOCK_BYTES, size_bytes - at)]
                 receive_into(connection, part)
                 _raise_if_wrong(sums, at, part)
-                file.write(at, part)
+                write_at(file.descriptor, at, part)
         except BaseException:
             self._memory.give_back(file)
             raise

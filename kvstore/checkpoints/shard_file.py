@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES
 from laggard.kvstore.values.decoding import Buffer
 
 # Shards of one program differ by the length of a number in their header; their files do not.
@@ -14,6 +15,14 @@ _GRAIN_BYTES = 1 << 20
 def whole_grains(size_bytes: int) -> int:
     """Return how much memory a shard of this size gets."""
     return -(-size_bytes // _GRAIN_BYTES) * _GRAIN_BYTES
+
+
+def write_at(descriptor: int, offset: int, content: Buffer) -> None:
+    """Write all of a part to a file."""
+    view = memoryview(content)
+    while view.nbytes:
+        count = os.pwrite(descriptor, view[:BLOCK_BYTES], offset)
+        offset, view = offset + count, view[count:]
 
 
 @dataclass(eq=False, slots=True)
@@ -33,13 +42,6 @@ class ShardFile:
     def read(self, start: int, stop: int) -> bytes:
         """Return a range of its bytes."""
         return os.pread(self.descriptor, stop - start, start)
-
-    def write(self, offset: int, content: Buffer) -> None:
-        """Write at an offset."""
-        view = memoryview(content)
-        while view.nbytes:
-            count = os.pwrite(self.descriptor, view, offset)
-            offset, view = offset + count, view[count:]
 
     def resize(self, reserved_bytes: int) -> None:
         """Make it shorter or longer."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
+from redis.connection import PythonRespSerializer
 from redis.retry import Retry
 
 from laggard.kvstore.client.environment import JobEnvironment
@@ -77,7 +78,7 @@ class Endpoint:
             socket_timeout=timeout_s,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0),
-            command_packer=Packer(),
+            command_packer=PACKER,
             **encryption,
         )
         return redis.Redis.from_pool(pool)  # which closes the pool's connections with the client
@@ -133,36 +134,20 @@ def write_private(path: Path, text: str) -> None:
         raise
 
 
-class Packer:
-    """Encodes commands for the wire, each argument after its length; the client's connections use it."""
-
-    def pack(self, *args: Argument) -> list[bytes | memoryview]:
-        """Encode one command, whose first argument may be several words."""
-        words = str(args[0]).split() if isinstance(args[0], str) else [args[0]]
-        arguments = (*words, *args[1:])
-        output: list[bytes | memoryview] = []
-        small: list[bytes | bytearray | memoryview] = [b"*%d\r\n" % len(arguments)]
-        for argument in arguments:
-            data = _encode(argument)
-            small.append(b"$%d\r\n" % len(data))
-            if len(data) < _IN_PLACE_BYTES:
-                small.append(data)
-            else:
-                output += b"".join(small), memoryview(data)
-                small = []
-            small.append(b"\r\n")
-        output.append(b"".join(small))
-        return output
-
-
 def _encode(argument: Argument) -> bytes | bytearray | memoryview:
     if isinstance(argument, str):
         return argument.encode()
-    if isinstance(argument, (bytes, bytearray, memoryview)):
+    if isinstance(argument, memoryview):
+        return argument if len(argument) > _IN_PLACE_BYTES else bytes(argument)
+    if isinstance(argument, (bytes, bytearray)):
         return argument
     if isinstance(argument, bool) or not isinstance(argument, (int, float)):
         raise TypeError(f"a command's argument cannot be a {type(argument).__name__}; use text, bytes or a number")
     return repr(argument).encode()
+
+
+PACKER: Any = PythonRespSerializer(_IN_PLACE_BYTES, _encode)
+"""Encodes the commands of all connections."""
 
 
 @dataclass(frozen=True, slots=True)

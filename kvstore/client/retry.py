@@ -21,8 +21,7 @@ _LONGEST_PAUSE_S = 0.5  # a small part of the time in which it is tried
 _LONGEST_TRY_S = 10.0
 # The error of a server that is running somebody's long script, and has done nothing else.
 _BUSY = "BUSY "
-# Error messages of a full server, for a plain command and for one inside a script.
-_DISK_FULL = "MISCONF"
+# Error messages of a server without memory, for a plain command and for one inside a script.
 _MEMORY_FULL = ("OOM command not allowed", "command not allowed when used memory")
 
 
@@ -66,8 +65,6 @@ class RetryPolicy:
             except (redis.ConnectionError, redis.TimeoutError) as unanswered:
                 error = unanswered
             except redis.ResponseError as refused:
-                if _DISK_FULL in str(refused):
-                    raise StateFullError(self._endpoint.address, str(refused)) from refused
                 if any(reason in str(refused) for reason in _MEMORY_FULL):
                     raise StateFullError(self._endpoint.address, "its memory is used up", MEMORY_ADVICE) from refused
                 if not is_passing(refused):

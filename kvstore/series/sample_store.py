@@ -191,9 +191,9 @@ class SampleStore:
                 pairs = list(self._metrics.get(metric, {}).items())
             for stored in [stored for tags, stored in pairs if wanted(dict(tags))]:
                 with self._lock:
-                    spans = [block_span(block) for block in stored.blocks]
+                    blocks = stored.blocks.copy()
                     samples += len(stored.times_us)
-                samples += sum(n for first_us, last_us, n in spans if last_us >= start_us and first_us <= end_us)
+                samples += sum(block_span(block)[2] for block in blocks if _overlaps(block, start_us, end_us))
         return samples
 
     def series_keys(self) -> list[SeriesKey]:

@@ -13,9 +13,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import redis
 
@@ -28,16 +29,13 @@ from laggard.kvstore.errors import (
     ServerStartError,
     StateDirectoryError,
     StateFullError,
-    StateUnavailableError,
 )
 from laggard.kvstore.server.directory import MANIFEST, claim, lacks_its_list, locked, unusable
-from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, Loading, LoadingWatch
+from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, LoadingWatch
 from laggard.kvstore.server.program import choose_program
 from laggard.system.certificates import Authority, Certificate
 from laggard.system.child_process import ChildProcess
 from laggard.system.memory import memory_limit_bytes
-
-Fsync = Literal["always", "everysec", "no"]
 
 _LOG = "server.log"
 BACKUP = "backup.rdb"
@@ -72,7 +70,7 @@ save ""
 dbfilename {backup}
 stop-writes-on-bgsave-error no
 appendonly yes
-appendfsync {fsync}
+appendfsync always
 aof-load-truncated yes
 auto-aof-rewrite-min-size 256mb
 maxclients 100000
@@ -91,10 +89,6 @@ tls-protocols "TLSv1.2 TLSv1.3"
 """
 
 
-# The first command needs no memory: a server that is full of State lets the script do the rest, too.
-_FLUSH_LUA = "redis.call('PERSIST', KEYS[1]); return redis.call('SET', KEYS[1], ARGV[1])"
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What stays the same when a server is restarted."""
@@ -102,7 +96,6 @@ class _Plan:
     directory: Path
     job: str
     host: str
-    fsync: Fsync
     program: Path
     certificate: Certificate | None
 
@@ -125,17 +118,15 @@ class StateServer:
         job: str,
         host: str = "127.0.0.1",
         port: int | None = None,
-        fsync: Fsync = "always",
-        binary: Path | None = None,
         encrypt: bool | None = None,
         deadline_s: float = 10.0,
         on_loading: Callable[[str], None] = lambda _: None,
         message_interval_s: float = MESSAGE_INTERVAL_S,
     ) -> StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist."""
-        program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
+        program = choose_program(encrypt=not is_loopback(host) if encrypt is None else encrypt)
         certificate = Authority().issue(host) if program.tls else None
-        plan = _Plan(directory.absolute(), job, host, fsync, program.path, certificate)
+        plan = _Plan(directory.absolute(), job, host, program.path, certificate)
         watch = LoadingWatch(deadline_s, time.monotonic(), on_loading, message_interval_s)
         return cls._start(plan, port, watch)
 
@@ -177,7 +168,9 @@ class StateServer:
             ):
                 if not self.alive():
                     raise self._start_error()
-                watch.note(time.monotonic(), _loading(client) if self._child.wait_for(_INITIALIZED, 0) else None)
+                if self._child.wait_for(_INITIALIZED, 0):
+                    with suppress(redis.RedisError):  # it is busy, or has just ended
+                        watch.note(time.monotonic(), client.info("persistence"))
                 if time.monotonic() >= watch.deadline_s:
                     reason = "it was not ready in time, and got no further in its log"
                     raise ServerStartError(reason, self._child.last_output())
@@ -193,9 +186,10 @@ class StateServer:
                 return full
             reason = f"{full.reason}; free some space or name another directory"
             return StateDirectoryError(str(self.directory), reason)
-        while_loading = self._child.output_after(_INITIALIZED, before=_CRASH_REPORT)
-        if while_loading is not None and self._child.process.returncode != -signal.SIGKILL:
-            return _damaged(self.directory, "".join(while_loading.splitlines(keepends=True)[-_WORDS_OF_DAMAGE:]))
+        _, was_loading, while_loading = self._child.output().partition(_INITIALIZED)
+        if was_loading and self._child.process.returncode != -signal.SIGKILL:
+            lines = while_loading.partition(_CRASH_REPORT)[0].rpartition("\n")[0].splitlines()[1:]
+            return _damaged(self.directory, "\n".join(lines[-_WORDS_OF_DAMAGE:]))
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:
@@ -218,28 +212,13 @@ class StateServer:
 
     def full(self) -> StateFullError | None:
         """Return an error if the server ended because its disk or its memory is full, else None."""
-        # With `fsync="always"` a server that cannot write exits rather than acknowledge what is not on disk.
+        # A server that cannot write exits rather than acknowledge what is not on disk.
         words = "" if self.alive() else self._child.output()
         if any(reason in words for reason in _FULL):
             return StateFullError(str(self.directory), "no space left on its disk")
         if _NO_MEMORY in words:
             return StateFullError(str(self.directory), "no memory left for its server", MEMORY_ADVICE)
         return None
-
-    def flush_to_disk(self, deadline_s: float = 10.0) -> None:
-        """Wait until everything that was acknowledged is on disk."""
-        # With `always`, one more acknowledged write proves that, since the file is written in order. The other two
-        # settings are switched to `always` for that write, which every server version supports.
-        endpoint = self.endpoint
-        try:
-            with endpoint.connect(timeout_s=deadline_s) as client:
-                if self._plan.fsync != "always":
-                    client.config_set("appendfsync", "always")
-                client.eval(_FLUSH_LUA, 1, endpoint.key("flushed"), repr(time.time()))
-                if self._plan.fsync != "always":
-                    client.config_set("appendfsync", self._plan.fsync)
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            raise StateUnavailableError(endpoint.host, endpoint.port, str(error)) from error
 
     def backup(self) -> bool:
         """Have the server write a backup in the background, if anything has changed since the last one."""
@@ -282,7 +261,6 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
         host=endpoint.host,
         listen=listen,
         password=endpoint.password,
-        fsync=plan.fsync,
         backup=BACKUP,
         memory_bytes=int(_MEMORY_SHARE * memory_limit_bytes()),
     )
@@ -301,13 +279,6 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
 def _damaged(directory: Path, words: str) -> DamagedLogError:
     advice = f"repair it with `laggard repair-state {directory}`, which keeps a copy"
     return DamagedLogError(str(directory), advice, words)
-
-
-def _loading(client: redis.Redis) -> Loading | None:
-    try:
-        return Loading.of(client.info("persistence"))
-    except redis.RedisError:
-        return None  # it is busy, or has just ended
 
 
 def _free_port(host: str) -> int:

@@ -13,7 +13,6 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from laggard.kvstore.errors import (
     StateFullError,
 )
 from laggard.kvstore.state.layout import ABSENT, KEY_SET, MAX_COUNT, Gone, Record, Write, is_key
-from laggard.kvstore.values.codec import Encoded, decode
+from laggard.kvstore.values.codec import Encoded, decode, encode
 from laggard.kvstore.values.decoding import Value
 
 LOCAL_STATE = "LAGGARD_LOCAL_STATE"
@@ -46,20 +45,12 @@ _log = logging.getLogger("laggard.kvstore")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS launches (number INTEGER PRIMARY KEY, run TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER);
-CREATE TABLE IF NOT EXISTS records (key BLOB PRIMARY KEY, version INTEGER, kind TEXT, number INTEGER);
+CREATE TABLE IF NOT EXISTS records (key BLOB PRIMARY KEY, version INTEGER, kind TEXT);
 CREATE TABLE IF NOT EXISTS pieces (
     key BLOB, position INTEGER, chunk INTEGER, tag BLOB, data BLOB, PRIMARY KEY (key, position, chunk)
 );
 INSERT OR IGNORE INTO counters VALUES ('commits', 0), ('keys', 0);
 """
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSession:
-    """Where the State of a program without a job is, and the number of this run of it."""
-
-    path: Path
-    launch: int
 
 
 def is_outside_jobs() -> bool:
@@ -68,8 +59,8 @@ def is_outside_jobs() -> bool:
 
 
 @functools.cache
-def local_session() -> LocalSession:
-    """Return this process's session outside of jobs; one process of the program says once where its State is."""
+def local_state() -> FileLayout:
+    """Return this process's State outside of jobs; one process of the program says once where it is."""
     _check_one_machine()
     path = Path(os.environ.get(LOCAL_STATE, DEFAULT_FILE)).absolute()
     known = os.environ.get(_LAUNCH)
@@ -78,7 +69,7 @@ def local_session() -> LocalSession:
     if known is None and os.environ.get("RANK", "0") == "0":
         advice = "delete it to start afresh; 'laggard PROGRAM' runs the program as a job"
         _log.warning("not in a laggard job: State is in %s, and this is its run %d (%s)", path, launch, advice)
-    return LocalSession(path, launch)
+    return FileLayout(path, launch)
 
 
 def _check_one_machine() -> None:
@@ -107,19 +98,14 @@ class FileLayout:
     """Reads and writes records in an SQLite file; it does for `State` what `Layout` does on a server."""
 
     def __init__(self, path: Path, launch: int, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self._path = path  # the file
-        self._launch = launch  # the caller's launch, from `begin_launch`
+        self.path = path  # the file
+        self.launch = launch  # the caller's launch, from `begin_launch`
         self._chunk_bytes = chunk_bytes  # of the largest row
 
     @property
     def place(self) -> str:
         """Where State is, for messages."""
-        return str(self._path)
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
+        return str(self.path)
 
     @classmethod
     def begin_launch(cls, path: Path, run: str) -> int:
@@ -168,10 +154,10 @@ class FileLayout:
         """Apply all writes if everything that was read still has the given version, else none."""
         if not reads and not writes:
             return
-        with _opened(self._path, "BEGIN IMMEDIATE") as file:
+        with _opened(self.path, "BEGIN IMMEDIATE") as file:
             current = _number(file, "SELECT max(number) FROM launches")
-            if current > self._launch:
-                raise FencedError(self._launch, current)
+            if current > self.launch:
+                raise FencedError(self.launch, current)
             for key, version in reads.items():
                 if version != _version(file, key):
                     raise ConflictError("the set of keys" if key == KEY_SET else repr(key))
@@ -184,7 +170,7 @@ class FileLayout:
                 file.execute("UPDATE counters SET value = value + 1 WHERE name = 'keys'")
 
     def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        return _opened(self._path, "BEGIN")
+        return _opened(self.path, "BEGIN")
 
 
 @contextmanager
@@ -225,14 +211,11 @@ def _version(file: sqlite3.Connection, key: str) -> str:
 
 
 def _value(file: sqlite3.Connection, key: str) -> Value:
-    kind, number = file.execute("SELECT kind, number FROM records WHERE key = ?", [key.encode()]).fetchone()
-    if kind == "n":
-        return int(number)
     order = "SELECT position, tag, data FROM pieces WHERE key = ? ORDER BY position, chunk"
     items: list[Value] = []
     for (_, tag), chunks in groupby(file.execute(order, [key.encode()]), lambda row: row[:2]):
         content = decode(key, (row[2] for row in chunks))
-        if kind == "v":
+        if tag == b"v":
             return content
         items.extend(content if tag == b"b" else [content])
     return items
@@ -265,7 +248,8 @@ def _increment(file: sqlite3.Connection, key: str, by: int, *, is_new: bool) -> 
     if type(before) is not int or abs(before) > MAX_COUNT or abs(before + by) > MAX_COUNT:
         raise NotACounterError(key)
     _delete(file, key)
-    _set_record(file, key, "n", before + by)
+    _set_record(file, key, "v")
+    _add_pieces(file, key, [(b"v", encode(key, before + by))], CHUNK_BYTES)
 
 
 def _delete(file: sqlite3.Connection, key: str) -> None:
@@ -273,9 +257,9 @@ def _delete(file: sqlite3.Connection, key: str) -> None:
         file.execute(f"DELETE FROM {table} WHERE key = ?", [key.encode()])  # noqa: S608 - of ours
 
 
-def _set_record(file: sqlite3.Connection, key: str, kind: str, number: int | None = None) -> None:
+def _set_record(file: sqlite3.Connection, key: str, kind: str) -> None:
     version = "(SELECT value FROM counters WHERE name = 'commits')"
-    file.execute(f"INSERT OR REPLACE INTO records VALUES (?, {version}, ?, ?)", [key.encode(), kind, number])  # noqa: S608 - of ours
+    file.execute(f"INSERT OR REPLACE INTO records VALUES (?, {version}, ?)", [key.encode(), kind])  # noqa: S608 - of ours
 
 
 def _add_pieces(file: sqlite3.Connection, key: str, pieces: list[tuple[bytes, Encoded]], chunk_bytes: int) -> None:

@@ -17,7 +17,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from laggard.kvstore.values.decoding import (
     Buffer,
     Stream,
     Value,
-    dtype_of,
+    describe_dtype,
     naming_errors,
     raw_bytes,
     rebuild,
@@ -59,13 +59,6 @@ class Encoded:
     def detached(self) -> Encoded:
         """Return a copy that later changes to the user's arrays do not affect."""
         return Encoded(tuple(bytes(part) for part in self.parts), self.nbytes)
-
-    def split(self, header_limit_bytes: int) -> tuple[Buffer, Encoded]:
-        """Return the header and the rest; the header is left in the rest if it exceeds the limit."""
-        header, *leaves = self.parts
-        if len(header) > header_limit_bytes:
-            return b"", self
-        return header, Encoded(tuple(leaves), self.nbytes - len(header))
 
     def chunks(self, limit_bytes: int) -> Iterator[Buffer]:
         """Yield chunks of at most `limit_bytes`; only small parts are copied."""
@@ -141,7 +134,8 @@ def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
         return {"tensor": _describe_tensor(key, value, leaves)}
     if kind is Block:
         return {"block": [value.region.start, value.shape, _describe_data(key, value, leaves)]}
-    raise UnsupportedValueError(key, f"{_name(kind)} is not a supported type; {_advice(value)}")
+    advice = "use arrays, numbers, text, bytes, or lists, tuples and dicts of these"
+    raise UnsupportedValueError(key, f"{_name(kind)} is not a supported type; {advice}")
 
 
 def _describe_data(key: str, block: Block, leaves: list[Buffer]) -> object:
@@ -180,32 +174,14 @@ def _describe_tensor(key: str, tensor: Value, leaves: list[Buffer]) -> object:
 
 
 def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list[object]:
-    described = _describe_dtype(array.dtype)
-    if array.dtype.hasobject or dtype_of(described) != array.dtype:
+    described = None if array.dtype.hasobject else describe_dtype(array.dtype)
+    if described is None:
         raise UnsupportedValueError(
             key, f"dtype {array.dtype} holds Python objects or cannot be described; convert the array"
         )
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     leaves.append(raw_bytes(array if fortran else np.ascontiguousarray(array)))
     return [described, list(array.shape), "F" if fortran else "C"]
-
-
-def _describe_dtype(dtype: np.dtype[Any]) -> object:
-    """Return a dtype's description for JSON: its NumPy string, or its parts if it has several."""
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return {"base": _describe_dtype(base), "shape": list(shape)}
-    if dtype.names is not None:
-        fields = [cast("tuple[Any, ...]", dtype.fields[name]) for name in dtype.names] if dtype.fields else []
-        return {
-            "names": list(dtype.names),
-            "formats": [_describe_dtype(field[0]) for field in fields],
-            "offsets": [field[1] for field in fields],
-            "itemsize": dtype.itemsize,
-        }
-    if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
-        return {"ml_dtypes": dtype.name}
-    return dtype.str
 
 
 def _is_cupy(value: object) -> bool:
@@ -215,17 +191,3 @@ def _is_cupy(value: object) -> bool:
 
 def _name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _advice(value: object) -> str:
-    if isinstance(value, tuple):
-        return "use a tuple or a list"
-    if isinstance(value, Mapping):
-        return "use a dict"
-    if isinstance(value, np.ma.MaskedArray):
-        return "store its data and its mask"
-    if hasattr(value, "__array__"):
-        return "convert it with numpy.asarray"
-    if isinstance(value, (bytearray, memoryview)):
-        return "use bytes"
-    return "use arrays, numbers, text, bytes, or lists and dicts of these"

@@ -6,14 +6,15 @@ follow the header.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import math
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ def naming_errors(key: str) -> Iterator[None]:
         yield
     except TensorError as error:
         raise UnsupportedValueError(key, str(error)) from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
         raise CorruptValueError(key, f"its header cannot be read: {error!r}") from error
     except ImportError as error:
         raise UnsupportedValueError(key, f"its dtype needs ml_dtypes, which is not installed here ({error})") from error
@@ -173,21 +174,23 @@ def _to_device(array: NDArray[Any]) -> Value:
     return cupy.asarray(array) if cupy.is_available() else array
 
 
-def dtype_of(described: object) -> np.dtype[Any]:
+def describe_dtype(dtype: np.dtype[Any]) -> str | None:
+    """Return a dtype as NumPy writes it; None if NumPy would not read it as the same one."""
+    with suppress(SyntaxError, TypeError, ValueError):
+        return next((text for text in (dtype.str, str(dtype)) if dtype_of(text) == dtype), None)
+    return None
+
+
+def dtype_of(described: str) -> np.dtype[Any]:
     """Return the dtype of a description."""
-    if isinstance(described, str):
+    if described.startswith(("[", "{")):  # it has several fields
+        fields: np.dtype[Any] = np.dtype(ast.literal_eval(described))
+        return fields
+    try:
         return np.dtype(described)
-    parts: Any = described
-    if "ml_dtypes" in parts:
-        scalar = getattr(importlib.import_module("ml_dtypes"), parts["ml_dtypes"])
-        if not issubclass(scalar, np.generic):
-            raise TypeError(f"{parts['ml_dtypes']} is not a number type of ml_dtypes")
-        return cast("np.dtype[Any]", np.dtype(scalar))
-    if "base" in parts:
-        spec: Any = (dtype_of(parts["base"]), tuple(parts["shape"]))
-    else:
-        spec = {**parts, "formats": [dtype_of(part) for part in parts["formats"]]}
-    return cast("np.dtype[Any]", np.dtype(spec))
+    except TypeError:
+        importlib.import_module("ml_dtypes")  # whose types NumPy then knows by their names
+        return np.dtype(described)
 
 
 def raw_bytes(array: NDArray[Any]) -> memoryview:

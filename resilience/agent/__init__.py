@@ -1,7 +1,7 @@
 """What runs on every node: the agent, and the helpers that it starts.
 
-The agent talks to the controller, and to the state server only to raise its count there (:mod:`.out_of_band`); it does
-not import Ray. The helpers (``detect``, ``reserve_probe``) are processes of their own that use the state server.
+The agent talks to the controller only, and does not import Ray. The helpers (``detect``, ``reserve_probe``) are
+processes of their own that use the state server.
 
 Words: a *task* is a process that an agent starts, a *sidecar* one that outlives launches, a *leftover* a process that
 outlived its own; a *channel* is the two streams to the controller, which outlive their connections; the *awake* clock
@@ -13,7 +13,7 @@ import os
 __all__ = ["DIALS", "TOGETHER", "own_name"]
 
 DIALS = "--dials"
-"""Tells an agent that a join token comes through its standard input, and nothing else."""
+"""Tells an agent that only a join token comes through its standard input; what it sends first may follow."""
 
 TOGETHER = "--together"
 """Tells a handshake that one command has started it on many nodes, so that it has to say which one it is on."""

@@ -188,7 +188,7 @@ class Agent:
 
     def _set_up(self, command: SetUp) -> None:
         self._context.folder.set_up(command)
-        self._heartbeat.set_up(command)  # which reads a file from there
+        self._heartbeat.set_up(command)
 
     def _end_strays(self) -> None:
         """End what a program of the controller's own has left here: if the controller was killed, nobody else does."""
@@ -227,22 +227,24 @@ def main(arguments: Sequence[str] = ()) -> int:
     try:
         with contextlib.suppress(BrokenPipeError):
             if DIALS in arguments:
-                _run_dialling()
+                _run_dialling(arguments[1:])
             else:
-                _run_on_pipes(*map(float, arguments))
+                _run_on_pipes()
     except ProcessesStillRunningError as error:
         print(f"laggard: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _run_dialling() -> None:
+def _run_dialling(first_words: Sequence[str]) -> None:
     from laggard.resilience.agent.dialling import Dialled, read_join_token  # most agents of one machine need no TLS
 
     token = read_join_token(sys.stdin.fileno())
     if not token.agent:
         token = token.of_node(own_name())
     controller = Dialled(token, sys.stdin.fileno())
+    for line in first_words:
+        controller.answers.write(line.encode())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
             n_nodes = token.n_nodes
@@ -251,10 +253,10 @@ def _run_dialling() -> None:
         controller.finish()
 
 
-def _run_on_pipes(lease_s: float = LEASE_S) -> None:
+def _run_on_pipes() -> None:
     # Not sys.stdout: under PYTHONUNBUFFERED it loses the rest of a long message if a signal interrupts the write.
     with open(sys.stdout.fileno(), "wb", closefd=False) as answers:
-        Agent(sys.stdin.buffer, answers, lease_s).run()
+        Agent(sys.stdin.buffer, answers).run()
 
 
 if __name__ == "__main__":

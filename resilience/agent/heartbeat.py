@@ -1,4 +1,4 @@
-"""The agent's sign of life, from a thread of its own, and how long the controller has not replied to it."""
+"""The agent's sign of life, from a thread of its own, and whether the controller still replies to it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
-from laggard.resilience.agent.out_of_band import OutOfBandHeartbeat
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import SetUp
 
@@ -26,7 +23,6 @@ class Heartbeat:
         self._timing = HeartbeatTiming(n_nodes)
         self._looked_s = time.monotonic()
         self._heard_s = self._looked_s + others_s
-        self._out_of_band = OutOfBandHeartbeat(self._unheard_s)
         self._ended = threading.Event()
 
     def start(self, beat: Callable[[], None]) -> None:
@@ -38,11 +34,8 @@ class Heartbeat:
         self._ended.set()
 
     def set_up(self, command: SetUp) -> None:
-        """Take the timing of the job; from now on the state server is told, too, while nobody replies."""
+        """Take the timing of the job."""
         self._timing = HeartbeatTiming(command.n_nodes)
-        endpoint_file = Path(command.environment.get(ENDPOINT_FILE, ""))
-        if endpoint_file.is_file() and NODE in command.environment:
-            self._out_of_band.start(endpoint_file, command.environment[NODE], self._timing)
 
     def hear(self) -> None:
         """Note that something has come from the controller."""
@@ -70,6 +63,3 @@ class Heartbeat:
 
     def _is_stuck(self) -> bool:
         return time.monotonic() >= self._looked_s + STUCK_S
-
-    def _unheard_s(self) -> float | None:
-        return None if self._is_stuck() else time.monotonic() - self._heard_s

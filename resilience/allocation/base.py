@@ -5,15 +5,15 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR, VIRTUAL_DEVICES
 from laggard.kvstore.client.environment import NODE
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.processes import end_descendants, environment_of
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.decision.reasons import NodeWord
@@ -28,52 +28,21 @@ def silent(_: str) -> None:
     """Tell nobody."""
 
 
-class Commands(Protocol):
-    """What is written to an agent: a pipe to it, or a channel."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has been closed."""
-
-    def write(self, data: bytes, /) -> int:
-        """Write this; raises BrokenPipeError if the agent is gone."""
-
-    def flush(self) -> None:
-        """Send what was written."""
-
-    def close(self) -> None:
-        """Close it: the agent then ends."""
-
-
-class Messages(Protocol):
-    """A pipe from an agent."""
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines that it sends, until it has ended."""
-
-    def __enter__(self) -> Messages:
-        """Close it at the end of the block."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        """Close it."""
-
-
 class AgentProcess(Protocol):
-    """A node's agent: a child process of ours, or an object that relays to it."""
+    """A node's agent, as this machine reaches it."""
 
     @property
     def pid(self) -> int:
-        """Process id on this machine."""
+        """Process id, on this machine, of the agent or of what has started it."""
 
-    @property
-    def stdin(self) -> Commands | None:
-        """What is written to it."""
+    def read(self, take: Callable[[bytes], None], tell_end: Callable[[], None], /) -> None:
+        """Have something called, in another thread, with all that it sends, and at the end."""
 
-    @property
-    def stdout(self) -> Messages | Channel | None:
-        """What is read from it."""
+    def write(self, data: bytes, /) -> object:
+        """Send it this; raises BrokenPipeError if it is gone."""
+
+    def close(self) -> None:
+        """Tell it to end."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it ends, like :meth:`subprocess.Popen.wait`."""
@@ -82,73 +51,130 @@ class AgentProcess(Protocol):
         """Kill it."""
 
 
-class Allocation(Protocol):
-    """The nodes of a job. The first one is the primary: this machine."""
+class ChildAgent:
+    """An agent that is a child process of ours, with pipes to its standard input and output."""
 
-    @property
-    def nodes(self) -> tuple[NodeRecord, ...]:
-        """All nodes, including those that start in reserve; their devices are known after :meth:`discover`."""
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._stdin, self._stdout = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        self._reader: threading.Thread | None = None
 
-    def discover(self, may_miss: int = 0, tell: Tell = silent) -> Mapping[str, str]:
-        """Reach every node and find out what it has."""
+    def read(self, take: Callable[[bytes], None], tell_end: Callable[[], None]) -> None:
+        """Have something called with each line that it sends, and at the end, in a thread."""
+        self._reader = threading.Thread(target=self._read, args=(take, tell_end), name="agent", daemon=True)
+        self._reader.start()
 
-    def start_agent(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a node."""
+    def _read(self, take: Callable[[bytes], None], tell_end: Callable[[], None]) -> None:
+        try:
+            with self._stdout as lines:
+                for line in lines:
+                    take(line)
+        finally:
+            tell_end()
 
-    def start_agent_again(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a lost node anew, once nothing of its old one is left there. Waits; from any thread."""
-
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
-        """Return what the resource manager says is wrong with which of these nodes, within a few seconds."""
-
-    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Ask the resource manager, within a few seconds, for other nodes if it starts the ending job again."""
-
-    def clear(self, node: NodeRecord) -> None:
-        """End the processes that are left on a node whose agent is gone."""
-
-    def time_to_save(self) -> TimeToSave:
-        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
-
-    def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        """Return the options of ``ray start`` for a node of this allocation."""
-
-    def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
-        """Return the variables that a process on the node needs to find its devices, and those it does not inherit."""
+    def write(self, data: bytes) -> None:
+        """Send it this."""
+        self._stdin.write(data)
+        self._stdin.flush()
 
     def close(self) -> None:
-        """Wait a few seconds for what :meth:`clear` has begun."""
+        """Tell it to end."""
+        self._stdin.close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended, and what it has sent is read."""
+        exit_code = self._process.wait(timeout)
+        if self._reader is not None:
+            self._reader.join(timeout)
+        return exit_code
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
 
 
 class Unmanaged:
-    """What a resource manager would say, where there is none."""
+    """What gives the nodes and may say something about them; where nothing does, it says nothing."""
 
-    def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> dict[tuple[str, ...], list[str]]:
-        """Return nothing: no command starts something on several nodes."""
-        del hosts, argv
-        return {}
-
-    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
-        """Return nothing."""
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
+        """Return what the resource manager says is wrong with which of these nodes, within a few seconds."""
         del hosts
         return {}
 
     def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Do nothing: the user names the nodes."""
+        """Ask it, within a few seconds, for other nodes if it starts the ending job again; return what was changed."""
         del bad, well, n_nodes
         return ""
 
     def time_to_save(self) -> TimeToSave:
-        """Return nothing: only the user ends the job."""
+        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
         return TimeToSave()
 
 
-def start_here() -> subprocess.Popen[bytes]:
+class Allocation(ABC):
+    """The nodes of a job. The first one is the primary: this machine.
+
+    ``nodes`` are all of them, including those that start in reserve; their devices are known after :meth:`discover`.
+    """
+
+    nodes: tuple[NodeRecord, ...]
+    manager: Unmanaged = Unmanaged()
+
+    def discover(self, may_miss: int = 0, tell: Tell = silent) -> Mapping[str, str]:
+        """Reach every node and find out what it has; return what is wrong with those that do not answer."""
+        del may_miss, tell
+        return {}
+
+    @abstractmethod
+    def start_agent(self, node: NodeRecord) -> AgentProcess:
+        """Start the agent of a node."""
+
+    @abstractmethod
+    def start_agent_again(self, node: NodeRecord) -> AgentProcess:
+        """Start the agent of a lost node anew, once nothing of its old one is left there. Waits; from any thread."""
+
+    @abstractmethod
+    def clear(self, node: NodeRecord) -> None:
+        """End the processes that are left on a node whose agent is gone."""
+
+    @abstractmethod
+    def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
+        """Return the variables that a process on the node needs to find its devices, and those it does not inherit."""
+
+    def ray_options(self, node: NodeRecord) -> Sequence[str]:
+        """Return the options of ``ray start`` for a node of this allocation."""
+        del node
+        return []
+
+    def close(self) -> None:  # noqa: B027 - there may be nothing to do
+        """Wait a few seconds for what :meth:`clear` has begun."""
+
+
+class Transport(Unmanaged, ABC):
+    """A way to run a process on another node, with pipes to its standard input and output."""
+
+    name: str  # of the program that does it
+
+    @abstractmethod
+    def command(self, host: str, argv: Sequence[str]) -> list[str]:
+        """Return the command that runs ``argv`` on a node and ends when it does."""
+
+    def commands_together(self, hosts: Sequence[str], argv: Sequence[str]) -> Mapping[tuple[str, ...], list[str]]:
+        """Return the commands that run ``argv`` on several nodes each, and those nodes; the others are left out."""
+        del hosts, argv
+        return {}
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables of our environment that processes on a node should have but do not inherit."""
+        return {}
+
+
+def start_here() -> ChildAgent:
     """Start an agent on this machine."""
     # In a session of its own, so that Ctrl-C in the terminal only reaches the controller and the program.
-    return subprocess.Popen(
-        AGENT_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, cwd="/"
-    )
+    pipe = subprocess.PIPE
+    return ChildAgent(subprocess.Popen(AGENT_COMMAND, stdin=pipe, stdout=pipe, start_new_session=True, cwd="/"))
 
 
 def clear_this_machine(node: NodeRecord) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import (
-    Tell,
-    Unmanaged,
+    Allocation,
+    ChildAgent,
     clear_this_machine,
     device_variables,
     loopback_network,
-    silent,
     start_here,
 )
 
 OBJECT_STORE_BYTES = 200_000_000
 
 
-class LocalAllocation(Unmanaged):
+class LocalAllocation(Allocation):
     """Virtual nodes on this machine: each has a loopback address, a host name and some devices of its own."""
 
     def __init__(self, n_nodes: int, virtual_gpus: int, gpus: Sequence[str] = ()) -> None:
@@ -31,17 +29,12 @@ class LocalAllocation(Unmanaged):
             NodeRecord(f"node{i + 1}", f"{network}.{i + 1}", tuple(virtual or gpus[i::n_nodes])) for i in range(n_nodes)
         )
 
-    def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
-        """Return nothing: virtual nodes are always there."""
-        del may_miss, tell
-        return {}
-
-    def start_agent(self, node: NodeRecord) -> subprocess.Popen[bytes]:
-        """Start the agent of a node, with its standard input and output as pipes."""
+    def start_agent(self, node: NodeRecord) -> ChildAgent:
+        """Start the agent of a node."""
         del node  # they are all on this machine
         return start_here()
 
-    def start_agent_again(self, node: NodeRecord) -> subprocess.Popen[bytes]:
+    def start_agent_again(self, node: NodeRecord) -> ChildAgent:
         """Start the agent of a lost node anew, once nothing of its old one is left."""
         clear_this_machine(node)
         return start_here()
@@ -60,6 +53,3 @@ class LocalAllocation(Unmanaged):
         if not node.devices and any(other.devices for other in self.nodes):
             return {"CUDA_VISIBLE_DEVICES": ""}  # they were dealt out, and it has got none
         return device_variables(node, directory, virtual=self._virtual)
-
-    def close(self) -> None:
-        """Do nothing: :meth:`clear` leaves nothing to wait for."""

@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.slurm_text import (
     PARTS_FORMAT,
     JobPart,
@@ -78,7 +79,7 @@ _NOT_OURS = (
 )
 
 
-class Srun:
+class Srun(Transport):
     """Runs a process on a node of our job, or one on each of several, as a step of its own: it can die by itself."""
 
     name = "srun"
@@ -102,10 +103,6 @@ class Srun:
             for at in range(0, len(of_place), self._max_nodes)
             if len(step := tuple(of_place[at : at + self._max_nodes])) > 1
         }
-
-    def environment(self) -> Mapping[str, str]:
-        """Return nothing: a step inherits the environment of its ``srun``."""
-        return {}
 
     def time_to_save(self) -> TimeToSave:
         """Return how long a job that is told to stop has for it; nothing is known if Slurm does not answer."""

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.host_files import Host
 from laggard.resilience.errors import AllocationError
 
@@ -24,7 +24,7 @@ _NOT_PASSED_ON = {
 _NOT_PASSED_ON_PREFIXES = ("SSH_", "XDG_", "DBUS_", "SLURM_")
 
 
-class Ssh(Unmanaged):
+class Ssh(Transport):
     """Runs a process on a host; keys, jump hosts and what else is not named come from the user's ssh configuration."""
 
     name = "ssh"

@@ -25,9 +25,9 @@ from laggard.collectors.supervised_check import NodeCheck, check_here
 from laggard.detectors.judging.diagnosis import Condition, Diagnosis, diagnose, remembered
 from laggard.detectors.judging.inventory import inventoried, with_faults
 from laggard.errors import LaggardError
+from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.host_files import named_hosts
 from laggard.resilience.allocation.network import is_this_machine
-from laggard.resilience.allocation.remote import Transport
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.gpu_links import lines_on_gpu_links

@@ -19,8 +19,9 @@ from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import circle, partner_in
 from laggard.kvstore.client.environment import NODE
+from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.network import resolve_addresses
-from laggard.resilience.allocation.remote import Transport, env_command
+from laggard.resilience.allocation.remote import env_command
 from laggard.resilience.errors import NodeAddressError
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.links.check")

@@ -14,7 +14,8 @@ from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.supervised_check import NodeCheck
 from laggard.kvstore.client.environment import NODE
 from laggard.records import record_of
-from laggard.resilience.allocation.remote import Transport, env_command
+from laggard.resilience.allocation.base import Transport
+from laggard.resilience.allocation.remote import env_command
 
 CHECK_COMMAND = (sys.executable, "-P", "-m", "laggard.collectors.supervised_check")
 # Enough for a node with eight devices of which the last seven are stuck.

@@ -164,7 +164,6 @@ def _state_supervisor(
             job=job,
             host=LOOPBACK if is_loopback(address) else address,
             port=options.state_port,
-            fsync=options.state_fsync,
             on_loading=partial(account.tell, "state"),
         )
     except PortTakenError as taken:

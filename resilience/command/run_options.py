@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from laggard.kvstore.server.process import Fsync
 from laggard.resilience.decision.option import Option, declared_in, flag_of
 from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import UsageError
@@ -20,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def run_options(command: _Command) -> _Command:
     """Give a command all options of ``laggard run``, in the order of its help."""
-    kinds = get_type_hints(JobOptions, localns={"Fsync": Fsync})
+    kinds = get_type_hints(JobOptions)
     command = _state_copy(command)
     for each in reversed(fields(JobOptions)):
         command = _click_option(each, kinds[each.name])(command)

@@ -5,15 +5,13 @@ What is written is queued, and a thread writes it. At the end it is given a mome
 
 from __future__ import annotations
 
-import contextlib
 import io
-import os
-import queue
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+from laggard.system.printer import Printer, unbuffered
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -27,11 +25,10 @@ class _Queue(io.RawIOBase):
     def __init__(self, target: TextIO) -> None:
         super().__init__()
         self._target = target
-        self._queue: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=self._pass_on, name="stderr-writer", daemon=True).start()
+        self.printer = Printer({"stderr": unbuffered(target)})
 
     def write(self, data: ReadableBuffer, /) -> int:
-        self._queue.put(bytes(data))
+        self.printer.add("stderr", bytes(data))
         return len(bytes(data))
 
     def writable(self) -> bool:
@@ -43,28 +40,6 @@ class _Queue(io.RawIOBase):
     def fileno(self) -> int:
         return self._target.fileno()
 
-    def drain(self, deadline_s: float) -> bool:
-        with self._queue.all_tasks_done:
-            return self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, deadline_s)
-
-    def _pass_on(self) -> None:
-        while True:
-            data = self._queue.get()
-            with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
-                self._write_now(data)
-            self._queue.task_done()
-
-    def _write_now(self, data: bytes) -> None:
-        try:
-            descriptor = self._target.fileno()
-        except OSError:  # it is no file
-            self._target.write(data.decode(self._target.encoding, "replace"))
-            self._target.flush()
-            return
-        # Past its buffer, whose lock a thread that waits for a terminal would keep until the process ends.
-        while data:
-            data = data[os.write(descriptor, data) :]
-
 
 class UnblockedText(io.TextIOWrapper):
     """A text stream that passes on what is written to another one, in a thread."""
@@ -75,7 +50,7 @@ class UnblockedText(io.TextIOWrapper):
 
     def drain(self, deadline_s: float) -> bool:
         """Wait until everything is written; return whether it was in time."""
-        return self._written.drain(deadline_s)
+        return self._written.printer.drain(deadline_s)
 
 
 @contextmanager

@@ -1,8 +1,7 @@
 """Ending one launch of the program and beginning the next, in the order that keeps the invariants.
 
 The program is asked to stop and given its grace period. Then the launch number is raised: from here on the old launch
-can write nothing. Then everything that it wrote is flushed to disk, and what is left of it is ended, here and on every
-node. Only then does the next launch begin.
+can write nothing. Then what is left of it is ended, here and on every node. Only then does the next launch begin.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,9 +43,10 @@ from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
-from laggard.resilience.nodes.ranks import Printer, Ranks
+from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
+from laggard.system.printer import Printer, unbuffered
 from laggard.system.steady_clock import SteadyClock
 from laggard.telemetry.course import Gap
 
@@ -56,7 +57,6 @@ RECENT_KILL_S = 60.0
 # How long copies of checkpoints that are under way hold up a relaunch.
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
-FLUSH_DEADLINE_S = 60.0
 
 MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
 
@@ -113,7 +113,7 @@ class Launches:
         self._shard_servers = shard_servers
         self._account = account  # tells the user
         self._clock = clock  # says when launches began
-        self._printer = Printer()
+        self._printer = Printer({"stdout": unbuffered(sys.stdout), "stderr": unbuffered(sys.stderr)})
         # The processes from which the next launch is forked
         self.warm = WarmRanks(
             plan.command,
@@ -291,7 +291,7 @@ class Launches:
     def close(self, *, keep_logs: bool) -> None:
         """End the program, and everything on every node; keep the ends of all logs if the job has failed."""
         with contextlib.ExitStack() as last:  # each of them happens, even if the program cannot be ended
-            last.callback(self._printer.close, PRINT_DEADLINE_S)
+            last.callback(self._printer.drain, PRINT_DEADLINE_S)
             last.callback(self._cluster.stop)
             if keep_logs:
                 last.callback(self._save_logs)
@@ -319,9 +319,8 @@ class Launches:
         save_logs(self._plan.runtime_dir, {**self._cluster.collect_logs(), "state-server": state_server})
 
     def _fence(self) -> None:
-        """Close the old launch: it can write no more, what it wrote is on disk, and nothing of it runs here."""
+        """Close the old launch: it can write no more, and nothing of it runs here."""
         self.number = self._records.next_launch()
-        self._keeper.flush_to_disk(FLUSH_DEADLINE_S)
         try:
             self._report_leftovers(self._end_leftovers())
         except ProcessesStillRunningError as error:

@@ -24,16 +24,14 @@ from laggard.kvstore.errors import (
     ServerLostError,
     ServerStartError,
     StateFullError,
-    StateUnavailableError,
 )
-from laggard.kvstore.server.process import Fsync, StateServer
+from laggard.kvstore.server.process import StateServer
 from laggard.resilience.agent.awake import AwakeClock
 from laggard.system.memory import oom_kills
 
 _log = logging.getLogger(__name__)
 
 LOAD_DEADLINE_S = 60.0
-FLUSH_TRY_S = 2.0
 POLL_S = 0.05
 # A server that says nothing for this long, not even that it is busy or loading, hangs: it is stopped, or waits for a
 # disk that is gone. Time in which we were not scheduled ourselves does not count.
@@ -65,7 +63,6 @@ class StateSupervisor:
         job: str,
         host: str,
         port: int | None = None,
-        fsync: Fsync = "always",
         on_loading: Callable[[str], None] = lambda _: None,
         hang_timeout_s: float = HANG_TIMEOUT_S,
         ping_interval_s: float = PING_INTERVAL_S,
@@ -80,7 +77,6 @@ class StateSupervisor:
             job=job,
             host=host,
             port=port,
-            fsync=fsync,
             deadline_s=LOAD_DEADLINE_S,
             on_loading=on_loading,
         )
@@ -89,7 +85,6 @@ class StateSupervisor:
         self.failure: KVStoreError | None = None  # why it could not be restarted
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._stopping = False
-        self._restarting = False
         self._oom_kills = deque([kills()], maxlen=OOM_LOOKS)
         self._oom_death_s = -math.inf
         self._backup_at_s = time.monotonic() + first_backup_s
@@ -110,19 +105,6 @@ class StateSupervisor:
     def pid(self) -> int:
         """Process id of the server that runs now, or ran last."""
         return self._server.pid
-
-    def flush_to_disk(self, deadline_s: float) -> None:
-        """Wait until everything that was acknowledged is on disk, and for a server that is being restarted."""
-        until_s = time.monotonic() + deadline_s
-        while True:
-            try:
-                return self._server.flush_to_disk(FLUSH_TRY_S)
-            except StateUnavailableError:
-                # A restart ends by itself: the server is there, or the failure.
-                if self.failure is not None or (time.monotonic() > until_s and not self._restarting):
-                    raise
-            with self.changed:
-                self.changed.wait(POLL_S)
 
     def stop(self) -> None:
         """End the server and do not restart it. Stopping twice does nothing."""
@@ -171,7 +153,6 @@ class StateSupervisor:
 
     def _keep(self) -> None:
         while (exit_code := self._server.wait_exit(None)) is not None and not self._stopping:
-            self._restarting = True
             try:
                 self._restart(exit_code)
             except Exception as error:  # noqa: BLE001 - the controller ends the job with it
@@ -179,8 +160,6 @@ class StateSupervisor:
                     self.failure = error if isinstance(error, KVStoreError) else ServerLostError(str(error))
                     self.changed.notify_all()
                 return
-            finally:
-                self._restarting = False
 
     def _restart(self, exit_code: int) -> None:
         died = self._server

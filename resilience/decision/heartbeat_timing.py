@@ -36,25 +36,14 @@ class HeartbeatTiming:
         return min(max(SHORTEST_INTERVAL_S, longer_s), LONGEST_INTERVAL_S)
 
     @property
-    def unheard_s(self) -> float:
-        """How long an agent gets no reply, in seconds, before it raises its count in the state server."""
-        return 2 * self.interval_s + 0.2
-
-    @property
-    def look_after_s(self) -> float:
-        """How long an agent is silent before the controller looks at its count: a late heartbeat is nothing."""
-        return 2 * self.interval_s + 0.5
-
-    @property
     def timeout_s(self) -> float:
         """How long an agent may be silent: at the shortest interval seven heartbeats, at the longest four."""
         return 3 * self.interval_s + 2.0
 
     @property
     def replace_s(self) -> float:
-        """How long nothing comes through a connection before the agent dials again: it may only be late."""
-        # A controller that is too busy to reply would have even more to do if all agents dialled again.
-        return 4 * self.interval_s + 3.0 + self._dialling_s / 4
+        """How long nothing comes through a connection before the agent dials again, so that its node is not lost."""
+        return 3 * self.interval_s + 0.5
 
     @property
     def answer_s(self) -> float:
@@ -68,7 +57,7 @@ class HeartbeatTiming:
 
     @property
     def longest_s(self) -> float:
-        """How long an agent may be silent that is there, as the state server says: it may be waiting for its turn."""
+        """How long an agent may be silent while very many are: all of them dial again, and it waits for its turn."""
         return LONGEST_S + self._dialling_s
 
     @property

@@ -1,4 +1,4 @@
-"""The controller's end of the pipe to one node's agent: sends commands, and has reports taken as they come."""
+"""The controller's end of what leads to one node's agent: sends commands, and has reports taken as they come."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import logging
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from laggard.resilience.agent.channel import Channel
-from laggard.resilience.allocation.base import AgentProcess, Messages
+from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.nodes.notices import About, Unreadable
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Command, Inbox, encode
 from laggard.resilience.wire.checks import LogEnd
@@ -20,12 +19,11 @@ _log = logging.getLogger("laggard.resilience.nodes")
 
 KILL_DEADLINE_S = 2.0
 _NOT_LOGGED = (Output, Printed, LogEnd)  # there are too many of them
-# Lines end with a line feed where they come through a pipe, and without it where through a channel.
 _ALIVE = ALIVE.rstrip()
 
 
 class AgentPipe:
-    """A thread reads it: one for each pipe, or one for all channels."""
+    """A thread reads it: one for each child process, or one for all channels."""
 
     def __init__(
         self,
@@ -36,7 +34,7 @@ class AgentPipe:
         changed: threading.Condition,
         clock: Callable[[], float],
     ) -> None:
-        self.gone = False  # whether the pipe has closed
+        self.gone = False  # whether nothing more comes
         self.has_started = False  # whether the agent has sent anything yet
         self.last_heard_s = clock()  # when it last sent something, by `clock`
         self._host = host
@@ -46,8 +44,8 @@ class AgentPipe:
         self._changed = changed
         self._clock = clock
         self._sending = threading.Lock()
+        self._is_closed = False
         self._unread = b""
-        self._reader: threading.Thread | None = None
 
     @property
     def pid(self) -> int:
@@ -56,13 +54,7 @@ class AgentPipe:
 
     def start_reading(self) -> None:
         """Have reports taken from now on, those that have come already included."""
-        stdout = self._process.stdout
-        if isinstance(stdout, Channel):
-            stdout.read(self._take, self._mark_gone)
-        elif stdout is not None:
-            name = f"agent-{self._host}"
-            self._reader = threading.Thread(target=self._read, args=(stdout,), name=name, daemon=True)
-            self._reader.start()
+        self._process.read(self._take, self._mark_gone)
 
     def send(self, command: Command) -> None:
         """Send a command, from any thread; nothing happens if the agent is gone."""
@@ -71,13 +63,13 @@ class AgentPipe:
         self._write(encode(command))
 
     def close(self) -> None:
-        """Close the pipe: the agent then ends everything that it started, and itself."""
-        try:
-            if self._process.stdin is not None:
-                with self._sending:
-                    self._process.stdin.close()
-        except BrokenPipeError:
-            self.gone = True  # it has ended already
+        """Close it: the agent then ends everything that it started, and itself."""
+        with self._sending:
+            self._is_closed = True
+            try:
+                self._process.close()
+            except BrokenPipeError:
+                self.gone = True  # it has ended already
 
     def wait(self, deadline_s: float) -> None:
         """Wait for the agent to end; kill it at the deadline."""
@@ -87,8 +79,6 @@ class AgentPipe:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # held in the kernel: it runs nothing more
                 self._process.wait(KILL_DEADLINE_S)
-        if self._reader is not None:
-            self._reader.join(deadline_s)
 
     def kill(self) -> None:
         """Kill the agent, without letting it end anything first."""
@@ -97,14 +87,10 @@ class AgentPipe:
         self.wait(0)
 
     def _write(self, line: bytes) -> None:
-        if self._process.stdin is None:
-            raise ValueError("the agent was started without a pipe")
         try:
             with self._sending:
-                if self._process.stdin.closed:
-                    return
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
+                if not self._is_closed:
+                    self._process.write(line)
         except BrokenPipeError:
             self._mark_gone()
 
@@ -113,25 +99,15 @@ class AgentPipe:
             self.gone = True
             self._changed.notify_all()
 
-    def _read(self, pipe: Messages) -> None:
-        with contextlib.ExitStack() as last:
-            last.callback(self._mark_gone)
-            with pipe as lines:
-                self._take_lines(lines)
-
     def _take(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
-        self._take_lines(lines)
-
-    def _take_lines(self, lines: Iterable[bytes]) -> None:
         try:
             for line in lines:
                 self._take_line(line)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody reads on: the node is lost, and the user told
             _log.error("messages of %s cannot be read", self._host, exc_info=error)
             self._notices.append(Unreadable(type(error).__name__, str(error)))
-            if isinstance(self._process.stdout, Channel):
-                self._process.stdout.abandon()
+            self._process.kill()
 
     def _take_line(self, line: bytes) -> None:
         if line.startswith(_ALIVE):  # not parsed: of a thousand agents there are a thousand a second

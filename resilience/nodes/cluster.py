@@ -6,13 +6,14 @@ Between two launches only what must change is changed: the good nodes stay up.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from laggard.kvstore.client.connection import Endpoint, is_loopback
+from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
 from laggard.kvstore.control import NodeRecord
 from laggard.logs import ends_of_logs
@@ -25,12 +26,10 @@ from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.reasons import NodeWord, StuckProcesses, WhyLost
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.silence import CONFIRMED_S, Silence, is_lost
 from laggard.resilience.decision.stacks import RankStack
 from laggard.resilience.errors import LeftoversError, NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.notices import Notice
-from laggard.resilience.nodes.out_of_band import Counts
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.node import SetUp
 
@@ -44,6 +43,8 @@ ANSWER_DEADLINE_S = 20.0
 LOGS_DEADLINE_S = 5.0
 CHECK_WAIT_S = 3.0
 STACKS_WAIT_S = 12.0
+# More agents than these are not silent at once but for a common reason: all dial again.
+N_SILENT = 250
 # Virtual nodes share one machine: to check a hundred of them at once takes long and says little.
 MAX_VIRTUAL_CHECKS = 8
 
@@ -63,7 +64,6 @@ class Cluster:
 
     # How long an agent may be silent before its node counts as lost
     heartbeat_timeout_s: float = HeartbeatTiming().timeout_s
-    confirmed_s: float = CONFIRMED_S  # and for how long its count must have stood still
 
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
         self._allocation = allocation  # the nodes, and how to start a process on each
@@ -76,13 +76,10 @@ class Cluster:
         self._timing = HeartbeatTiming(len(allocation.nodes))
         self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._timing.timeout_s)
         self._awake_clock = AwakeClock()
-        self._counts: Counts | None = None
+        self._counted_s = 0.0  # when it was counted last how many agents are silent
+        self._crowded_s = -math.inf  # when too many were, last
         self._first_checks: dict[str, NodeCheck] = {}  # of nodes that were lost
         self.nodes: dict[str, Node] = {}  # the nodes that are not lost, by host name
-
-    def confirm_by(self, endpoint: Endpoint) -> None:
-        """Have silence confirmed by the counts of the agents in a state server before a node is lost."""
-        self._counts = Counts(endpoint, self._awake_clock.now_s, self._timing.look_after_s)
 
     def environment(self, node: NodeRecord) -> dict[str, str]:
         """Return the variables by which a process on a node finds its cluster, its job and its devices."""
@@ -135,7 +132,7 @@ class Cluster:
             return WhyLost("told to end")
         if node.tasks.stuck:
             return WhyLost("stuck", stuck=node.tasks.stuck)
-        return WhyLost("silent", self._silence(node).silent_s)
+        return WhyLost("silent", self._silent_s(node))
 
     def lost_after_ping(self, hosts: Iterable[str]) -> list[str]:
         """Ping these hosts, wait until all have answered or any node is lost, and return the lost ones."""
@@ -198,8 +195,6 @@ class Cluster:
     def remove(self, host: str) -> None:
         """Remove a lost node, and end what is left on it if it can be reached."""
         node = self.nodes.pop(host)
-        if self._counts is not None:
-            self._counts.forget(host)
         if node.checks.first is not None:
             self._first_checks[host] = node.checks.first
         node.agent.kill()
@@ -240,8 +235,6 @@ class Cluster:
         for host in self.lost():
             self.remove(host)
         self._awake_clock.stop()
-        if self._counts is not None:
-            self._counts.close()
         for node in self.nodes.values():
             node.agent.close()
         until_s = time.monotonic() + STOP_DEADLINE_S
@@ -276,16 +269,30 @@ class Cluster:
         return sum(node.tasks.leftovers_ended or 0 for node in nodes)
 
     def _is_lost(self, node: Node) -> bool:
-        timeout_s = self.heartbeat_timeout_s if node.agent.has_started else self._timing.first_heartbeat_s
         if (node.tasks.stuck or node.told_to_end) and node.record != self._primary:
             return True
-        return node.agent.gone or is_lost(self._silence(node), timeout_s, self._timing.longest_s, self.confirmed_s)
+        return node.agent.gone or self._is_silent(node)
 
-    def _silence(self, node: Node) -> Silence:
-        silent_s = self._awake_clock.now_s() - node.agent.last_heard_s
-        if self._counts is None or not node.agent.has_started:
-            return Silence(silent_s, silent_s)
-        return Silence(silent_s, self._counts.unchanged_s(node.record.hostname, silent_s))
+    def _is_silent(self, node: Node) -> bool:
+        """Return whether nothing has come from an agent for too long."""
+        silent_s = self._silent_s(node)
+        if not node.agent.has_started:
+            return silent_s > self._timing.first_heartbeat_s
+        if silent_s <= self.heartbeat_timeout_s:
+            return False
+        return silent_s > self._timing.longest_s or not self._is_crowded()
+
+    def _is_crowded(self) -> bool:
+        """Return whether very many agents dial again, or did a moment ago: the last of them still wait."""
+        if (now_s := self._awake_clock.now_s()) != self._counted_s:  # once a tick, not for each of them
+            self._counted_s = now_s
+            if sum(self._silent_s(node) > self._timing.replace_s for node in self.nodes.values()) > N_SILENT:
+                self._crowded_s = now_s
+        return now_s - self._crowded_s <= self.heartbeat_timeout_s
+
+    def _silent_s(self, node: Node) -> float:
+        """Return for how long nothing has come from an agent, counted only while we were awake."""
+        return self._awake_clock.now_s() - node.agent.last_heard_s
 
     def _raise_if_lost(self, nodes: Iterable[Node]) -> None:
         for node in nodes:

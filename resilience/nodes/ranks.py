@@ -6,21 +6,19 @@ What they write is printed on the user's terminal.
 from __future__ import annotations
 
 import os
-import queue
 import signal
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
 
 from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_cause, only_noticed_another
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
+from laggard.system.printer import Printer
 
 LONGEST_LINE_BYTES = 1 << 16
 # How long to wait for the other ranks when another one may be why the first failed, or is why for sure.
@@ -223,56 +221,3 @@ class Lines:
         """Return the rest of the stream as a last line."""
         rest, self._rest = self._rest, b""
         return self._prefix + rest + b"\n" if rest else b""
-
-
-class Printer:
-    """Writes the output of ranks in a separate thread, so that nothing else waits for a slow terminal.
-
-    Output that cannot be written, because our own standard output is closed, is dropped.
-    """
-
-    def __init__(self, streams: Mapping[str, BinaryIO] | None = None) -> None:
-        # Where to write, by name
-        self._streams = streams or {"stdout": _unbuffered(sys.stdout), "stderr": _unbuffered(sys.stderr)}
-        self._queue: queue.SimpleQueue[tuple[str, bytes, Callable[[], None]] | None] = queue.SimpleQueue()
-        self._broken: set[str] = set()
-        self._thread = threading.Thread(target=self._print, name="printer", daemon=True)
-        self._thread.start()
-
-    def add(self, stream: str, data: bytes, printed: Callable[[], None]) -> None:
-        """Queue some lines; ``printed`` is called once they are written."""
-        self._queue.put((stream, data, printed))
-
-    def close(self, deadline_s: float) -> None:
-        """Wait until everything is written, or until the deadline."""
-        self._queue.put(None)
-        self._thread.join(deadline_s)
-
-    def _print(self) -> None:
-        while (entry := self._queue.get()) is not None:
-            stream, data, printed = entry
-            if data and stream not in self._broken:
-                try:
-                    _write(self._streams[stream], data)
-                except OSError:
-                    self._broken.add(stream)
-            printed()
-
-
-def _unbuffered(stream: TextIO) -> BinaryIO:
-    """Return a stream's file without the buffer, whose lock a thread that waits for a terminal would keep."""
-    try:
-        descriptor = stream.fileno()
-    except OSError:  # it is no file
-        return stream.buffer
-    return cast("BinaryIO", open(descriptor, "wb", buffering=0, closefd=False))
-
-
-def _write(stream: BinaryIO, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        n_written = stream.write(rest)
-        if not n_written:  # it does not wait, and is full
-            raise BlockingIOError
-        rest = rest[n_written:]
-    stream.flush()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import secrets
 import socket
@@ -18,17 +17,19 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from laggard.kvstore.control import NodeRecord
+from laggard.resilience.agent.channel import Channel
+from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.base import (
     AgentProcess,
-    Tell,
-    Unmanaged,
+    Allocation,
     clear_this_machine,
     device_variables,
-    silent,
     start_here,
 )
+from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.network import is_this_machine, listens
 from laggard.resilience.errors import AllocationError, UsageError
+from laggard.resilience.wire import encode
 
 ASK_FOR_DEVICES = "--devices"
 DRIVER_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.driver")
@@ -101,6 +102,7 @@ class DriverProcess:
         self.joined: queue.SimpleQueue[RayNode] = queue.SimpleQueue()
         # The nodes that Ray drains by their IDs, and until when (Unix time; 0: no limit)
         self.draining: Mapping[str, float] = {}
+        self._channels: dict[str, Channel] = {}  # to agents, by their marks
         threading.Thread(target=self._read, name="ray-driver", daemon=True).start()
         if (handshake := self._handshake()) is None:
             reason = self._last_error_line()
@@ -114,16 +116,15 @@ class DriverProcess:
         """The driver's process ID."""
         return self._process.pid
 
-    def start_agent(self, node_id: str, mark: str, after: str = "") -> RelayedAgent:
-        """Start the agent of a node, once nothing with the mark ``after`` is left there."""
-        its_stdin, our_stdin = os.pipe()
-        our_stdout, its_stdout = os.pipe()
-        try:
-            self._send({"do": "start-agent", "node": node_id, "mark": mark, "after": after}, its_stdin, its_stdout)
-        finally:
-            os.close(its_stdin)
-            os.close(its_stdout)
-        return RelayedAgent(self.pid, os.fdopen(our_stdin, "wb"), os.fdopen(our_stdout, "rb"))
+    @property
+    def alive(self) -> bool:
+        """Whether the driver has not ended."""
+        return self._process.poll() is None
+
+    def start_agent(self, node_id: str, mark: str, after: str, token: str, channel: Channel) -> None:
+        """Start the agent of a node, once nothing with the mark ``after`` is left there; Ray says when it has ended."""
+        self._channels[mark] = channel
+        self._send({"do": "start-agent", "node": node_id, "mark": mark, "after": after, "token": token})
 
     def hold_all_but(self, node_ids: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
         """Hold all nodes but these; return which are alive, and which could not be held."""
@@ -146,9 +147,9 @@ class DriverProcess:
             self._process.wait()
         self._stderr.close()
 
-    def _send(self, command: Mapping[str, object], *pipes: int) -> None:
+    def _send(self, command: Mapping[str, object]) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the driver has ended: no answer will come
-            socket.send_fds(self._control, [json.dumps(command).encode()], pipes)
+            self._control.send(json.dumps(command).encode())
 
     def _read(self) -> None:
         with cast("IO[bytes]", self._process.stdout) as lines:
@@ -159,6 +160,8 @@ class DriverProcess:
                             self.joined.put(RayNode.of_json(node))
                     case "draining":
                         self.draining = answer["nodes"]
+                    case "agent-ended":
+                        self._channels.pop(answer["mark"]).abandon()
                     case _:
                         self._answers.put(answer)
         self._answers.put(None)
@@ -184,24 +187,7 @@ class DriverProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
 
 
-@dataclass(frozen=True, slots=True)
-class RelayedAgent:
-    """An agent that the driver relays; a :class:`laggard.resilience.nodes.node.Node` uses it like a child process."""
-
-    pid: int
-    stdin: IO[bytes]
-    stdout: IO[bytes]
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return at once: the agent's end shows as the end of ``stdout``."""
-        del timeout
-        return 0
-
-    def kill(self) -> None:
-        """Do nothing: an agent whose pipe has closed ends without help, or with its node."""
-
-
-class RayAllocation(Unmanaged):
+class RayAllocation(Allocation):
     """The nodes of a Ray cluster that is already running; the primary is this machine.
 
     Other nodes that offer neither processors nor GPUs are left out: nothing of a program runs there.
@@ -229,6 +215,7 @@ class RayAllocation(Unmanaged):
         self._virtual_gpus = virtual_gpus  # virtual devices of each node, or 0 to use the GPUs that Ray has
         self._job = secrets.token_hex(8)
         self._marks = {record.hostname: self._mark(record) for record in self.nodes}
+        self._listener = AgentListener(self.nodes[0].address, len(self.nodes))
 
     def take_in(self, node: RayNode) -> NodeRecord | None:
         """Return a record of a node that has joined the cluster; None if it is of no use, or was known before."""
@@ -252,23 +239,22 @@ class RayAllocation(Unmanaged):
     def _mark(self, node: NodeRecord) -> str:
         return f"{self._job}-{node.hostname}"
 
-    def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
-        """Return nothing: Ray's records say what each node has, and the nodes that are there."""
-        del may_miss, tell
-        return {}
-
     def start_agent(self, node: NodeRecord) -> AgentProcess:
-        """Start the agent of a node, with its standard input and output piped to this process."""
-        if node == self.nodes[0]:
-            return start_here()
-        return self.driver.start_agent(self.ids[node.hostname], self._marks[node.hostname])
+        """Start the agent of a node."""
+        return start_here() if node == self.nodes[0] else self._start(node.hostname)
 
     def start_agent_again(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a lost node anew, once nothing of its old one is left there."""
         old = self._marks[node.hostname]
         # A mark of its own: a command that still ends processes with the old one leaves this agent alone.
         self._marks[node.hostname] = f"{old.partition('/')[0]}/{secrets.token_hex(4)}"
-        return self.driver.start_agent(self.ids[node.hostname], self._marks[node.hostname], after=old)
+        return self._start(node.hostname, after=old)
+
+    def _start(self, host: str, after: str = "") -> DialledAgent:
+        channel = self._listener.channel(lambda _: self.driver.alive)
+        token = encode(self._listener.admit(channel)).decode()
+        self.driver.start_agent(self.ids[host], self._marks[host], after, token, channel)
+        return DialledAgent(self.driver.pid, channel)
 
     def clear(self, node: NodeRecord) -> None:
         """End whatever is left on a node whose agent is gone; on another machine this call only begins it."""
@@ -277,15 +263,11 @@ class RayAllocation(Unmanaged):
         else:
             self.driver.clear(self.ids[node.hostname], self._marks[node.hostname])
 
-    def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        """Return nothing: Ray is already running."""
-        del node
-        return []
-
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
         """Return the variables with which a process on the node finds its devices."""
         return device_variables(node, directory, virtual=self._virtual_gpus > 0)
 
     def close(self) -> None:
         """Leave the cluster as it was."""
+        self._listener.close()
         self.driver.close()

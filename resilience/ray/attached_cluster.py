@@ -38,9 +38,6 @@ class AttachedCluster(Cluster):
     nothing is placed on them.
     """
 
-    # Messages relayed by Ray are late when processors are scarce. Ray itself reports a node that is gone.
-    heartbeat_timeout_s: float = 15.0
-
     def __init__(
         self,
         allocation: Allocation,

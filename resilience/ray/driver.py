@@ -4,23 +4,23 @@ With ``--devices`` it asks each node for the names of its GPUs.
 
 It does what needs Ray, so that the controller does not load Ray:
 
-- it **relays** the pipe of each node's agent, as ``srun`` or ``ssh`` would: an actor on the node starts the agent and
-  exchanges lines with it;
+- it **starts** each node's agent, as ``srun`` or ``ssh`` would: a task on the node passes on its join token, with which
+  the agent dials, and lasts as long as the agent;
 - it **holds** nodes: a placement group reserves everything that a node offers, so that neither the program nor anybody
   else is placed there. Every living node that the launch does not use is held: the reserve, the excluded nodes, and
   nodes that join the cluster later;
 - it **watches** the cluster, and tells the controller of nodes that join it or that Ray drains.
 
-Nothing outlives this process: when a driver is gone, Ray ends its actors and removes its placement groups, and an agent
-ends when its pipe closes. The controller sends JSON, one command per packet, through the socket that is our standard
-input. The answers are JSON lines on standard output:
+Nothing outlives this process and the controller: when a driver is gone, Ray ends its tasks and removes its placement
+groups, and an agent ends when its connection has closed, too. The controller sends JSON, one command per packet,
+through the socket that is our standard input. The answers are JSON lines on standard output:
 
 ===================================  ============================================================================
 command                              answer
 ===================================  ============================================================================
 (none yet)                           ``loaded``; ``answered``: the head is up; ``{"event": "nodes", "nodes": [...]}``
-``{"do": "start-agent", "node",      the agent's own output; its two pipes are passed with the packet
-"mark", "after"}``
+``{"do": "start-agent", "node",      ``{"event": "agent-ended", "mark": ...}``, once it, its node or its task has ended
+"mark", "after", "token"}``
 ``{"do": "clear", "node", "mark"}``  none; ends whatever the agent with that mark has left on a node
 ``{"do": "hold", "free": [...]}``    ``{"event": "held", "alive": [...], "missed": [...]}``
 (none)                               ``{"event": "joined", "nodes": [...]}``; ``{"event": "draining", "nodes": {...}}``
@@ -39,18 +39,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import IO, Any, Protocol, cast
 
 import psutil
 import ray
-from ray.exceptions import ActorUnschedulableError, ObjectLostError, RayActorError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from laggard.collectors.device import listed_devices
+from laggard.resilience.agent import DIALS
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
-from laggard.resilience.decision.heartbeat_timing import LEASE_S
 from laggard.resilience.ray.allocation import ASK_FOR_DEVICES
 from laggard.resilience.ray.private_api import draining_nodes, ping_head
 
@@ -59,80 +58,58 @@ DEVICES_DEADLINE_S = 20.0
 REFRESH_INTERVAL_S = 1.0
 HOLD_DEADLINE_S = 20.0
 POLL_S = 0.1
-CLOSE_DEADLINE_S = 6.0
 CLEAR_DEADLINE_S = 5.0
 PACKET_BYTES = 1 << 18
 NODE_ID = "ray.io/node-id"
 # Ray kills a worker together with its children, but an agent should shut down in order. So the agent is not a child of
-# the worker; it ends when its pipe closes.
+# the worker; it ends when its pipe and its connection close.
 _DETACH = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
-_AGENT = ("-m", "laggard.resilience.agent.agent", str(LEASE_S))
-# Raised by Ray when a node, or the actor on it, is gone.
-_LOST = (RayActorError, ActorUnschedulableError, ObjectLostError)
+_AGENT = ("-m", "laggard.resilience.agent.agent", DIALS)
 
 
-class AgentRelay:
-    """An actor on a node that starts the node's agent and exchanges lines with it."""
+class Send(Protocol):
+    """Sends an answer to the controller."""
 
-    def __init__(self, mark: str, after: str) -> None:
-        if after and not end_marked(AGENT_MARK, after, CLEAR_DEADLINE_S):
-            raise RuntimeError("processes of the node's old agent do not end")
-        self._agent = subprocess.Popen(
-            [sys.executable, "-P", "-c", _DETACH, sys.executable, "-P", *_AGENT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd="/",
-            env={**os.environ, AGENT_MARK: mark},
-        )
-        self._agent.wait()  # only the process that detaches the agent
-
-    @ray.method(concurrency_group="commands")
-    def write(self, data: bytes) -> None:
-        """Write to the agent."""
-        stdin = cast("IO[bytes]", self._agent.stdin)
-        with contextlib.suppress(BrokenPipeError):  # the other pipe shows that the agent has ended
-            stdin.write(data)
-            stdin.flush()
-
-    @ray.method(concurrency_group="commands")
-    def close(self) -> None:
-        """Close the agent's input: it ends."""
-        with contextlib.suppress(BrokenPipeError):
-            cast("IO[bytes]", self._agent.stdin).close()
-
-    @ray.method(concurrency_group="answers")
-    def lines(self) -> Iterator[bytes]:
-        """Yield what the agent writes, until it ends."""
-        for line in cast("IO[bytes]", self._agent.stdout):  # noqa: UP028 - Ray sends values into the generator
-            yield line
+    def __call__(self, event: str, **fields: object) -> None:
+        """Send an event with its fields."""
 
 
-def start_agent(node_id: str, mark: str, after: str, commands: int, answers: int) -> None:
-    """Start an agent on a node, once what has the mark ``after`` is ended, and relay its two pipes, in threads."""
-    decorate: Any = ray.remote  # its types do not know concurrency groups
-    remote = decorate(num_cpus=0, concurrency_groups={"commands": 1, "answers": 1})(AgentRelay)
-    actor = remote.options(scheduling_strategy=node_affinity(node_id)).remote(mark, after)
-    name = node_id[:8]
-    relay = threading.Thread(target=_relay_answers, args=(actor, answers), name=f"answers-{name}", daemon=True)
-    relay.start()
-    threading.Thread(
-        target=_relay_commands, args=(actor, commands, relay), name=f"commands-{name}", daemon=True
-    ).start()
+def run_agent(mark: str, after: str, token: str) -> None:
+    """Start an agent on this node, once what has the mark ``after`` is ended, and wait until it has ended."""
+    if after and not end_marked(AGENT_MARK, after, CLEAR_DEADLINE_S):
+        raise RuntimeError("processes of the node's old agent do not end")
+    agent = subprocess.Popen(
+        [sys.executable, "-P", "-c", _DETACH, sys.executable, "-P", *_AGENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
+        env={**os.environ, AGENT_MARK: mark},
+    )
+    agent.wait()  # only the process that detaches the agent
+    start_up = cast("IO[bytes]", agent.stdin)  # it stays open as long as we live
+    start_up.write(token.encode())
+    start_up.flush()
+    cast("IO[bytes]", agent.stdout).read()  # it never writes anything there
 
 
-def _relay_commands(actor: Any, pipe: int, answers: threading.Thread) -> None:
-    with os.fdopen(pipe, "rb") as lines, contextlib.suppress(*_LOST):
-        for line in lines:
-            actor.write.remote(line)
-        actor.close.remote()
-        answers.join(CLOSE_DEADLINE_S)  # until the agent has ended what it started, and then itself
-    ray.kill(actor)
+class Agents:
+    """The agents that were started on nodes."""
 
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._marks: dict[Any, str] = {}  # of the tasks that last as long as they do
 
-def _relay_answers(actor: Any, pipe: int) -> None:
-    with os.fdopen(pipe, "wb", buffering=0) as answers, contextlib.suppress(*_LOST, BrokenPipeError):
-        for reference in actor.lines.options(num_returns="streaming").remote():
-            answers.write(ray.get(reference))
+    def start(self, node_id: str, mark: str, after: str, token: str) -> None:
+        """Start one on a node."""
+        remote: Any = ray.remote(run_agent)
+        options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity(node_id))
+        self._marks[options.remote(mark, after, token)] = mark
+
+    def look(self) -> None:
+        """Tell the controller which have ended."""
+        ended, _ = ray.wait([*self._marks], num_returns=len(self._marks), timeout=0) if self._marks else ([], [])
+        for task in ended:
+            self._send("agent-ended", mark=self._marks.pop(task))
 
 
 def clear(node_id: str, mark: str) -> None:
@@ -178,13 +155,6 @@ class HeldNodes:
             if offered := schedulable_resources(alive[node_id]):
                 self._held[node_id] = placement_group([offered], bundle_label_selector=[{NODE_ID: node_id}])
         return set(alive)
-
-
-class Send(Protocol):
-    """Sends an answer to the controller."""
-
-    def __call__(self, event: str, **fields: object) -> None:
-        """Send an event with its fields."""
 
 
 class Watch:
@@ -291,22 +261,23 @@ def main(arguments: Sequence[str]) -> int:
     with_devices = ASK_FOR_DEVICES in arguments
     devices = devices_of(nodes) if with_devices else {}
     send("nodes", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in nodes])
-    held = HeldNodes()
+    agents, held = Agents(send), HeldNodes()
     watch = Watch(send, nodes, with_devices=with_devices)
     controller = socket.socket(fileno=0)
     while True:
         if not select.select([controller], [], [], REFRESH_INTERVAL_S)[0]:
+            agents.look()
             held.refresh()
             watch.look()
             continue
-        packet, pipes, _, _ = socket.recv_fds(controller, PACKET_BYTES, 2)
+        packet = controller.recv(PACKET_BYTES)
         if not packet:
             ray.shutdown()
             return 0
         command = json.loads(packet)
         match command["do"]:
             case "start-agent":
-                start_agent(command["node"], command["mark"], command["after"], *pipes)
+                agents.start(command["node"], command["mark"], command["after"], command["token"])
             case "clear":
                 clear(command["node"], command["mark"])
             case "hold":

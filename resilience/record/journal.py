@@ -19,14 +19,15 @@ from typing import Any, cast
 
 import redis
 
+from laggard.detectors.verdict import Verdict
 from laggard.errors import LaggardError
 from laggard.kvstore.client.connection import Endpoint
 from laggard.records import plain, record_of
 from laggard.resilience.decision import wording
-from laggard.resilience.record.entries import KINDS, FailureFound, HangFound, LaunchEnded, Record
+from laggard.resilience.record.entries import KINDS, FailureFound, HangFound, LaunchEnded, Record, Told
 from laggard.resilience.text import printable
 from laggard.system.steady_clock import SteadyClock
-from laggard.telemetry.course import JobBegan
+from laggard.telemetry.course import JobBegan, LaunchBegan
 from laggard.telemetry.events import MAX_TEXT, Event
 
 FORMAT = 1
@@ -90,12 +91,27 @@ def event_of(entry: Entry) -> Event | None:
     """Return the event as which telemetry shows an entry; None if it does not."""
     time_us = round(entry.time_s * 1_000_000)
     match entry.record:
+        case LaunchBegan(launch, nodes, reserve):
+            return Event(time_us, "launch", launch=launch, nodes=nodes, reserve=reserve)
+        case LaunchEnded(launch, why):
+            return Event(time_us, "launch-end", wording.reason(why)[:MAX_TEXT], launch=launch)
         case FailureFound(failure):
             return Event(time_us, "failure", wording.failure(failure)[:MAX_TEXT], failure.host)
         case HangFound(_, hang):
             return Event(time_us, "failure", wording.hang(hang)[:MAX_TEXT], hang.suspect)
-        case LaunchEnded(launch, why):
-            return Event(time_us, "launch-end", wording.reason(why)[:MAX_TEXT], launch=launch)
+        case Told("notice" | "request" as kind, text):
+            return Event(time_us, kind, text[:MAX_TEXT])
+        case Verdict() as verdict:
+            return Event(
+                time_us,
+                "verdict",
+                str(verdict.evidence)[:MAX_TEXT],
+                verdict.host,
+                verdict.gpu or "",
+                severity=verdict.severity,
+                cause=str(verdict.cause) if verdict.cause.is_known else "",
+                action=verdict.action,
+            )
     return None
 
 

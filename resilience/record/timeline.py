@@ -25,7 +25,7 @@ from laggard.resilience.record.entries import (
     NodeAdded,
     Told,
 )
-from laggard.resilience.record.journal import Entry
+from laggard.resilience.record.journal import Entry, event_of
 from laggard.telemetry import wording
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed, Progress
 from laggard.telemetry.events import Event
@@ -125,6 +125,7 @@ class Timeline:
     launches: tuple[Launch, ...]  # in chronological order
     verdicts: tuple[RecordedVerdict, ...]
     log: tuple[LogLine, ...]
+    events: tuple[Event, ...] = ()  # what telemetry shows of it
     failures: tuple[RecordedFailure, ...] = ()
     error: str = ""  # why laggard itself had to give up; empty if it did not
     n_left_out: int = 0  # how many of the program's own metrics the record has no room for
@@ -180,6 +181,7 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
         launches=_with_excluded(_launches(entries)),
         verdicts=tuple(itertools.starmap(RecordedVerdict, _of(Verdict, entries))),
         log=tuple(LogLine(time_s, line.what, line.text) for time_s, line in _of(Told, entries)),
+        events=tuple(filter(None, map(event_of, entries))),
         failures=tuple(sorted((*failures, *hangs), key=lambda failure: failure.time_s)),
         error=given_up[-1][1].why if given_up else "",
         n_left_out=max((found.n_metrics for _, found in _of(MetricsLeftOut, entries)), default=0),
@@ -197,7 +199,7 @@ def timeline_of_events(
         if event.kind == "launch" and event.launch is not None:
             if launches:
                 launches[-1] = replace(launches[-1], ended_s=time_s)
-            launches.append(Launch(event.launch, event.nodes, (), time_s))
+            launches.append(Launch(event.launch, event.nodes, event.reserve, time_s))
         elif event.kind == "verdict" and event.severity:
             verdicts.append(RecordedVerdict(time_s, _verdict_of(event)))
     if launches:
@@ -214,6 +216,7 @@ def timeline_of_events(
         launches=_with_excluded(launches),
         verdicts=tuple(verdicts),
         log=tuple(LogLine(event.time_us / _SECOND_US, event.kind, wording.event(event)) for event in events),
+        events=tuple(events),
     )
 
 

@@ -85,7 +85,7 @@ def _missing(inputs: ReportInputs) -> Sequence[str]:
     missing = []
     if not inputs.probes:
         missing.append("Probe times: no detector was running.")
-    if inputs.utilization is None:
+    if not inputs.has_utilization:
         missing.append("Utilisation: run with --telemetry-level=3 to record it.")
     if inputs.n_left_out:
         left = counted(inputs.n_left_out, "metric", "metrics")

@@ -94,7 +94,7 @@ def metrics_to_text(series: Iterable[Newest]) -> str:
 
 
 def _of_user(name: str) -> Metric:
-    return Metric(name, 1, "", f"The program's own metric {name}", f"laggard_user_{_NOT_IN_NAMES.sub('_', name)}")
+    return Metric(name, "", f"The program's own metric {name}", f"laggard_user_{_NOT_IN_NAMES.sub('_', name)}")
 
 
 def _labels(tags: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from laggard.kvstore.errors import NoLaunchRecordError
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.events import Event, EventLog
 from laggard.telemetry.nodes.watch import NodeHealth, NodeWatch
-from laggard.telemetry.query.times import SECOND_US, now_us
+from laggard.telemetry.query.times import now_us
 from laggard.telemetry.server.handlers import Reach
 from laggard.telemetry.server.own_metrics import own_metrics
 
@@ -30,7 +30,7 @@ class FollowedJob:
         self._devices: frozenset[tuple[str, str]] = frozenset()
 
     def update(self) -> None:
-        """Look for a new launch, and record it as an event, unless a server before this one has done so."""
+        """Look for a new launch."""
         launch = current_launch(self._session.client, self._session.endpoint)
         if launch is None or launch == self._launch:
             return
@@ -41,10 +41,6 @@ class FollowedJob:
         self._launch = launch
         nodes_at_hand = (*self._record.nodes, *self._record.reserve)
         self._devices |= {(node.hostname, gpu) for node in nodes_at_hand for gpu in node.devices}
-        if not any(event.kind == "launch" and event.launch == launch for event in self._all_events()):
-            began_s, nodes = self._record.began_s, tuple(node.hostname for node in self._record.nodes)
-            began_us = now_us() if began_s is None else round(began_s * SECOND_US)
-            self._events.add(Event(began_us, "launch", launch=launch, nodes=nodes, excluded=self._record.excluded))
 
     def nodes(self) -> set[str]:
         """Return the nodes of the current launch."""
@@ -52,7 +48,7 @@ class FollowedJob:
 
     def nodes_ever(self) -> set[str]:
         """Return the nodes of all launches: one that was lost is missed until the job ends."""
-        return self.nodes().union(*(launch.nodes for launch in self._events.launches))
+        return self.nodes().union(*(event.nodes for event in self._all_events()))
 
     def reach(self, watch: NodeWatch) -> Reach:
         """Return since when there has been something to see, and on which nodes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,24 +108,6 @@ class History:
         """Return the sources of this history, the finest first."""
         samples = [Origin(SAMPLES, self.samples.complete_from_us)] if self._has_samples else []
         return [*samples, *self.tiers.origins()]
-
-    def read(
-        self,
-        metrics: Iterable[str],
-        start_us: int,
-        end_us: int,
-        wanted: Callable[[Mapping[str, str]], bool] = lambda _: True,
-    ) -> Iterator[TimeSeries]:
-        """Yield the series of some metrics: samples where there are any, and averages of summaries before them."""
-        for metric in metrics:
-            answer = _Answer()
-            known = [each for each in self.tiers.known([metric]) if wanted(each.tags)]
-            chosen = {each.number: answer.place(each.key, each.tags) for each in known}
-            grid = Grid(start_us, end_us + 1, SAMPLES, "avg")
-            rows, _ = self._rows([metric], grid, wanted, answer, chosen)
-            yield from _series_of(answer, Downsample(SAMPLES, "avg"), None, by_series_and_time(rows))
-            if self._beside is not None:
-                yield from self._beside.read([metric], start_us, end_us, wanted)
 
     def everything(
         self, metric: str, from_source: Callable[[str], bool] = lambda _: True

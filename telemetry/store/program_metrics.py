@@ -13,7 +13,7 @@ from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.page.content import metrics_of
 from laggard.telemetry.query.downsampling import Downsample, buckets
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.query.parsing import sub_query_from_json
+from laggard.telemetry.query.parsing import series_query
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.history import History
 
@@ -41,7 +41,7 @@ def merged_ranges(ranges: Collection[Mapping[str, Floats]]) -> dict[str, Floats]
 
 
 def _range_of(history: History, metric: str, span: Span) -> dict[str, Floats]:
-    query = sub_query_from_json({"metric": [metric], "aggregator": "none", "downsample": f"{STEP_S}s-avg"}, 0)
+    query = series_query(metric, f"{STEP_S}s-avg")
     starts = buckets(Downsample(STEP_S * SECOND_US, "avg"), span.start_us, span.end_us)
     count, total = np.zeros(len(starts)), np.zeros(len(starts))
     low, high = np.full(len(starts), np.inf), np.full(len(starts), -np.inf)

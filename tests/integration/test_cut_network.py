@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.roster import Roster
@@ -25,7 +25,7 @@ NOTICED_S = 5.0
 SSHD = "/usr/sbin/sshd"
 
 
-class SshFromLogin(Unmanaged):
+class SshFromLogin(Transport):
     """Ssh from the login machine to the others, with its own key."""
 
     name = "ssh"

@@ -26,7 +26,7 @@ KILLS = 6
 
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[StateSupervisor]:
-    with StateSupervisor(tmp_path / "state", job="test", host="127.0.0.1", fsync="everysec") as running:
+    with StateSupervisor(tmp_path / "state", job="test", host="127.0.0.1") as running:
         yield running
 
 
@@ -40,7 +40,6 @@ def test_a_server_that_is_killed_again_while_starting_is_restarted(keeper: State
         begin_launch(client, keeper.endpoint, 0)
         state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
         state["kept"] = 1
-        keeper.flush_to_disk(DEADLINE_S)
         until_s = time.monotonic() + DEADLINE_S
         killed: set[int] = set()
         while len(killed) < KILLS:
@@ -52,7 +51,6 @@ def test_a_server_that_is_killed_again_while_starting_is_restarted(keeper: State
         wait_until(lambda: keeper.pid not in killed, lambda: f"it did not come back: {keeper.failure}")
         assert state["kept"] == 1
         assert keeper.failure is None
-        assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
 
 
 def test_a_server_that_hangs_is_killed_and_restarted_with_everything_that_was_committed(
@@ -62,7 +60,6 @@ def test_a_server_that_hangs_is_killed_and_restarted_with_everything_that_was_co
         begin_launch(client, keeper.endpoint, 0)
         state = State(client, keeper.endpoint, 0, retry_for_s=DEADLINE_S)
         state["kept"] = 1
-        keeper.flush_to_disk(DEADLINE_S)
         hung = psutil.Process(keeper.pid)
         hung.suspend()
         state["later"] = 2

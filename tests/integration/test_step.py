@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from laggard.resilience.agent.processes import AGENT_MARK, environment_of
-from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.step import StepAgent
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 FAKE_SRUN = Path(__file__).with_name("fake_srun.py")
 
 
-class FakeSlurm(Unmanaged):
+class FakeSlurm(Transport):
     """Starts everything on this machine."""
 
     name = "srun"
@@ -131,7 +131,7 @@ def test_an_agent_that_is_killed_is_lost_alone_and_can_come_back(job: Job) -> No
 
 def test_agents_outlive_the_command_that_has_started_them(job: Job) -> None:
     job.srun.kill()
-    job.agent("b").process.wait()
+    job.allocation._steps[0].process.wait()
     for host in ("b", "c", "d"):
         job.agent(host).channel.detach()  # each dials again
     job.expect_answers("b", "c", "d")

@@ -20,6 +20,7 @@ from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELE
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.server.process import StateServer
+from laggard.resilience.record.journal import Journal
 from tests.integration.serving import Served, serve, strict
 from tests.waiting import wait_until
 
@@ -175,9 +176,10 @@ def test_samples_from_a_clock_that_is_ahead_are_refused_and_the_newest_value_sta
 
 
 def test_prometheus_reads_how_nodes_are_and_which_devices_are_slow(state_server: StateServer, served: Served) -> None:
-    verdict = Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", WrongResults("slow"))).to_fields()
+    journal = Journal(None)
+    journal.write(Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", WrongResults("slow"))))
     with state_server.endpoint.connect() as client:
-        Control(client, state_server.endpoint, 0).ask("verdicts", [verdict])
+        journal.publish(client, state_server.endpoint)
 
     def line(name: str) -> str:
         lines = served.request("/metrics")[2].decode().splitlines()

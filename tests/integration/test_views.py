@@ -36,6 +36,7 @@ from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.own_metrics import OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
+from laggard.resilience.report.frozen import frozen
 from laggard.resilience.report.inputs import read_inputs
 from laggard.telemetry.course import JobBegan
 from laggard.telemetry.dumps.writing import write_dump
@@ -360,8 +361,8 @@ def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monke
     with running_job(root) as server, Recorder(server.endpoint, journal, ProgressLog(journal.write), record, 1):
         assert has_values.wait(DEADLINE_S), "a sample of the loss is due every three seconds"
 
-    (curve,) = read_inputs(record).own_curves
-    assert (curve.metric, curve.n_series, set(curve.mean.tolist())) == ("loss", 1, {1.5})
+    ((name, curve),) = frozen(read_inputs(record), "")["curves"].items()
+    assert (name, curve["n_series"], set(curve["middle"])) == ("loss", 1, {1.5})
 
 
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")

@@ -5,15 +5,9 @@ from __future__ import annotations
 import http.client
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from laggard.kvstore.client.fence import begin_launch
-from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.server.process import StateServer
-from laggard.telemetry import wording
-from laggard.telemetry.events import EventLog
 from tests.integration.jobs import RunningJob
-from tests.integration.serving import Served, serve
+from tests.integration.serving import Served
 from tests.queries import sub_query
 from tests.waiting import wait_until
 
@@ -65,26 +59,3 @@ def test_telemetry_processes_that_are_killed_are_started_again_and_samples_go_on
     job.wait_for(r"the telemetry server begins anew")
     (job.directory / "end").touch()
     assert job.finish() == 0, job.everything()
-
-
-def test_a_launch_is_recorded_once_however_often_the_server_is_started(tmp_path: Path) -> None:
-    with StateServer.start(tmp_path / "state", job="again") as own, own.endpoint.connect() as client:
-        begin_launch(client, own.endpoint, 0)
-        record = LaunchRecord(0, (NodeRecord("node1", "127.0.0.1", ()),), (), (), began_s=1_700_000_000.5)
-        Control(client, own.endpoint, 0).write_launch(record)
-        (tmp_path / "node1").mkdir()
-        for _ in range(2):
-            with serve(own, tmp_path / "node1") as served:
-                wait_until(lambda served=served: served.json("/health")["launch"] == 0)  # type: ignore[misc]
-        events = EventLog(client, own.endpoint).between(0, 2**60)
-        told = [wording.event(event) for event in events]
-
-    assert told.count("0 began on node1") == 1
-    assert events[0].time_us == 1_700_000_000_500_000, "when it began, not when the server saw it"
-    assert told.count("the telemetry server begins anew; it has what the nodes still have") == 1
-    assert (
-        told.count(
-            "node1: its telemetry begins anew; what it had read before is gone, but for what the primary has of it"
-        )
-        == 1
-    )

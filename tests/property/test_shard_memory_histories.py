@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
-from laggard.kvstore.checkpoints.shard_file import ShardFile, whole_grains
+from laggard.kvstore.checkpoints.shard_file import ShardFile, whole_grains, write_at
 
 MIB = 1 << 20
 BOUND = 12 * MIB
@@ -41,7 +41,7 @@ class Histories(RuleBasedStateMachine):
             assert used + whole_grains(size) > BOUND  # it is full of shards, not of spare memory
             return
         assert file not in self.written
-        file.write(0, byte * size)
+        write_at(file.descriptor, 0, byte * size)
         self.written[file] = byte * size
         self.with_memory[file.number] = max(size, self.with_memory.get(file.number, 0))
 
@@ -88,7 +88,7 @@ class Histories(RuleBasedStateMachine):
     def memory_is_bounded_and_known(self) -> None:
         files = self.memory._files
         assert sum(file.reserved_bytes for file in files) <= BOUND
-        assert self.memory.used_bytes == sum(file.reserved_bytes for file in self.written)
+        assert self.memory._used_bytes() == sum(file.reserved_bytes for file in self.written)
         for file in files:
             held = os.fstat(file.descriptor)
             assert held.st_size == file.reserved_bytes

@@ -34,7 +34,7 @@ SERVER_SETTINGS = settings(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
-    with StateServer.start(tmp_path_factory.mktemp("state"), job="commits", fsync="no") as running:
+    with StateServer.start(tmp_path_factory.mktemp("state"), job="commits") as running:
         yield running
 
 
@@ -62,8 +62,7 @@ class Counted:
 def hooked(state: State, hook: Any) -> list[str]:
     runs: list[str] = []
     layout: Any = state._layout
-    committer = layout._committer
-    committer._commit_script = Counted(committer._commit_script, runs, hook)
+    layout._commit_script = Counted(layout._commit_script, runs, hook)
     return runs
 
 

@@ -33,7 +33,7 @@ CHUNK_BYTES = 100
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateServer]:
-    with StateServer.start(tmp_path_factory.mktemp("state"), job="model", fsync="no") as running:
+    with StateServer.start(tmp_path_factory.mktemp("state"), job="model") as running:
         yield running
 
 

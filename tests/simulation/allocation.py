@@ -21,25 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["AgentHandle", "Allocation"]
 
 
-class AgentHandle:
+class AgentHandle(base.ChildAgent):
     """What the controller holds of an agent: its process here, or the one here that leads to it."""
 
     def __init__(self, process: Process, commands: Pipe, answers: Pipe) -> None:
-        self._popen = Popen.__new__(Popen)
-        self._popen.process = process
-        self.pid = process.pid
-        self.stdin: Any = commands.writer
-        self.stdout: Any = answers.reader
-
-    def wait(self, timeout: float | None = None) -> int:
-        return self._popen.wait(timeout)
-
-    def kill(self) -> None:
-        self._popen.kill()
+        popen: Any = Popen.__new__(Popen)
+        popen.process, popen.pid = process, process.pid
+        popen.stdin, popen.stdout = commands.writer, answers.reader
+        super().__init__(popen)
 
 
-class Allocation(base.Unmanaged):
+class Manager(base.Unmanaged):
+    """What Slurm says of the nodes: now and then that one is down, and it may take its time."""
+
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
+        scheduler = here().scheduler
+        scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
+        return {host: NodeWord("Slurm", host, "down") for host in hosts if scheduler.chance.random() < 0.1}
+
+
+class Allocation(base.Allocation):
     """The nodes of a job, as ``laggard.resilience.allocation.Allocation``."""
+
+    manager = Manager()
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -68,11 +72,6 @@ class Allocation(base.Unmanaged):
             raise UnreachableNodesError("no answer by ssh", {host: "no answer"}, ["true"])
         self._marks[host] = f"{self._marks[host].partition('.')[0]}.{scheduler.events}"
         return self.start_agent(node)
-
-    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
-        scheduler = here().scheduler
-        scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
-        return {host: NodeWord("Slurm", host, "down") for host in hosts if scheduler.chance.random() < 0.1}
 
     def clear(self, node: NodeRecord) -> None:
         if self._is_here(node.hostname):

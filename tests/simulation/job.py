@@ -37,7 +37,6 @@ from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.heartbeat_timing import LEASE_S
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.nodes import program as program_module
-from laggard.resilience.nodes import ranks as ranks_module
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
 from laggard.telemetry.settings import TelemetrySettings
@@ -384,7 +383,7 @@ def simulated_world() -> Iterator[Path]:
             (ShardServers, "files", lambda *_: {}),
             (program_module, "StderrTee", _StderrTee),
             (resource_manager, "ThreadPoolExecutor", Executor),
-            (ranks_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
+            (launches_module, "sys", SimpleNamespace(stdout=_NOWHERE, stderr=_NOWHERE)),
             (state_server_supervisor, "StateServer", SimulatedServer),
             (hang, "MIN_RANK_S", MIN_SILENCE_S),
             (hang, "MIN_OUTSIDE_S", MIN_SILENCE_S),

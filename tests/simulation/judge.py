@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from laggard.kvstore.client.environment import LAUNCH, NODE
@@ -22,8 +21,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Settings,
 )
-from laggard.resilience.decision.heartbeat_timing import LONGEST_S, HeartbeatTiming
-from laggard.resilience.decision.silence import CONFIRMED_S
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.errors import NodeDownError
 from tests.simulation.processes import Process
 from tests.simulation.scheduler import Thread
@@ -213,18 +211,15 @@ class Judge:
             return
         if host in job.links and not job.links[host].is_prompt:
             return  # what it has sent before may still arrive
-        hit_s, longest_s = job.scheduler.now_s, LONGEST_S + NOTICE_SLACK_S
+        hit_s = job.scheduler.now_s
 
-        def check(*, last: bool = False) -> None:
+        def check() -> None:
             ends = controller._cluster._awake_clock._stopped.is_set()
             is_over = job.command is not command or command is None or command.ended or ends
             if is_over or self._frozen_s > hit_s or self._end is not None or self.stopped:
                 return
             if controller._cluster.nodes.get(host) is node and host not in controller._cluster.lost():
-                if last or self._is_confirmed(controller._cluster, host):
-                    self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")
-                elif length_s is None or length_s >= longest_s:  # otherwise it may be back by then
-                    job.scheduler.at(longest_s - wait_s, lambda: in_command(partial(check, last=True)))
+                self.fail(f"{host} is lost since {hit_s:.1f} s, and nobody notices")
 
         def in_command(call: Callable[[], None]) -> None:
             if command is not None and not command.ended:
@@ -232,13 +227,6 @@ class Judge:
 
         if not job.command_is_halted:
             job.scheduler.at(wait_s, lambda: in_command(check))
-
-    def _is_confirmed(self, cluster: Any, host: str) -> bool:
-        """Return whether the state server has answered for so long that the controller knows that nothing comes."""
-        count, now_s = cluster._counts._silent.get(host), cluster._awake_clock.now_s()
-        if count is None or now_s - count.seen_s > NOTICE_SLACK_S:
-            return False
-        return bool(now_s - count.since_s > CONFIRMED_S + NOTICE_SLACK_S)
 
     def acknowledged(self, key: str) -> None:
         """Take note of a commit that was answered."""

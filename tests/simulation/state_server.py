@@ -20,7 +20,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import ServerStartError
 from laggard.kvstore.server import process as server
 from laggard.kvstore.server.process import StateServer
-from laggard.kvstore.state import commits
+from laggard.kvstore.state import layout
 from tests.simulation.modules import Popen, machine
 from tests.simulation.processes import Process, here, step
 from tests.simulation.scheduler import Thread, current
@@ -158,13 +158,6 @@ class Client:
         self._call(lambda: self._disk.data.__setitem__(key, _bytes(value)))
         return True
 
-    def eval(self, script: str, n_keys: int, key: str, value: Any) -> Any:
-        assert (script, n_keys) == (server._FLUSH_LUA, 1)
-        return self.set(key, value)
-
-    def config_set(self, *_: str) -> None:
-        self._call(lambda: None)
-
     def hget(self, key: str, name: str) -> Any:
         return self._call(lambda: self._disk.data.get(key, {}).get(name))
 
@@ -222,7 +215,7 @@ class Client:
         script: Callable[[Sequence[str], Sequence[Any]], Any] = {
             fence._BEGIN_LUA: self._begin,
             fence.EXECUTE_LUA: self._execute,
-            commits._COMMIT_LUA: self._commit,
+            layout._COMMIT_LUA: self._commit,
         }[text]
         return lambda keys, args: self._call(lambda: script(keys, args))
 
@@ -361,7 +354,7 @@ class SimulatedServer(StateServer):
 
     @classmethod
     def start(cls, directory: Path, *, job: str, **_: Any) -> StateServer:
-        return cls._start(server._Plan(directory, job, "127.0.0.1", "always", directory, None))
+        return cls._start(server._Plan(directory, job, "127.0.0.1", directory, None))
 
     @classmethod
     def _start(cls, plan: Any, *_: Any) -> StateServer:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import laggard.telemetry
-from laggard.telemetry.catalogue import CATALOGUE, EVENTS
+from laggard.telemetry.catalogue import CATALOGUE, EVENTS, NODE_METRICS
 from laggard.telemetry.grafana.fitting import MAX_LINES, Dashboard, JobShape, fitted
 from laggard.telemetry.grafana.provisioning import DASHBOARDS
 from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES
@@ -19,7 +19,7 @@ from laggard.telemetry.store.summaries import EXACT
 
 FOLDER = Path(laggard.telemetry.__file__).parent / "grafana"
 VIRTUAL = {
-    *(name for name, metric in CATALOGUE.items() if metric.level == 2),
+    *(metric.name for metric in NODE_METRICS),
     *("DeviceUtilization", "DeviceMemoryUtilization", "DevicePowerUsage", "DeviceTemperature"),
 }
 EVERYTHING = set(CATALOGUE)

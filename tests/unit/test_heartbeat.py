@@ -15,7 +15,7 @@ from laggard.resilience.agent.awake import LONGEST_TICK_S, AwakeClock, Deadline
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision import wording
-from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.resilience.nodes.cluster import N_SILENT, Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.wire import decode
 from laggard.resilience.wire.node import SetUp
@@ -73,12 +73,39 @@ def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: 
     assert wording.why_lost(cluster.why_lost("n2")) == "no heartbeat for 4.0 s"
 
 
+@pytest.mark.parametrize(("n_late", "lost"), [(N_SILENT, ["n0"]), (N_SILENT + 1, [])])
+def test_no_node_is_lost_while_very_many_agents_dial_again_and_the_last_of_them_still_wait(
+    n_late: int, lost: list[str]
+) -> None:
+    records = [NodeRecord(f"n{number}", "127.0.0.1", ()) for number in range(2 * N_SILENT)]
+    cluster = Cluster(
+        cast("Allocation", SimpleNamespace(nodes=records)), Path(), NodeFiles({}, {}), threading.Condition()
+    )
+    agents = [SimpleNamespace(gone=False, has_started=True, last_heard_s=20.0) for _ in records]
+    for record, agent in zip(records, agents, strict=True):
+        node = SimpleNamespace(record=record, told_to_end=False, agent=agent, tasks=SimpleNamespace(stuck=""))
+        cluster.nodes[record.hostname] = cast("Node", node)
+
+    def lost_at(now_s: float) -> list[str]:
+        cluster._awake_clock._awake_s = now_s
+        return cluster.lost()
+
+    for agent in agents[1:n_late]:
+        agent.last_heard_s = 20.0 - cluster._timing.replace_s - 0.1
+    agents[0].last_heard_s = 20.0 - cluster.heartbeat_timeout_s - 0.1
+    assert lost_at(20.0) == lost
+    for agent in agents[1:]:
+        agent.last_heard_s = 22.0
+    assert lost_at(22.0) == lost, "the last one may still wait for its turn"
+    assert lost_at(20.2 + cluster.heartbeat_timeout_s) == ["n0"]
+
+
 def test_in_a_large_job_the_agents_are_told_to_send_fewer_heartbeats_and_may_be_silent_for_longer() -> None:
     records = [NodeRecord(f"n{number}", "127.0.0.1", ()) for number in range(1000)]
     allocation = cast("Allocation", SimpleNamespace(nodes=records, environment=lambda *_: {}))
     cluster = Cluster(allocation, Path(), NodeFiles({}, {}), threading.Condition())
     written = io.BytesIO()
-    agent = SimpleNamespace(stdin=written, stdout=io.BytesIO())
+    agent = SimpleNamespace(write=written.write, read=lambda *_: None)
     cluster.connect(records[0], cast("AgentProcess", agent))
     assert decode(written.getvalue().splitlines()[0], SetUp).n_nodes == 1000
     assert cluster.heartbeat_timeout_s == 5.0

@@ -179,6 +179,13 @@ def test_another_slowness_in_the_same_place_is_judged_for_itself() -> None:
         assert job.recover(OTHER) == WellAgain(100.0, lost_s, 1, lost_s, expected=False)
 
 
+@pytest.mark.parametrize("slowdown", [1.13, 1.25, 1.5])
+def test_a_slowness_that_is_half_as_much_or_twice_in_logs_is_the_same(slowdown: float) -> None:
+    job = asked_for_all()
+    assert not job.slow_for(100.0, OTHER, slowdown=slowdown).restart
+    assert job.recover(OTHER).instead_of == GPU
+
+
 def test_what_is_known_to_be_the_programs_own_is_so_on_every_device_in_its_place() -> None:
     job = asked_for_all()
     job.slow_for(100.0, OTHER)
@@ -278,6 +285,18 @@ def test_a_device_that_would_stay_makes_another_lose_only_what_it_is_slower_than
     assert job.incidents.incident(GPU).lost_s == pytest.approx(0.2 * 400)
     assert job.incidents.incident(OTHER).lost_s == pytest.approx((0.5 - 0.2) * 400)
     assert slow_together(1.25, 1.25, why_not=BUSIER).incidents.incident(OTHER).lost_s == 0.0
+
+
+def test_a_device_whose_incident_is_expected_to_end_stays() -> None:
+    job = Job()
+    for _ in range(3):
+        job.slow_for(100.0)
+        job.recover()
+    assert math.isfinite(job.slow_for(100.0).in_s)
+    episode = Episode(math.nan, 2.0, 0.5)
+    job.incidents.begin(OTHER, 2.0, episode, job.now_s, identity="GPU-node2", place="2/0")
+    job.incidents.advance({GPU: 1.25, OTHER: 2.0}, job.now_s + 10.0)
+    assert job.incidents.incident(OTHER).lost_s == about((0.5 - 0.2) * 10)
 
 
 def test_devices_that_would_be_left_out_together_lose_what_each_would_lose_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import encode_block
@@ -75,3 +76,130 @@ def test_a_steady_rate_of_a_sensor_with_three_decimals_takes_less_than_three_byt
     watts = np.round(np.random.default_rng(1).normal(300, 20, 128), 3)
 
     assert len(encode_block(times, watts)) / 128 < 3
+
+
+def add(store: SampleStore, name: str, *at_s: float, value: float = 1.0) -> None:
+    for each in at_s:
+        store.add(name, {}, round(each * SECOND_US), value)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "count", "is_packed"),
+    [
+        (1.0, 127, False),
+        (1.0, 128, True),
+        (0.01, 200, False),  # 1.99 s
+        (0.01, 201, True),
+        (0.0001, 4095, False),
+        (0.0001, 4096, True),
+    ],
+)
+def test_samples_are_packed_by_128_and_those_of_a_quick_series_by_two_seconds_or_4096(
+    step_s: float, count: int, *, is_packed: bool
+) -> None:
+    store = SampleStore(window_s=300, clock=lambda: 0.0)
+    for number in range(count):
+        assert store.size().nbytes == 700 * (number > 0) + 16 * number
+        store.add("m", {}, round(number * step_s * SECOND_US), 1.0)
+    assert (store.size().nbytes < 700 + 16 * count) == is_packed
+    assert store.size().samples == count
+
+
+@pytest.mark.parametrize(
+    ("start_s", "end_s", "found", "about"),
+    [
+        (0, 127, 128, 128),
+        (127, 127, 1, 128),
+        (127.5, 127.9, 0, 0),
+        (128, 128, 1, 128),
+        (-5, -0.1, 0, 0),
+        (-5, 0, 1, 128),
+        (127, 128, 2, 256),
+        (256, 256, 1, 0),
+        (255.5, 300, 4, 0),
+    ],
+)
+def test_a_range_includes_both_of_its_ends_and_is_counted_by_whole_blocks(
+    start_s: float, end_s: float, found: int, about: int
+) -> None:
+    store = SampleStore(window_s=300, clock=lambda: 0.0)
+    add(store, "m", *range(260))  # two blocks, and four samples that are not packed
+    start_us, end_us = round(start_s * SECOND_US), round(end_s * SECOND_US)
+    assert sum(len(each.values) for each in store.read(["m"], start_us, end_us)) == found
+    assert store.count(["m", "x"], start_us, end_us, lambda _: True) == about + 4
+    assert store.count(["m"], start_us, end_us, lambda _: False) == 0
+
+
+def test_what_is_dropped_is_what_is_older_than_the_window_and_the_store_says_from_when_on_it_has_all() -> None:
+    clock_s = [260.0]
+    store = SampleStore(window_s=100, clock=lambda: clock_s[0])
+    add(store, "m", *range(260))
+    assert store.complete_from_us == 0
+    clock_s[0] = 227.0
+    store.trim()
+    assert (store.size().samples, store.complete_from_us) == (260, 0)  # the first block ends at 127 s
+    clock_s[0] = 228.0
+    store.trim()
+    assert (store.size().samples, store.complete_from_us) == (132, 127 * SECOND_US + 1)
+    clock_s[0] = 358.5
+    store.trim()
+    assert (store.size().samples, store.complete_from_us) == (1, round(258.5 * SECOND_US))
+    assert [each.times_us.tolist() for each in store.read(["m"], 0, 10**12)] == [[259 * SECOND_US]]
+    assert store.size().dropped == 0  # for want of room
+
+
+@pytest.mark.parametrize(("ahead_s", "lacks_s"), [(3599, 3599), (3601, 3600)])
+def test_a_sample_of_the_far_future_does_not_hide_what_comes_until_then(ahead_s: float, lacks_s: float) -> None:
+    clock_s = [1000.0]
+    store = SampleStore(window_s=100, clock=lambda: clock_s[0], max_bytes=0)
+    add(store, "m", *(1000.0 + ahead_s - 127 + at for at in range(128)))
+    store.trim()  # there is no room for it
+    assert store.size().dropped == 128
+    assert store.complete_from_us == round((1000.0 + lacks_s) * SECOND_US) + (lacks_s == ahead_s)
+
+
+def test_a_store_that_is_too_large_shrinks_to_nine_tenths_of_its_room() -> None:
+    whole = SampleStore(window_s=1e6, clock=lambda: 0.0)
+    for begin in range(0, 12_800, 128):
+        fill(whole, "m", begin, 128)
+    nbytes = whole.size().nbytes
+    for limit, dropped in ((nbytes, 0), (nbytes - 1, 11 * 128)):
+        store = SampleStore(window_s=1e6, clock=lambda: 0.0, max_bytes=limit)
+        for begin in range(0, 12_800, 128):
+            fill(store, "m", begin, 128)
+        store.trim()
+        assert store.size().dropped == pytest.approx(dropped, abs=128)
+        assert store.size().nbytes <= limit
+
+
+def test_the_newest_sample_is_the_latest_and_of_two_at_one_time_the_one_that_came_later() -> None:
+    store = SampleStore(window_s=300, clock=lambda: 0.0)
+    for at_s, value in ((0, 1.0), (5, 2.0), (3, 3.0), (5, 4.0)):
+        add(store, "m", at_s, value=value)
+    assert [(each.time_us, each.value) for each in store.newest()] == [(5 * SECOND_US, 4.0)]
+
+
+def test_the_oldest_sample_is_about_the_first_one_whether_it_is_packed_or_not() -> None:
+    store = SampleStore(window_s=300, clock=lambda: 0.0)
+    assert store.oldest_us() is None
+    add(store, "open", 50, 60)
+    assert store.oldest_us() == 50 * SECOND_US
+    add(store, "packed", *range(40, 40 + 200))
+    assert store.oldest_us() == 40 * SECOND_US
+    add(store, "open too", 30)
+    assert store.oldest_us() == 30 * SECOND_US
+
+
+def test_what_is_added_is_observed_but_for_what_is_refused() -> None:
+    seen: list[tuple[str, int]] = []
+    store = SampleStore(
+        window_s=300,
+        clock=lambda: 0.0,
+        max_series=1,
+        observe=lambda key, times, _: seen.append((key[0], len(times) // 8)),
+    )
+    fill(store, "a", 0, 3)
+    fill(store, "b", 0, 5)
+    assert (seen, store.size().dropped) == ([("a", 3)], 5)
+    fill(store, "a", 3, 0)
+    assert store.size().samples == 3

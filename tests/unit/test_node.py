@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from laggard.kvstore.control import NodeRecord
+from laggard.resilience.allocation.base import ChildAgent
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.notices import Unreadable
 from laggard.resilience.wire import ALIVE
@@ -28,7 +29,7 @@ def test_a_node_whose_messages_cannot_be_read_is_lost_and_says_why(line: str, wh
     agent = subprocess.Popen(
         [sys.executable, "-c", writes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    node = Node(NodeRecord("n2", "127.0.0.3", ()), agent, threading.Condition())
+    node = Node(NodeRecord("n2", "127.0.0.3", ()), ChildAgent(agent), threading.Condition())
     wait_until(lambda: node.agent.gone)
     assert node.agent.has_started
     (notice,) = node.take_notices()

@@ -14,8 +14,8 @@ from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.resilience.record.journal import JOURNAL_FILE
 from laggard.resilience.record.own_metrics import MAX_METRICS, OwnMetrics, chosen, readable_steps
+from laggard.resilience.report.frozen import frozen
 from laggard.resilience.report.inputs import read_inputs
-from laggard.resilience.report.own_curve import own_curve
 from laggard.resilience.report.page import write_report
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.nodes.bus import NodeAsker, Replies
@@ -162,14 +162,12 @@ def test_metrics_that_a_record_has_no_room_for_are_told(tmp_path: Path) -> None:
     ).read_text().replace("&#39;", "'")
 
 
-def test_a_dump_of_all_telemetry_gives_the_same_curve() -> None:
+def test_a_dump_of_all_telemetry_gives_the_same_curve(tmp_path: Path) -> None:
     times_us = T0_US + np.arange(0, 10, dtype=np.int64) * SECOND_US
     ranks = [TimeSeries("loss", {"rank": str(rank)}, times_us, np.full(10, float(rank))) for rank in range(3)]
-    curve = own_curve("loss", ranks)
-    assert curve is not None
-    assert curve.n_series == 3
-    assert [set(each.tolist()) for each in (curve.low, curve.mean, curve.high)] == [{0.0}, {1.0}, {2.0}]
-    assert own_curve("loss", [replace(ranks[0], times_us=times_us[:0], values=np.zeros(0))]) is None
+    curve = frozen(read_inputs(write_dump(str(tmp_path), "all", T0, ranks)), "")["curves"]["loss"]
+    assert curve["n_series"] == 3
+    assert [set(curve[name]) for name in ("low", "middle", "high")] == [{0.0}, {1.0}, {2.0}]
 
 
 @pytest.mark.parametrize(("number", "stands_for"), [("8", 8), ("", 1), ("9" * 5000, 1)])

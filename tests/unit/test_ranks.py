@@ -18,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.kvstore.control import NodeRecord
+from laggard.resilience.allocation.base import ChildAgent
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import device_variables, host_file, host_list, node_variables
-from laggard.resilience.nodes.ranks import LONGEST_LINE_BYTES, Lines, Printer, Ranks, combined_exit_code
+from laggard.resilience.nodes.ranks import LONGEST_LINE_BYTES, Lines, Ranks, combined_exit_code
+from laggard.system.printer import Printer
 from tests.waiting import wait_until
 
 DEADLINE_S = 10.0
@@ -126,7 +128,7 @@ def test_printing_does_not_wait_for_a_terminal_that_hangs() -> None:
         while read < 1_000_000:
             read += len(terminal.read1(1 << 16))
         assert printed.wait(DEADLINE_S)
-        printer.close(DEADLINE_S)
+        printer.drain(DEADLINE_S)
 
 
 class Closed(io.BytesIO):
@@ -139,7 +141,7 @@ def test_output_that_cannot_be_written_is_dropped_and_the_ranks_go_on() -> None:
     printed: list[int] = []
     for number in range(3):
         printer.add("stdout", b"line\n", lambda number=number: printed.append(number))  # type: ignore[misc]
-    printer.close(DEADLINE_S)
+    printer.drain(DEADLINE_S)
     assert printed == [0, 1, 2]
 
 
@@ -165,13 +167,13 @@ def two_ranks(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Ranks]]:
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT, str(request.param)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    changed, printer = threading.Condition(), Printer()
-    node = Node(NodeRecord("node1", "127.0.0.1", ("0", "1")), agent, changed)
+    changed, printer = threading.Condition(), Printer({})
+    node = Node(NodeRecord("node1", "127.0.0.1", ("0", "1")), ChildAgent(agent), changed)
     ranks = Ranks(["train"], 0, [node], 29500, changed, printer, per_device=True, settle_s=3600.0)
     wait_until(lambda: ranks.exit_code is not None)
     yield node, ranks
     node.agent.kill()
-    printer.close(DEADLINE_S)
+    printer.drain(DEADLINE_S)
 
 
 @pytest.mark.parametrize("two_ranks", [-signal.SIGKILL], indirect=True)

@@ -23,10 +23,9 @@ from laggard.resilience.record.entries import Told
 from laggard.resilience.record.journal import Entry, JournalError
 from laggard.resilience.record.timeline import timeline_of_entries
 from laggard.resilience.report.costs import costs_of
-from laggard.resilience.report.frozen import NO_VALUE
+from laggard.resilience.report.frozen import NO_VALUE, frozen
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
-from laggard.resilience.report.panel import panel_of
 from laggard.resilience.text import abbreviated, clock, duration
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.errors import DumpError
@@ -121,7 +120,7 @@ def test_a_metric_that_is_not_a_time_is_drawn_as_it_is(tmp_path: Path, record: P
     made = (replace(each, metric="bandwidth") for each in series() if each.metric == "gpu-probe-time")
     write_dump(str(tmp_path), "samples", T0 + LENGTH_S, made)
     inputs = read_inputs(tmp_path)
-    assert [panel.metric for panel in inputs.probes] == ["bandwidth"]
+    assert inputs.probes == ("bandwidth",)
     text = write_report(inputs, tmp_path).read_text()
     assert "bandwidth" in text
     assert "bandwidth, ms" not in text
@@ -171,12 +170,11 @@ def test_an_empty_dump_or_folder_is_named(tmp_path: Path) -> None:
         read_inputs(empty)
 
 
-def test_a_panel_can_have_one_sample_or_none() -> None:
-    assert panel_of("probe", []) is None
-    once = TimeSeries("probe", {"host": "a", "gpu": "0"}, np.array([5_000_000]), np.array([1.0]))
-    panel = panel_of("probe", [once])
-    assert panel is not None
-    assert panel.values.tolist() == [[1.0]]
+def test_a_metric_may_have_one_sample(tmp_path: Path) -> None:
+    once = TimeSeries("gpu-probe-time", {"host": "a", "gpu": "0"}, np.array([round(T0 * 1e6)]), np.array([1.0]))
+    dump = write_dump(str(tmp_path), "all", T0, [once])
+    curve = frozen(read_inputs(dump), "")["curves"]["gpu-probe-time"]
+    assert (curve["middle"], curve["devices"]) == ([1.0], [("a", "0")])
 
 
 @pytest.mark.parametrize(

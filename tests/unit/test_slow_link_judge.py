@@ -84,6 +84,13 @@ def test_the_number_of_bytes_is_chosen_by_measurement() -> None:
     assert job.told == [4 << 20]
 
 
+def test_the_number_of_bytes_stays_after_three_measurements_however_the_rate_changes() -> None:
+    job = Job()
+    for factor in (1.0, 0.25, 1.0, 0.25, 1.0):
+        job.round(dict.fromkeys(permutations(NODES, 2), factor))
+    assert job.told == [4 << 20, 16 << 20, 4 << 20]
+
+
 @pytest.mark.parametrize(("bytes_per_s", "n_bytes"), [(1e3, 256 << 10), (125e6, 4 << 20), (1e12, 64 << 20)])
 def test_a_transfer_takes_about_30_ms_within_bounds(bytes_per_s: float, n_bytes: int) -> None:
     assert bytes_for(bytes_per_s) == n_bytes

@@ -242,6 +242,17 @@ def test_two_slow_nodes_of_four_are_both_named() -> None:
     }
 
 
+def test_a_node_that_is_well_again_counts_again() -> None:
+    nodes, analysis, found = names(3), SlowLinkAnalysis(names(3)), []
+    slow = all_from("node0", nodes, 2.0)
+    for each, rounds in (({}, LEARNED), (slow, 20), ({}, 60), (all_to("node2", nodes, 2.0), 20)):
+        found += [told for one in islice(readings(nodes, each), rounds) for told in analysis.add_round(one)]
+    assert [(link_of(each).names, link_of(each).side) for each in found] == [
+        (("node0",), "sends"),
+        (("node2",), "receives"),
+    ]
+
+
 def test_a_slow_leaf_is_told_before_a_slow_node() -> None:
     nodes = names(64)
     leaves = {node: f"leaf{number // 16}" for number, node in enumerate(nodes)}

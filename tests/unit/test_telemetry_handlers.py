@@ -6,8 +6,8 @@ import base64
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ from starlette.responses import Response
 from laggard.kvstore.series.sample_store import Newest, SampleStore, key_of
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
-from laggard.telemetry.events import Event, LaunchSpan
+from laggard.telemetry.events import Event
 from laggard.telemetry.nodes.sources import Found, LocalSource, Source
-from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer
+from laggard.telemetry.nodes.watch import NodeHealth
+from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.sending.batches import Batch
-from laggard.telemetry.server.handlers import MAX_ANSWER_SERIES, MAX_POINTS_A_PUT, ROUTES, Reach, Service, authorize
-from laggard.telemetry.server.page import MAX_LINES, PAGE_ROUTES
+from laggard.telemetry.server.handlers import ROUTES, Reach, Service, authorize
+from laggard.telemetry.server.own_metrics import own_metrics
+from laggard.telemetry.server.page import PAGE_ROUTES
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.tiers import Tiers
@@ -34,15 +36,9 @@ PROBE = "gpu-probe-time"
 FAILED = Event((T0 + 5) * SECOND_US, "failure", "rank 1 on a failed", "a")
 
 
-@dataclass
-class Events:
-    """Events that are known beforehand."""
-
-    events: Sequence[Event] = (FAILED,)
-    launches: list[LaunchSpan] = field(default_factory=list)
-
-    def between(self, start_us: int, end_us: int) -> list[Event]:
-        return [event for event in self.events if start_us <= event.time_us <= end_us]
+def known(*events: Event) -> Callable[[int, int], list[Event]]:
+    """Return a source of events that are known beforehand."""
+    return lambda start_us, end_us: [event for event in events if start_us <= event.time_us <= end_us]
 
 
 class Nodes(LocalSource):
@@ -69,7 +65,7 @@ def service(source: Source | History | None = None, **more: Any) -> Service:
     given: dict[str, Any] = {
         "reach": lambda: Reach("train", T0 * SECOND_US, (T0 + 100) * SECOND_US),
         "source": LocalSource(source or store()) if isinstance(source, History | None) else source,
-        "events": Events(),
+        "events": known(FAILED),
         "put": None,
         "window_s": 3600.0,
         "token": "secret",
@@ -128,9 +124,9 @@ def test_points_are_pairs_for_clients_that_ask_for_arrays(named: dict[str, Any],
 @pytest.mark.parametrize(("more", "left_out"), [(0, None), (1, "1")])
 def test_series_beyond_a_limit_are_left_out_and_counted(more: int, left_out: str | None) -> None:
     one = np.zeros(1)
-    answers = [Answer("x", {"rank": str(rank)}, [], one.astype(int), one) for rank in range(MAX_ANSWER_SERIES + more)]
+    answers = [Answer("x", {"rank": str(rank)}, [], one.astype(int), one) for rank in range(2000 + more)]
     found = reply(service(Nodes(Found(answers))), "/api/query", asked("x"))
-    assert len(json.loads(bytes(found.body))) == MAX_ANSWER_SERIES
+    assert len(json.loads(bytes(found.body))) == 2000
     assert found.headers.get("X-Laggard-Series-Left-Out") == left_out
 
 
@@ -143,7 +139,7 @@ def test_nodes_that_did_not_answer_and_averages_are_named_in_the_headers() -> No
 
 
 def test_several_answers_together_may_not_have_too_many_points() -> None:
-    half = Answer("x", {}, [], np.arange(MAX_ANSWER_POINTS // 2 + 1), np.zeros(MAX_ANSWER_POINTS // 2 + 1))
+    half = Answer("x", {}, [], np.arange(1_000_001), np.zeros(1_000_001))
     with pytest.raises(QueryTooLargeError, match="more than 2,000,000 points"):
         reply(service(Nodes(Found([half]), Found([half]))), "/api/query", asked("x", "y"))
 
@@ -262,39 +258,37 @@ def test_samples_are_stored_by_series_and_counted() -> None:
     assert shown(putting(kept), "/api/put", sample())["success"] == 1  # one alone needs no list
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [([], 400), ([sample()] * MAX_POINTS_A_PUT, 200), ([sample()] * (MAX_POINTS_A_PUT + 1), 413)],
-    ids=["none", "as many as may be", "one more"],
-)
-def test_a_put_has_one_sample_or_more_up_to_a_limit(body: list[Any], status: int) -> None:
+@pytest.mark.parametrize(("count", "status"), [(0, 400), (1, 200), (20_000, 200), (20_001, 413)])
+def test_a_put_has_one_sample_or_more_up_to_a_limit(count: int, status: int) -> None:
     try:
-        found = reply(putting([]), "/api/put", body).status_code
+        found = reply(putting([]), "/api/put", [sample()] * count).status_code
     except RequestError as refusal:
         found = refusal.status
     assert found == status
 
 
 @pytest.mark.parametrize(
-    ("bad", "reason"),
+    ("age_s", "change", "reason"),
     [
-        (sample(age_s=3700), "older than the 3600 s"),
-        (sample(age_s=-90), "ahead of the clock"),
-        (5, "must be a JSON object"),
-        ({**sample(), "tags": {}}, "1 to 8 tags"),
-        ({**sample(), "tags": {f"t{number}": "x" for number in range(9)}}, "1 to 8 tags"),
-        ({**sample(), "metric": "two words"}, "not a valid name"),
-        ({**sample(), "metric": "m" * 257}, "not a valid name"),
-        ({**sample(), "timestamp": 0}, "above 0"),
-        ({**sample(), "timestamp": "soon"}, "timestamp: "),
-        ({**sample(), "value": True}, "not a finite number"),
-        ({**sample(), "value": "1e999"}, "not a finite number"),
-        ({**sample(), "value": "nan"}, "not a finite number"),
-        ({**sample(), "value": "1" * 64}, "not a finite number"),
+        (3700, {}, "older than the 3600 s"),
+        (-90, {}, "ahead of the clock"),
+        (0, {"tags": []}, "tags must be a JSON object"),
+        (0, {"tags": {}}, "1 to 8 tags"),
+        (0, {"tags": {f"t{number}": "x" for number in range(9)}}, "1 to 8 tags"),
+        (0, {"metric": "two words"}, "not a valid name"),
+        (0, {"metric": "m" * 257}, "not a valid name"),
+        (0, {"timestamp": 0}, "above 0"),
+        (0, {"timestamp": "soon"}, "timestamp: "),
+        (0, {"value": True}, "not a finite number"),
+        (0, {"value": "1e999"}, "not a finite number"),
+        (0, {"value": "nan"}, "not a finite number"),
     ],
 )
-def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(bad: Any, reason: str) -> None:
+def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(
+    age_s: float, change: dict[str, Any], reason: str
+) -> None:
     kept: list[Batch] = []
+    bad = sample(age_s=age_s) | change
     found = reply(putting(kept), "/api/put", [bad, sample()])
     told = json.loads(bytes(found.body))
     assert (found.status_code, told["success"], told["failed"], len(kept)) == (400, 1, 1, 1)
@@ -302,23 +296,25 @@ def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(ba
 
 
 @pytest.mark.parametrize(
-    "good",
+    ("age_s", "change"),
     [
-        sample(age_s=3500),
-        sample(age_s=-30),
-        {**sample(), "tags": {f"t{number}": "x" for number in range(8)}},
-        {**sample(), "metric": "m" * 256},
-        {**sample(), "value": "1" * 63},
-        {**sample(), "value": "-.5e3"},
-        {**sample(), "value": 7},
+        (3500, {}),
+        (-30, {}),
+        (0, {"tags": {f"t{number}": "x" for number in range(8)}}),
+        (0, {"metric": "m" * 256}),
+        (0, {"value": "1" * 63}),
+        (0, {"value": "-.5e3"}),
+        (0, {"value": 7}),
     ],
 )
-def test_a_sample_at_the_limits_is_stored(good: dict[str, Any]) -> None:
+def test_a_sample_at_the_limits_is_stored(age_s: float, change: dict[str, Any]) -> None:
+    good = sample(age_s=age_s) | change
     assert shown(putting([]), "/api/put", good) == {"success": 1, "failed": 0, "errors": []}
 
 
 def test_without_a_good_sample_the_store_is_not_asked() -> None:
-    assert shown(putting([], works=False), "/api/put", [5])["failed"] == 1
+    told = shown(putting([], works=False), "/api/put", [5])
+    assert (told["failed"], told["errors"][0]["error"]) == (1, "a sample must be a JSON object")
 
 
 def test_nothing_can_be_added_to_a_dump_or_to_a_store_that_does_not_answer() -> None:
@@ -339,6 +335,52 @@ def test_metrics_are_the_newest_values_of_the_last_minute_and_what_the_server_kn
     text = bytes(reply(of, "/metrics").body).decode()
     values = [line for line in text.splitlines() if not line.startswith("#")]
     assert values == ["laggard_user_epoch 7.0", 'laggard_user_load{hostname="a"} 2.0']
+
+
+def test_the_server_tells_of_its_nodes_of_slow_devices_and_of_what_has_happened() -> None:
+    slow = Event(5 * SECOND_US, "verdict", "", "a", "0", severity="slow")
+    node = replace(slow, host="b", gpu="", time_us=7_500_000)
+    found = own_metrics({"a": NodeHealth(up=True, lag_s=0.5, clock_skew_s=0.25, dropped=3)}, [slow, node], 2, 1.5, 99)
+    assert {(each.metric, *each.tags.values()): each.value for each in found} == {
+        ("laggard.node_up", "a"): 1.0,
+        ("laggard.node_lag", "a"): 0.5,
+        ("laggard.node_clock_skew", "a"): 0.25,
+        ("laggard.node_dropped", "a"): 3.0,
+        ("laggard.slow_since", "a", "0"): 5.0,
+        ("laggard.slow_since", "b"): 7.5,
+        ("laggard.launch",): 2.0,
+        ("laggard.progress",): 1.5,
+    }
+    assert {each.time_us for each in found} == {99}
+    assert own_metrics({}, [], None, None, 99) == []
+    assert [each.value for each in own_metrics({}, [], 0, 0.0, 99)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "line"),
+    [
+        ("load_average", 2.5, "node_load1 2.5"),
+        ("used_RAM", 50.0, "laggard_node_memory_used_ratio 0.5"),
+        ("cpu_percent", 50.0, "laggard_node_cpu_busy_ratio 0.5"),
+        ("network_receive", 7.0, "node_network_receive_bytes_total 7.0"),
+        ("DeviceUtilization", 50.0, "DCGM_FI_DEV_GPU_UTIL 50.0"),
+        ("DeviceMemoryUtilization", 50.0, "laggard_gpu_memory_used_ratio 0.5"),
+        ("DeviceMemoryUsed", 3.0 * 2**20, "DCGM_FI_DEV_FB_USED 3.0"),  # MiB
+        ("DeviceEnergy", 2.0, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION 2000.0"),  # mJ
+        ("DeviceSmActive", 50.0, "DCGM_FI_PROF_SM_ACTIVE 0.5"),
+        ("DeviceSmOccupancy", 50.0, "DCGM_FI_PROF_SM_OCCUPANCY 0.5"),
+        ("DeviceTensorActive", 50.0, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE 0.5"),
+        ("DeviceDramActive", 50.0, "DCGM_FI_PROF_DRAM_ACTIVE 0.5"),
+        ("db_size", 2.0, "laggard_store_bytes 2000000.0"),
+        ("ProcessDeviceUtilization", 50.0, "laggard_process_gpu_busy_ratio 0.5"),
+        ("a-b", math.inf, "laggard_user_a_b +Inf"),
+        ("a-b", -math.inf, "laggard_user_a_b -Inf"),
+        ("a-b", math.nan, "laggard_user_a_b NaN"),
+    ],
+)
+def test_metrics_have_the_names_and_units_of_the_exporters(metric: str, value: float, line: str) -> None:
+    of = service(own_metrics=lambda: [Newest(metric, {}, 0, value)])
+    assert line in bytes(reply(of, "/metrics").body).decode().splitlines()
 
 
 def basic(text: str) -> dict[str, str]:
@@ -390,8 +432,7 @@ def page_range(start: float, end: float) -> dict[str, Any]:
 def test_the_page_of_a_running_job_says_what_there_is_to_show_in_a_range() -> None:
     verdict = Event((T0 + 20) * SECOND_US, "verdict", "slow", "a", "0", severity="slow", action="report")
     began = Event(T0 * SECOND_US, "launch", launch=0, nodes=("a", "b"))
-    launches = [LaunchSpan(0, ("a", "b"), (), T0 * SECOND_US)]
-    events = Events((began, FAILED, verdict, replace(verdict, time_us=(T0 + 50) * SECOND_US, gpu="1")), launches)
+    events = known(began, FAILED, verdict, replace(verdict, time_us=(T0 + 50) * SECOND_US, gpu="1"))
     reach = Reach("train", T0 * SECOND_US, (T0 + 60) * SECOND_US, nodes={"b", "a"}, missing=["b"])
     of = service(LOADS, events=events, reach=lambda: reach)
     found = shown(of, "/page/job", **page_range(10, 40))
@@ -515,11 +556,11 @@ def test_a_curve_has_300_buckets_unless_another_number_is_asked_for_and_12_lines
     series = store(("load", {"host": "a"}, [(T0 + at, at) for at in range(600)]))
     many: dict[str, Any] = {
         "metric": "load",
-        "device": [f"n{number}/" for number in range(MAX_LINES + 1)],
+        "device": [f"n{number}/" for number in range(13)],
         **page_range(0, 599),
     }
     found = shown(service(series), "/page/curve", **many)
-    assert (len(found["times"]), len(found["lines"])) == (300, MAX_LINES)
+    assert (len(found["times"]), len(found["lines"])) == (300, 12)
     assert len(shown(service(series), "/page/curve", **many, points=60)["times"]) == 60
 
 

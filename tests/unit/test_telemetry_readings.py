@@ -12,11 +12,10 @@ import pytest
 from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop, next_tick
 from laggard.kvstore.series.sample_store import SampleStore
-from laggard.telemetry.catalogue import CATALOGUE
+from laggard.telemetry.catalogue import NODE_METRICS
 from tests.waiting import wait_until
 
 DEADLINE_S = 20.0
-NODE_LEVEL = 2
 
 
 def write(path: Path, text: str) -> None:
@@ -51,7 +50,7 @@ def test_what_is_read_of_a_node_is_what_the_catalogue_has(tmp_path: Path) -> Non
 
     found = set(read(NodeReader(tmp_path, tmp_path / "group")))
 
-    assert found | not_on_every_machine == {name for name, metric in CATALOGUE.items() if metric.level == NODE_LEVEL}
+    assert found | not_on_every_machine == {metric.name for metric in NODE_METRICS}
 
 
 def test_limits_and_pressure_come_from_the_control_group_and_the_kernel(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.store.history import MAX_SAMPLES, History
-from laggard.telemetry.store.rollups import MAX_SERIES, MAX_WAITING_ROWS, Publisher, Rollups, Run
+from laggard.telemetry.store.history import History
+from laggard.telemetry.store.rollups import Publisher, Rollups, Run
 from laggard.telemetry.store.summaries import Summaries, merged, of_samples
-from laggard.telemetry.store.tier import FUTURE_US, ROW_BYTES, TABLE_ROWS, Tier
+from laggard.telemetry.store.tier import Tier
 from laggard.telemetry.store.tiers import Tiers
 
 SECOND_US = 1_000_000
@@ -85,7 +85,7 @@ def test_what_was_not_received_is_part_of_the_next_message_and_what_was_is_not()
     assert node.message() is None
     node.add(12)
     node.publish(rollups)
-    found = rollups.downsampled(*query("10s-count", 0, 19))
+    found = rollups.history.downsampled(*query("10s-count", 0, 19))
     assert counted(found.series) == {"a": [(0, 3), (10, 2)]}
 
 
@@ -97,7 +97,7 @@ def test_the_names_of_all_series_are_sent_with_every_sixth_message_and_otherwise
             node.add(number, metric=f"new{number}")
         late = new_rollups()  # a primary that was started just now
         node.publish(late)
-        names.append([metric for metric, _ in late.series_keys()])
+        names.append([metric for metric, _ in late.history.series_keys()])
     assert names == [
         *(["first"], [], ["new2"], [], [], []),
         *(["first", "new2"], ["new7"], [], [], [], []),
@@ -112,16 +112,16 @@ def test_a_primary_that_was_started_later_has_the_series_from_their_names_on() -
     for number in range(1, 8):
         node.add(10 * number)
         node.publish(late)
-    assert counted(late.downsampled(*query("10s-count", 0, 79)).series) == {"a": [(60, 1), (70, 1)]}
+    assert counted(late.history.downsampled(*query("10s-count", 0, 79)).series) == {"a": [(60, 1), (70, 1)]}
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_while_nobody_listens_the_newest_rollups_are_kept(more: int) -> None:
     node, rollups = Node(), new_rollups()
-    node.add(*(10 * number for number in range(MAX_WAITING_ROWS + more)))
+    node.add(*(10 * number for number in range(180_000 + more)))
     node.publish(rollups)
     (found,), _ = rollups.history.everything("m")
-    assert found.rows["count"].sum() == MAX_WAITING_ROWS
+    assert found.rows["count"].sum() == 180_000
     assert found.rows["start_us"].min() == us(10 * more)
 
 
@@ -136,12 +136,12 @@ def test_a_message_that_is_damaged_is_refused_and_leaves_nothing() -> None:
     for length in range(len(message)):
         with pytest.raises(ValueError, match="not valid rollups"):
             rollups.take(message[:length])
-    assert rollups.series_keys() == []
+    assert rollups.history.series_keys() == []
     rollups.take(message)
-    assert rollups.series_keys() == [key_of("m", {"host": "a"})]
+    assert rollups.history.series_keys() == [key_of("m", {"host": "a"})]
 
 
-@pytest.mark.parametrize(("first", "is_refused"), [(-1, True), (0, False), (MAX_SERIES - 1, False), (MAX_SERIES, True)])
+@pytest.mark.parametrize(("first", "is_refused"), [(-1, True), (0, False), (399_999, False), (400_000, True)])
 def test_a_node_has_a_limited_number_of_series(first: int, *, is_refused: bool) -> None:
     node, rollups = Node(), new_rollups()
     node.add(1)
@@ -156,7 +156,7 @@ def test_a_node_has_a_limited_number_of_series(first: int, *, is_refused: bool) 
             rollups.take(changed)
     else:
         rollups.take(changed)
-    assert len(rollups.series_keys()) == (not is_refused)
+    assert len(rollups.history.series_keys()) == (not is_refused)
 
 
 def test_rows_of_a_series_without_a_name_are_left_out_and_negative_numbers_refused() -> None:
@@ -204,11 +204,11 @@ def test_rollups_do_not_answer_for_times_that_they_have_dropped() -> None:
     times = [10 * number for number in range(131_072)]  # so many rows are packed, and dropped, together
     node.add(*times)
     node.publish(rollups)
-    before = rollups.nbytes()
+    before = rollups.history.tiers.nbytes()
     assert rollups.can_answer(*query("10s-sum", 0, 99))
     clock_s[0] += times[-1] + 10_000.0
-    rollups.trim()
-    assert rollups.nbytes() < before
+    rollups.history.tiers.trim()
+    assert rollups.history.tiers.nbytes() < before
     assert not rollups.can_answer(*query("10s-sum", 0, 99))
     assert rollups.can_answer(*query("10s-sum", times[-1] + 60, times[-1] + 99))
 
@@ -281,7 +281,7 @@ def test_a_tier_is_packed_when_it_has_many_rows_or_many_tables() -> None:
     assert not tier.is_due
     tier.add(rows(30))
     assert tier.is_due
-    large = Tier(10 * SECOND_US, batch_rows=3 * TABLE_ROWS)
+    large = Tier(10 * SECOND_US, batch_rows=3 * 512)
     for number in range(3):
         assert not large.is_due
         large.add(rows(number))
@@ -295,10 +295,10 @@ def test_rows_are_packed_if_they_are_half_a_batch_once_those_of_one_bucket_are_m
     tier = Tier(10 * SECOND_US, batch_rows=8)
     for _ in range(3):
         tier.add(rows(*(10 * number for number in range(n_rows))))
-    assert tier.nbytes == 3 * n_rows * ROW_BYTES
+    assert tier.nbytes == 3 * n_rows * 64
     pack(tier)
     assert (tier.packed_bytes > 0) == is_packed
-    assert tier.nbytes == (tier.packed_bytes if is_packed else n_rows * ROW_BYTES)
+    assert tier.nbytes == (tier.packed_bytes if is_packed else n_rows * 64)
     assert tier.span_us() == (us(0), us(10 * n_rows))
 
 
@@ -330,7 +330,9 @@ def test_batches_are_dropped_when_all_of_them_is_too_old_and_the_tier_says_so() 
     assert (tier.nbytes, tier.complete_from_us, tier.span_us()) == (0, us(120), None)
 
 
-@pytest.mark.parametrize(("ahead_us", "kept_until_us"), [(FUTURE_US, FUTURE_US), (FUTURE_US + SECOND_US, FUTURE_US)])
+@pytest.mark.parametrize(
+    ("ahead_us", "kept_until_us"), [(3600 * SECOND_US, 3600 * SECOND_US), (3601 * SECOND_US, 3600 * SECOND_US)]
+)
 def test_a_clock_that_is_wrong_does_not_keep_a_batch_for_longer(ahead_us: int, kept_until_us: int) -> None:
     tier = Tier(10 * SECOND_US, batch_rows=2)
     tier.add(rows(0, ahead_us / SECOND_US - 10))
@@ -395,27 +397,6 @@ def test_tiers_that_are_too_large_lose_the_oldest_of_a_fine_one_that_is_large_fi
 # -- a node's history --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("end_s", "n_found"), [(4.999999, 1), (5, 2), (9.999999, 2), (10, 3)])
-def test_a_range_that_is_read_includes_both_of_its_ends(end_s: float, n_found: int) -> None:
-    node = Node()
-    node.add(-0.000001, 0, 5, 10)
-    (found,) = node.history.read(["m"], us(0), us(end_s))
-    assert len(found.values) == n_found
-    assert list(node.history.read(["m"], us(6), us(9))) == []
-    assert list(node.history.read(["x"], us(0), us(9))) == []
-
-
-def test_samples_that_are_gone_are_read_as_averages_of_a_second() -> None:
-    node = Node(samples_window_s=500)
-    node.add(1.25, 1.75, 2.5, value=3.0)
-    node.add(900.25, 900.75, value=5.0)
-    node.tiers.fold()
-    node.samples.trim()
-    (found,) = node.history.read(["m"], us(0), us(1000), lambda tags: tags["host"] == "a")
-    assert counted([found]) == {"a": [(1, 3.0), (2, 3.0), (900.25, 5.0), (900.75, 5.0)]}
-    assert list(node.history.read(["m"], us(0), us(1000), lambda tags: tags["host"] == "b")) == []
-
-
 def test_an_answer_from_summaries_says_how_wide_their_averages_are() -> None:
     node = Node(samples_window_s=500)
     node.add(*range(0, 1000, 10))
@@ -429,7 +410,7 @@ def test_an_answer_from_summaries_says_how_wide_their_averages_are() -> None:
 @pytest.mark.parametrize(("more", "approximate_us"), [(0, 0), (1, SECOND_US)])
 def test_a_function_that_needs_too_many_samples_uses_averages_of_a_second(more: int, approximate_us: int) -> None:
     node = Node()
-    times_us = us(0) + np.arange(MAX_SAMPLES + more, dtype=np.int64) * 10
+    times_us = us(0) + np.arange(1_000_000 + more, dtype=np.int64) * 10
     node.samples.extend(key_of("m", {"host": "a"}), times_us, np.ones(len(times_us)))
     found = node.history.downsampled(*query("1h-median", 0, 999))
     assert (found.approximate_us, found.series[0].values.tolist()) == (approximate_us, [1.0])
@@ -446,7 +427,6 @@ def test_a_history_has_what_is_beside_it_too() -> None:
     assert sorted(both.metrics()) == ["m", "n"]
     assert [dict(tags)["host"] for metric, tags in both.series_keys() if metric == "m"] == ["a", "b"]
     assert both.span_us() == (us(0), us(60))
-    assert counted(list(both.read(["m"], us(0), us(99)))) == {"a": [(0, 1), (10, 1)], "b": [(5, 1), (30, 1)]}
     found = both.downsampled(*query("1m-p95", 0, 59))
     assert (len(found.series), found.approximate_us) == (2, SECOND_US)  # of the less exact one
     assert one.history.downsampled(*query("1m-p95", 0, 59)).approximate_us == 0

@@ -31,11 +31,10 @@ def test_a_writer_does_not_wait_for_a_reader_and_nothing_is_lost() -> None:
 def test_what_nobody_can_read_any_more_is_dropped() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    pipe = os.fdopen(writer, "w")
-    text = UnblockedText(pipe)
-    text.write(LINE)
-    assert text.drain(DEADLINE_S)
-    os.close(writer)
+    with os.fdopen(writer, "w") as pipe:
+        text = UnblockedText(pipe)
+        text.write(LINE)
+        assert text.drain(DEADLINE_S)
 
 
 def test_it_is_a_terminal_if_the_other_is_one() -> None:

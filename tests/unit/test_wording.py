@@ -139,9 +139,8 @@ def a_report(folder: Path) -> Decisions:
     inputs = read_inputs(write_record(folder / "record"))
     timeline = inputs.timeline
     verdicts = [each.of for each in timeline.verdicts]
-    panels = [panel.metric for panel in inputs.probes]
     losses = [(each.time_s, each.of) for each in timeline.failures]
-    return [timeline.launches, verdicts, losses, effective_time(timeline), panels]
+    return [timeline.launches, verdicts, losses, effective_time(timeline), inputs.probes]
 
 
 LOOPS: tuple[Loop, ...] = (a_slow_device, a_section, a_link, a_report)

@@ -30,7 +30,6 @@ from laggard.resilience.record.entries import FailureFound, HangFound, JobEnded,
 from laggard.resilience.record.journal import JOURNAL_FILE, Entry, read_journal
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries, timeline_of_events
 from laggard.resilience.report.costs import Costs, costs_of
-from laggard.resilience.report.frozen import events_of_timeline
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.views.snapshot import Readings, compose
@@ -168,7 +167,7 @@ def report_of(folder: Path) -> tuple[tuple[Timeline, Costs, object, object], str
     timeline = timeline_of_entries(read_journal(folder / JOURNAL_FILE))
     inputs = read_inputs(folder)
     costs = costs_of(timeline)
-    shown = events_of_timeline(timeline)
+    shown = timeline.events
     dumped = timeline_of_events("train", events_of_series(series_of_events(shown)), {}, (T0, T0 + LENGTH_S))
     of_dump = [(launch.number, launch.nodes, launch.excluded) for launch in dumped.launches]
     severities = [(verdict.target, verdict.of.severity, verdict.of.action) for verdict in dumped.verdicts]
@@ -177,5 +176,5 @@ def report_of(folder: Path) -> tuple[tuple[Timeline, Costs, object, object], str
     page = write_report(inputs, folder).read_text()
     # The timeline has lines of the log in words, as they are shown; everything else in it is the same.
     log = tuple(replace(line, text="") for line in timeline.log)
-    found = (replace(timeline, log=log), costs, (list(accused(shown)), of_dump, severities), roles)
+    found = (replace(timeline, log=log, events=()), costs, (list(accused(shown)), of_dump, severities), roles)
     return found, page, story(timeline, costs.times, running=False)

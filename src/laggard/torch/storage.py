@@ -42,7 +42,26 @@ from laggard.kvstore.values.blocks import Block, Region
 from laggard.kvstore.values.codec import encode
 
 
-class CheckpointWriter(StorageWriter):  # type: ignore[misc]  # mypy does not read PyTorch
+class _OfStep:
+    """One end of a checkpoint that is named by its step, not by a path."""
+
+    def __init__(self, checkpoints: Checkpointer, step: int) -> None:
+        self._checkpoints = checkpoints
+        self._step = step
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return that no path means anything here."""
+        return False
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Begin a save or a load."""
+        if checkpoint_id is not None:
+            name = type(self).__name__
+            raise ValueError(f"checkpoint_id is {checkpoint_id!r}; leave it out, and give the step to {name}")
+
+
+class CheckpointWriter(_OfStep, StorageWriter):  # type: ignore[misc]  # mypy does not read PyTorch
     """Saves what ``dcp.save`` or ``dcp.async_save`` is given as a checkpoint of laggard's.
 
     Parameters
@@ -57,20 +76,6 @@ class CheckpointWriter(StorageWriter):  # type: ignore[misc]  # mypy does not re
     UnsupportedValueError
         From the save, if a value that is not a tensor is none of State's either; it names the value.
     """
-
-    def __init__(self, checkpoints: Checkpointer, step: int) -> None:
-        self._checkpoints = checkpoints
-        self._step = step
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return that no path means anything here."""
-        del checkpoint_id
-        return False
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin a save; the checkpoint is named by its step, not by a path."""
-        _refuse_id(checkpoint_id, "CheckpointWriter")
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Do nothing: there is nothing to prepare."""
@@ -116,7 +121,7 @@ class CheckpointWriter(StorageWriter):  # type: ignore[misc]  # mypy does not re
         metadata.storage_meta = self.storage_meta()
 
 
-class CheckpointReader(StorageReader):  # type: ignore[misc]  # mypy does not read PyTorch
+class CheckpointReader(_OfStep, StorageReader):  # type: ignore[misc]  # mypy does not read PyTorch
     """Reads a checkpoint that a `CheckpointWriter` saved, on any number of ranks.
 
     Parameters
@@ -133,21 +138,10 @@ class CheckpointReader(StorageReader):  # type: ignore[misc]  # mypy does not re
     """
 
     def __init__(self, checkpoints: Checkpointer, step: int) -> None:
-        self._checkpoints = checkpoints
-        self._step = step
+        super().__init__(checkpoints, step)
         self._blocks: dict[MetadataIndex, StoredBlock] = {}
         self._objects: dict[str, Any] = {}
         checkpoints.ranks_of(step)
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Return that no path means anything here."""
-        del checkpoint_id
-        return False
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin a load; the checkpoint is named by its step, not by a path."""
-        _refuse_id(checkpoint_id, "CheckpointReader")
 
     def read_metadata(self) -> Metadata:
         """Return the metadata of the whole checkpoint, from the shards' headers."""
@@ -199,11 +193,6 @@ class CheckpointReader(StorageReader):  # type: ignore[misc]  # mypy does not re
             planner.commit_tensor(item, target)
         self._blocks, self._objects = {}, {}  # so that what is mapped goes
         return _done(None)
-
-
-def _refuse_id(checkpoint_id: object, name: str) -> None:
-    if checkpoint_id is not None:
-        raise ValueError(f"checkpoint_id is {checkpoint_id!r}; leave it out, and give the step to {name}")
 
 
 def _block(item: WriteItem, planner: SavePlanner) -> Block:
