@@ -25,7 +25,7 @@ from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import INTERVAL_US, ROLLUPS, Publisher, Run
-from laggard.telemetry.store.tiers import Tiers
+from laggard.telemetry.store.tiers import WINDOWS_S, Tiers
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -55,7 +55,7 @@ class NodeTelemetry:
         self._clock = clock  # returns Unix time in seconds
         self._host = session.environment.node
         self._events = EventLog(session.client, session.endpoint)
-        tiers = Tiers(settings.tier_windows_s, max_bytes=settings.tiers_megabytes << 20, clock=clock)
+        tiers = Tiers(WINDOWS_S, max_bytes=settings.tiers_megabytes << 20, clock=clock)
         # The node's samples; collectors in this process add to it directly
         self.store = SampleStore(
             settings.default_tmdb_window, clock=clock, max_bytes=settings.store_megabytes << 20, observe=tiers.add

@@ -36,6 +36,7 @@ from laggard.telemetry.server.lost import lost_answerer
 from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups
+from laggard.telemetry.store.tiers import WINDOWS_S
 
 LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
@@ -56,7 +57,7 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
     job = FollowedJob(session, events)
     asker = NodeAsker(session.client, endpoint, settings.query_deadline)
     watch = NodeWatch(asker, job.nodes_ever)
-    rollups = Rollups(settings.tier_windows_s, max_bytes=settings.primary_megabytes << 20, clock=time.time)
+    rollups = Rollups(WINDOWS_S, max_bytes=settings.primary_megabytes << 20, clock=time.time)
     store, store_lock = BatchSocket(directory / socket_name(session.environment.node)), threading.Lock()
 
     def put(batch: Batch) -> bool:
