@@ -94,7 +94,7 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
 def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, port: int) -> None:
     """Serve dumps as if their job were still running, until a pipe at standard input closes or a signal arrives."""
     history = read_dump(paths)
-    size, span_us = history.size(), history.span_us()
+    size, span_us = history.samples.size(), history.span_us()
     all_events = events_of_series(history.samples.read([EVENTS], 0, ALL_TIME_US))
     reach = _reach_of_dump(span_us or (0, 0), ", ".join(path.name for path in paths))
     first = "" if span_us is None else f", the first at {time.ctime(span_us[0] / SECOND_US)}"
