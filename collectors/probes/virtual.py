@@ -82,7 +82,8 @@ class Triad(Probe):
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
-        self._a, self._b, self._c = (np.full(TRIAD_ELEMENTS, value) for value in (0.0, 1.0, 2.0))
+        self._a = np.empty(TRIAD_ELEMENTS)
+        self._b, self._c = (np.full(TRIAD_ELEMENTS, value) for value in (1.0, 2.0))
 
     def kernel(self) -> None:
         """Run both passes."""

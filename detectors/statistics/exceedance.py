@@ -60,7 +60,7 @@ def born_slow(
     exceeds = []
     for limit in limits:
         beyond = offset > limit[codes]
-        crowded = (count_of(beyond, groups) >= _MAJORITY * np.maximum(counts, 1)) & (counts != 2)
+        crowded = (count_of(beyond, groups) >= _MAJORITY * counts) & (counts != 2)
         exceeds.append(beyond & ~crowded[codes])
     return offset, exceeds
 
@@ -210,7 +210,7 @@ def _slower_than_before(
 ) -> NDArray[np.bool_]:
     """Return which residuals exceed; if too many of a group do, only those that also exceed without the common mode."""
     slow = learned & (residual > limit)
-    crowded = count_of(slow, grouping.groups) >= _MAJORITY * np.maximum(count, 1)
+    crowded = count_of(slow, grouping.groups) >= _MAJORITY * count
     if crowded.any():
         slow &= (residual + (level - history.common) > limit) | ~grouping.per_device(crowded)
     return slow
@@ -219,7 +219,7 @@ def _slower_than_before(
 def _slower_than_peers(limit: Floats, offset: Floats, count: NDArray[np.intp], grouping: Grouping) -> NDArray[np.bool_]:
     """Return which offsets from the peers' median exceed; none if too many of a group do."""
     slow = offset > limit
-    crowded = (count_of(slow, grouping.groups) >= _MAJORITY * np.maximum(count, 1)) & (count != 2)
+    crowded = (count_of(slow, grouping.groups) >= _MAJORITY * count) & (count != 2)
     if crowded.any():
         slow &= ~grouping.per_device(crowded)
     return slow

@@ -99,7 +99,7 @@ class NodeState:
     role: Role
     devices: int
     readings: Mapping[str, float]
-    verdicts: int = 0
+    verdicts: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,12 @@ def test_anything_at_all_can_be_scanned(data: bytes) -> None:
     assert result.damage is not None or result.good_bytes == len(data) or data.startswith(b"#")
 
 
+def test_a_note_of_the_server_is_no_command_and_one_that_is_cut_off_is_damage() -> None:
+    log, _ = log_of([[[b"SET", b"a", b"b"]]])
+    assert scanned(b"#TS:1\r\n" + log)[1:] == (1, None)
+    assert scanned(log + b"#TS:1") == (len(log), 1, "it is cut off")
+
+
 def test_a_command_that_the_server_does_not_know_is_damage() -> None:
     log, _ = log_of([[[b"SET", b"a", b"b"]]])
     result = scan(io.BytesIO(log + encoded([b"SEU", b"a", b"b"])), ARITIES)

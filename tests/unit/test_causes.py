@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.collectors.causes import RULES, UNKNOWN, cause_of
+from laggard.collectors.causes import RULES, UNKNOWN, Cause, cause_of
 from laggard.collectors.symptoms import DeviceStatus, Symptoms, missing_links
 
 SECOND_NS = 1e9
@@ -83,6 +83,38 @@ CASES = [
 def test_symptoms_give_a_sentence_by_one_rule(rule: str, symptoms: Symptoms, sentence: str) -> None:
     assert str(cause_of(symptoms)) == sentence
     assert [found.name for found in RULES if found.sentence(symptoms)] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("xid", "rule"),
+    [
+        *((xid, "memory") for xid in (48, 63, 64, 92, 94, 95)),
+        *((xid, "lost") for xid in (79, 119, 120)),
+        (74, "NVLink"),
+        *((xid, "unknown") for xid in (13, 31, 43, 45)),  # those of the program's own errors
+    ],
+)
+def test_an_xid_of_failing_hardware_is_a_cause(xid: int, rule: str) -> None:
+    assert cause_of(Symptoms(10, HEALTHY, xids=(xid,))).kind == rule
+
+
+@pytest.mark.parametrize(("limit_w", "rule"), [(0.0, "unknown"), (685.9, "lowered power limit"), (686.0, "unknown")])
+def test_a_power_limit_that_is_2_percent_below_the_default_is_rounding(limit_w: float, rule: str) -> None:
+    assert cause_of(Symptoms(10, HEALTHY | {"power_limit_w": limit_w})).kind == rule
+
+
+@pytest.mark.parametrize(
+    ("pids", "named"), [((1, 2, 3), "process 1, 2, 3 of"), ((1, 2, 3, 4), "process 1, 2, 3, ... of")]
+)
+def test_three_neighbours_are_named(pids: tuple[int, ...], named: str) -> None:
+    assert named in str(cause_of(Symptoms(10, HEALTHY, foreign_pids=pids)))
+
+
+def test_a_cause_comes_back_from_its_tag() -> None:
+    cause = Cause("cooling", "cooling: hot")
+    assert Cause.of_tags({"cause": cause.to_tag()}) == cause
+    assert Cause.of_tags({}) == UNKNOWN
+    assert (cause.is_known, UNKNOWN.is_known) == (True, False)
 
 
 def test_every_rule_is_among_the_cases_and_names_its_source() -> None:

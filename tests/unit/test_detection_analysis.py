@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
-from laggard.detectors.statistics.findings import verdict_of
 from laggard.detectors.statistics.grouping import clear_classes
 from laggard.detectors.statistics.history import History
 
@@ -546,11 +544,3 @@ def test_a_slow_minority_that_fills_nodes_is_reported_once_as_perhaps_another_mo
     labels = dict.fromkeys(names(5), "V100")
     labelled = play(SlowGPUAnalysis(groups=labels), names(5), seconds)
     assert {(v.host, v.gpu, v.action) for _, v in labelled} == {("node1", None, "restart"), ("node3", None, "restart")}
-
-
-@pytest.mark.parametrize(
-    ("ratio", "words"), [(1.11, "11 % slower than"), (1.06, "6.0 % slower than"), (15.44, "15.4 times as slow as")]
-)
-def test_a_slowdown_is_worded_naturally(ratio: float, words: str) -> None:
-    verdict = verdict_of(("node3", "1"), Slow(ratio, "peers", 3), sure=True)
-    assert str(verdict.evidence) == f"node3 gpu 1: {words} its 3 peers"

@@ -50,6 +50,7 @@ def worded(checks: Mapping[str, tuple[NodeCheck, NodeCheck]]) -> dict[str, str]:
         (gpus(gpu1=GpuHealth(uncorrectable=5)), "gpu 1 has had 2 uncorrectable memory errors"),
         (gpus(gpu0=GpuHealth(remap_failed=True)), "gpu 0 cannot replace a broken row of its memory"),
         (replace(GOOD, free_bytes={"/": 1 << 20}), "the disk of / is full"),
+        (replace(GOOD, free_bytes={"/": (16 << 20) - 1}), "the disk of / is full"),
         (replace(GOOD, free_bytes={"/": 16 << 20}), None),
         (replace(GOOD, kernel_lines=(XID,)), f"its kernel says {XID!r}"),
         (replace(GOOD, kernel_lines=(XID + 200 * "!",)), f"its kernel says {(XID + 200 * '!')[:160]!r}"),
@@ -79,6 +80,17 @@ def test_what_most_nodes_share_speaks_against_none_of_them() -> None:
     assert worded(checks) == {}
     assert worded({**checks, "n4": (GOOD, GOOD)}).keys() == {"n1", "n2"}
     assert worded({"n1": (GOOD, full)}).keys() == {"n1"}
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "found"),
+    [(100, 50, set()), (98, 50, set()), (97, 50, {"memory lost"}), (100, 5, set()), (100, 4, {"memory in use"})],
+)
+def test_a_node_may_lack_2_percent_of_its_memory_and_5_percent_must_be_free(
+    total: int, free: int, found: set[str]
+) -> None:
+    before, after = (replace(GOOD, memory=Memory(*each)) for each in ((100, 50), (total, free)))
+    assert {each.kind for of in evidence_against({"n1": (before, after)}) for each in of.findings} == found
 
 
 def test_memory_ran_out_if_the_kernel_killed_in_between() -> None:

@@ -51,13 +51,14 @@ def suspicion(timeout: HangTimeout, *ranks: RankLife, signs: int = 0, now_s: flo
 
 
 def test_a_program_without_signs_of_its_own_is_judged_by_its_ranks() -> None:
-    assert suspicion(30.0, life(silent_s=29), life(1, silent_s=2)) is None
+    assert suspicion(30.0, life(silent_s=30), life(1, silent_s=2)) is None
+    assert suspicion(30.0, life(silent_s=30), life(1, silent_s=30)) is None
     assert suspicion(30.0, life(silent_s=31), life(1, silent_s=2)) == Suspicion(31, Silent("node2", 0))
     assert suspicion(30.0, life(silent_s=31), life(1, silent_s=32)) == Suspicion(31, Silent())
 
 
 def test_a_rank_that_is_silent_while_others_commit_is_suspected_after_ten_minutes_but_not_sentenced() -> None:
-    assert suspicion(30.0, life(silent_s=599), life(1), signs=2, now_s=4003) is None
+    assert suspicion(30.0, life(silent_s=600), life(1), signs=2, now_s=4003) is None
     silent = suspicion(30.0, life(silent_s=601), life(1), signs=2, now_s=4003)
     assert silent == Suspicion(601, Silent("node2", 0), certain=False)
 
@@ -75,14 +76,14 @@ def test_a_rank_that_is_stopped_while_others_commit_is_sentenced_at_once() -> No
 @pytest.mark.parametrize(
     ("ranks", "silent"),
     [
-        ([life(silent_s=179), life(1, silent_s=179)], None),
+        ([life(silent_s=180), life(1, silent_s=180)], None),
         ([life(silent_s=181), life(1, silent_s=182)], Silent()),
-        ([life(silent_s=599), life(1)], None),
+        ([life(silent_s=600), life(1)], None),
         ([life(silent_s=601), life(1)], Silent("node2", 0)),
-        ([life(silent_s=601, longest_s=61), life(1)], None),
+        ([life(silent_s=610, longest_s=61), life(1)], None),
         ([life(silent_s=611, longest_s=61), life(1)], Silent("node2", 0)),
         ([life(None, silent_s=601), life(None)], None),  # a worker may well be idle
-        ([life(silent_s=59, state="T"), life(1)], None),
+        ([life(silent_s=60, state="T"), life(1)], None),
         ([life(silent_s=61, state="T"), life(1)], Silent("node2", 0)),
         ([life(None, silent_s=61, state="T"), life(None)], Silent("node2")),
     ],
@@ -119,6 +120,33 @@ def test_a_rank_is_silent_while_it_neither_uses_a_processor_nor_moves_bytes() ->
     assert watch.look(Counters(1.02, 11, children_bytes=5000), 10.0) == 2.0
     assert watch.look(Counters(1.02, 11, children_bytes=15000), 12.0) == 0.0
     assert watch.look(Counters(1.1, 11, children_bytes=15000), 14.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "children_bytes", "is_silent"),
+    [(0.0399, 0, True), (0.04, 0, False), (0.0, 8191, True), (0.0, 8192, False)],  # 2 %, and 4 KiB a second
+)
+def test_what_only_waits_is_silent(cpu_s: float, children_bytes: int, is_silent: bool) -> None:
+    assert watched().look(Counters(cpu_s, 0, children_bytes), 2.0) == (2.0 if is_silent else 0.0)
+
+
+def test_a_rank_that_was_never_silent_has_no_longest_silence() -> None:
+    assert watched((2.0, Counters(1.0, 0)), (4.0, Counters(2.0, 0))).longest_s == 0.0
+
+
+def test_a_node_stores_how_its_ranks_look() -> None:
+    stored = {"rank": 3, "state": "S", "silent_s": 1.5, "longest_s": 2.5}
+    assert RankLife.of_json("node2", stored) == life(3, 1.5, 2.5)
+    assert RankLife.of_json("node2", stored | {"rank": None}) == life(None, 1.5, 2.5)
+
+
+def test_a_program_without_ranks_is_watched_by_its_own_signs_from_the_first_one_on() -> None:
+    watch = HangWatch(30.0, 0, 0.0)
+    assert watch.check(0, [life()], 1.0) is None
+    assert watch.check(0, [], 1000.0) is None  # it may never give a sign of its own
+    assert watch.check(1, [], 1001.0) is None
+    assert watch.check(1, [], 1031.0) is None
+    assert watch.check(1, [], 1031.1) is not None
 
 
 def test_a_program_without_ranks_that_wakes_up_now_and_then_is_not_silent() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from laggard.detectors.economics.launch_cost import LaunchCost
 from laggard.detectors.evidence import Price
-from laggard.detectors.wording import known_from, span
+from laggard.detectors.wording import known_from
 from laggard.kvstore.control import LaunchRecord, Signs
 
 FIRST = LaunchRecord(0, (), (), began_s=1000.0)
@@ -66,19 +66,3 @@ def test_what_a_launch_took_is_known_to_the_next_one_until_that_has_its_own() ->
     assert later.price(1005.0) == Price(50.0, "measured", 45.0, 5.0)
     later.note(Signs(8), 0, 1080.0)
     assert later.price(1080.0) == Price(100.0, "measured", 100.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0 s"),
-        (5.46, "5.5 s"),
-        (9.95, "10 s"),
-        (99.4, "99 s"),
-        (599.4, "599 s"),
-        (599.5, "10 min"),
-        (7200, "2.0 h"),
-    ],
-)
-def test_a_length_of_time_has_about_two_digits(seconds: float, text: str) -> None:
-    assert span(seconds) == text

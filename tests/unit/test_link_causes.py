@@ -106,6 +106,34 @@ def test_the_first_rule_that_holds_gives_the_cause(
     assert str(cause_of_link(symptoms, [WELL, WELL, LinkSymptoms()], 60.0)) == cause
 
 
+@pytest.mark.parametrize(
+    ("counter", "most", "words"),
+    [
+        ("link_downed", 0, "the link went down 1 times"),
+        ("local_link_integrity_errors", 0, "1 link integrity errors"),
+        ("link_error_recovery", 5, "the link retrained 6 times"),
+        ("tx_carrier_errors", 0, "1 carrier errors"),
+        ("rx_crc_errors", 0, "1 packets with wrong checksums"),
+        ("rx_errors", 0, "1 packets received with errors"),
+        ("tx_errors", 0, "1 packets could not be sent"),
+        ("collisions", 0, "1 collisions"),
+        ("port_xmit_discards", 6000, "the port discarded 6001 packets"),
+        ("port_xmit_wait", 0, "data waited for 1 ticks"),
+        ("rx_dropped", 60, "61 received packets were dropped"),
+        ("tx_dropped", 60, "61 packets were dropped before they were sent"),
+        ("tcp_retransmissions", 0, "TCP had to send 1 segments"),
+    ],
+)
+def test_each_counter_may_rise_by_so_much_in_a_minute_and_no_more(counter: str, most: int, words: str) -> None:
+    causes = [
+        str(cause_of_link(LinkSymptoms("eth0", 100_000, "full", {counter: risen}), [WELL], 60.0))
+        for risen in (most, most + 1)
+    ]
+    assert causes[0] == "unknown"
+    assert words in causes[1]
+    assert causes[1].endswith(" in 60 s")
+
+
 def test_nothing_is_said_of_a_speed_that_no_peer_has() -> None:
     assert str(cause_of_link(LinkSymptoms("eth0", 1000), [LinkSymptoms()], 60.0)) == "unknown"
 

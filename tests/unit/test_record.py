@@ -131,6 +131,34 @@ def test_downsampling_to_any_width_keeps_the_mean_of_all_samples(samples: list[t
     assert np.average(series.values, weights=weights) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.parametrize("n_bins", [0, -2, 3])
+def test_bins_that_cannot_be_merged_in_pairs_are_refused(n_bins: int) -> None:
+    with pytest.raises(ValueError, match="an even number above 0"):
+        Downsampler(0, n_bins=n_bins)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "fold", "points"),
+    [
+        ([9.9, 10.0, 10.9, 11.0], np.add, [(10.5, 1.5), (11.5, 3.0)]),  # of before the start nothing is kept
+        ([10.0, 10.1, 10.2, 13.9], np.minimum, [(10.5, 0.0), (13.5, 3.0)]),
+        ([10.0, 10.1, 10.2, 13.9], np.maximum, [(10.5, 2.0), (13.5, 3.0)]),
+        ([10.0, 11.0, 12.0, 14.0], np.add, [(11.0, 0.5), (13.0, 2.0), (15.0, 3.0)]),  # bins are twice as wide
+        ([10.0, 11.0, 12.0, 14.0], np.maximum, [(11.0, 1.0), (13.0, 2.0), (15.0, 3.0)]),
+        ([10.0, 11.0, 12.0, 18.0], np.add, [(12.0, 1.0), (20.0, 3.0)]),
+    ],
+)
+def test_each_bin_has_a_point_in_its_middle_and_bins_become_wider_when_they_are_used_up(
+    times_s: list[float], fold: np.ufunc, points: list[tuple[float, float]]
+) -> None:
+    downsampler = Downsampler(10_000_000, bin_s=1.0, n_bins=4)
+    times_us = np.array([round(at * 1_000_000) for at in times_s])
+    for at in range(len(times_us)):
+        downsampler.add("m", {}, times_us[at : at + 1], np.array([float(at)]), fold)
+    (series,) = downsampler.series()
+    assert list(zip((series.times_us / 1e6).tolist(), series.values.tolist(), strict=True)) == points
+
+
 def test_values_that_are_not_numbers_and_surplus_series_are_dropped() -> None:
     downsampler = Downsampler(0, max_series=1)
     once = np.array([1_000_000])

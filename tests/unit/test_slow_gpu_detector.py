@@ -14,15 +14,18 @@ import numpy as np
 import pytest
 
 from laggard.collectors import group
-from laggard.collectors.causes import Cause
+from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId, VirtualDevice
 from laggard.collectors.probes import WRONG
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
 from laggard.detectors import SlowGPUDetector, Verdict
-from laggard.detectors.detector import Window
+from laggard.detectors.detector import Detector, Window
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Grounds, Restarts
+from laggard.detectors.judging.device_readings import DeviceReadings
+from laggard.detectors.judging.history_store import HistoryStore
+from laggard.detectors.judging.judge import Judge, Moment
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state.mapping import State
 
@@ -353,3 +356,69 @@ def test_two_slow_devices_are_left_out_in_one_restart_as_far_as_there_are_reserv
         asked = [[verdict for verdict in found if verdict.action == "restart"] for found in rounds]
         first = next(filter(None, asked))
         assert sorted(verdict.host for verdict in first) == hosts
+
+
+def test_a_device_is_well_slow_not_known_or_not_probed() -> None:
+    readings = DeviceReadings(min_slowdown=1.05, false_alarm_budget=1e-4)
+    for device in DEVICES:
+        readings.note_device(device, {"model": "V100"} if device[1] == "0" else {"cause": Cause("heat").to_tag()})
+    for number in range(30):
+        slow = {DEVICES[7]: [0.02]} if number >= 20 else {}
+        readings.update({device: [0.01] for device in DEVICES} | slow, Moment(10.0 * number))
+    conditions = [readings.probes.condition(device, 290.0) for device in (*DEVICES[6:8], ("node9", "0"))]
+    assert conditions == ["well", "slow", "not probed"]
+    assert readings.probes.condition(DEVICES[6], 290.1) == "not known"  # since then
+    assert [readings.probes.model(device) for device in (*DEVICES[6:8], ("node9", "0"))] == ["V100", "", ""]
+    assert readings.probes.cause(DEVICES[7]) == Cause("heat")
+    assert readings.probes.cause(("node9", "0")) == UNKNOWN
+
+
+def test_stopping_a_detector_that_does_not_watch_does_nothing() -> None:
+    detector = SlowGPUDetector()
+    detector.stop()
+    detector.stop()
+
+
+class Threshold(Detector):
+    """Accuses the hosts of which one of the last readings is above a limit."""
+
+    metric_name = "m"
+
+    def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
+        self.seen = {device: len(values) for device, values in data.items()}
+        return bool(analysis_args), sorted({host for (host, _), values in data.items() if max(values) > 1})
+
+
+@pytest.mark.parametrize(("restart", "action"), [(True, "restart"), (False, "report")])
+def test_a_users_analysis_has_the_last_four_rounds_and_says_whom_to_accuse(restart: bool, action: str) -> None:
+    detector = Threshold(analysis_args=restart)
+    assert detector.judge({("a", "0"): [2.0, 0.5], ("b", "0"): [1.0]}, 0.0) != []
+    for number in range(3):
+        [verdict] = detector.judge({("a", "0"): [0.5, 0.5], ("b", "0"): [1.0]}, float(number))
+        assert (verdict.host, verdict.gpu, verdict.action, verdict.severity) == ("a", None, action, "slow")
+    assert detector.seen == {("a", "0"): 8, ("b", "0"): 4}
+    assert detector.judge({("a", "0"): [0.5, 0.5], ("b", "0"): [1.0]}, 9.0) == []
+    assert detector.seen == {("a", "0"): 8, ("b", "0"): 4}
+    assert detector.take_notices() == ()
+    detector.stop()
+
+
+def test_what_a_judge_learns_is_known_to_the_next_launch_and_what_it_has_not_read_it_does_not_replace() -> None:
+    def judge(kept: dict[str, Any]) -> Judge:
+        readings = DeviceReadings(min_slowdown=1.05, false_alarm_budget=1e-4)
+        return Judge(readings, Restarts(RestartCost(0.0)), HistoryStore(cast("State", kept)), "history")
+
+    def rounds(of: Judge, count: int, slow: float) -> list[str]:
+        seconds = {device: [0.01 * (1 + 0.001 * place)] for place, device in enumerate(DEVICES)}
+        seconds[DEVICES[7]] = [0.01 * slow]
+        return [str(found.evidence) for number in range(count) for found in of.judge(seconds, 10.0 * number)]
+
+    kept: dict[str, Any] = {}
+    judge(kept).keep()
+    assert kept == {}
+    first = judge(kept)
+    assert rounds(first, 12, 1.0) == []
+    first.keep()
+    known, unknown = (rounds(judge(each), 7, 1.3) for each in (kept, {}))
+    assert "30 % slower than its own past and 7 peers" in known[-1]
+    assert "30 % slower than its 7 peers" in unknown[-1]

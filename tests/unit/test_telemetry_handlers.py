@@ -20,9 +20,11 @@ from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.nodes.sources import Found, LocalSource, Source
+from laggard.telemetry.nodes.watch import NodeHealth
 from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.sending.batches import Batch
 from laggard.telemetry.server.handlers import ROUTES, Reach, Service, authorize
+from laggard.telemetry.server.own_metrics import own_metrics
 from laggard.telemetry.server.page import PAGE_ROUTES
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.store.history import History
@@ -256,36 +258,37 @@ def test_samples_are_stored_by_series_and_counted() -> None:
     assert shown(putting(kept), "/api/put", sample())["success"] == 1  # one alone needs no list
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [([], 400), ([sample()] * 20_000, 200), ([sample()] * 20_001, 413)],
-    ids=["none", "as many as may be", "one more"],
-)
-def test_a_put_has_one_sample_or_more_up_to_a_limit(body: list[Any], status: int) -> None:
+@pytest.mark.parametrize(("count", "status"), [(0, 400), (1, 200), (20_000, 200), (20_001, 413)])
+def test_a_put_has_one_sample_or_more_up_to_a_limit(count: int, status: int) -> None:
     try:
-        found = reply(putting([]), "/api/put", body).status_code
+        found = reply(putting([]), "/api/put", [sample()] * count).status_code
     except RequestError as refusal:
         found = refusal.status
     assert found == status
 
 
 @pytest.mark.parametrize(
-    ("bad", "reason"),
+    ("age_s", "change", "reason"),
     [
-        (5, "must be a JSON object"),
-        ({**sample(), "tags": {}}, "1 to 8 tags"),
-        ({**sample(), "tags": {f"t{number}": "x" for number in range(9)}}, "1 to 8 tags"),
-        ({**sample(), "metric": "two words"}, "not a valid name"),
-        ({**sample(), "metric": "m" * 257}, "not a valid name"),
-        ({**sample(), "timestamp": 0}, "above 0"),
-        ({**sample(), "timestamp": "soon"}, "is not a time"),
-        ({**sample(), "value": True}, "not a finite number"),
-        ({**sample(), "value": "1e999"}, "not a finite number"),
-        ({**sample(), "value": "nan"}, "not a finite number"),
+        (3700, {}, "older than the 3600 s"),
+        (-90, {}, "ahead of the clock"),
+        (0, {"tags": []}, "tags must be a JSON object"),
+        (0, {"tags": {}}, "1 to 8 tags"),
+        (0, {"tags": {f"t{number}": "x" for number in range(9)}}, "1 to 8 tags"),
+        (0, {"metric": "two words"}, "not a valid name"),
+        (0, {"metric": "m" * 257}, "not a valid name"),
+        (0, {"timestamp": 0}, "above 0"),
+        (0, {"timestamp": "soon"}, "is not a time"),
+        (0, {"value": True}, "not a finite number"),
+        (0, {"value": "1e999"}, "not a finite number"),
+        (0, {"value": "nan"}, "not a finite number"),
     ],
 )
-def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(bad: Any, reason: str) -> None:
+def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(
+    age_s: float, change: dict[str, Any], reason: str
+) -> None:
     kept: list[Batch] = []
+    bad = sample(age_s=age_s) | change
     found = reply(putting(kept), "/api/put", [bad, sample()])
     told = json.loads(bytes(found.body))
     assert (found.status_code, told["success"], told["failed"], len(kept)) == (400, 1, 1, 1)
@@ -293,33 +296,25 @@ def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(ba
 
 
 @pytest.mark.parametrize(
-    "good",
+    ("age_s", "change"),
     [
-        {**sample(), "tags": {f"t{number}": "x" for number in range(8)}},
-        {**sample(), "metric": "m" * 256},
-        {**sample(), "value": "1" * 63},
-        {**sample(), "value": "-.5e3"},
-        {**sample(), "value": 7},
+        (3500, {}),
+        (-30, {}),
+        (0, {"tags": {f"t{number}": "x" for number in range(8)}}),
+        (0, {"metric": "m" * 256}),
+        (0, {"value": "1" * 63}),
+        (0, {"value": "-.5e3"}),
+        (0, {"value": 7}),
     ],
 )
-def test_a_sample_at_the_limits_is_stored(good: dict[str, Any]) -> None:
+def test_a_sample_at_the_limits_is_stored(age_s: float, change: dict[str, Any]) -> None:
+    good = sample(age_s=age_s) | change
     assert shown(putting([]), "/api/put", good) == {"success": 1, "failed": 0, "errors": []}
 
 
-@pytest.mark.parametrize(("age_s", "reason"), [(3700, "older than the 3600 s"), (-90, "ahead of the clock")])
-def test_a_sample_that_is_too_old_or_ahead_of_the_clock_is_refused(age_s: float, reason: str) -> None:
-    told = json.loads(bytes(reply(putting([]), "/api/put", [sample(age_s=age_s)]).body))
-    assert told["failed"] == 1
-    assert reason in told["errors"][0]["error"]
-
-
-@pytest.mark.parametrize("age_s", [3500, -30])
-def test_a_sample_within_the_window_is_stored(age_s: float) -> None:
-    assert shown(putting([]), "/api/put", sample(age_s=age_s))["success"] == 1
-
-
 def test_without_a_good_sample_the_store_is_not_asked() -> None:
-    assert shown(putting([], works=False), "/api/put", [5])["failed"] == 1
+    told = shown(putting([], works=False), "/api/put", [5])
+    assert (told["failed"], told["errors"][0]["error"]) == (1, "a sample must be a JSON object")
 
 
 def test_nothing_can_be_added_to_a_dump_or_to_a_store_that_does_not_answer() -> None:
@@ -340,6 +335,25 @@ def test_metrics_are_the_newest_values_of_the_last_minute_and_what_the_server_kn
     text = bytes(reply(of, "/metrics").body).decode()
     values = [line for line in text.splitlines() if not line.startswith("#")]
     assert values == ["laggard_user_epoch 7.0", 'laggard_user_load{hostname="a"} 2.0']
+
+
+def test_the_server_tells_of_its_nodes_of_slow_devices_and_of_what_has_happened() -> None:
+    slow = Event(5 * SECOND_US, "verdict", "", "a", "0", severity="slow")
+    node = replace(slow, host="b", gpu="", time_us=7_500_000)
+    found = own_metrics({"a": NodeHealth(up=True, lag_s=0.5, clock_skew_s=0.25, dropped=3)}, [slow, node], 2, 1.5, 99)
+    assert {(each.metric, *each.tags.values()): each.value for each in found} == {
+        ("laggard.node_up", "a"): 1.0,
+        ("laggard.node_lag", "a"): 0.5,
+        ("laggard.node_clock_skew", "a"): 0.25,
+        ("laggard.node_dropped", "a"): 3.0,
+        ("laggard.slow_since", "a", "0"): 5.0,
+        ("laggard.slow_since", "b"): 7.5,
+        ("laggard.launch",): 2.0,
+        ("laggard.progress",): 1.5,
+    }
+    assert {each.time_us for each in found} == {99}
+    assert own_metrics({}, [], None, None, 99) == []
+    assert [each.value for each in own_metrics({}, [], 0, 0.0, 99)] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -476,7 +490,7 @@ def test_the_map_shows_the_newest_reading_of_each_device_and_its_ratio_to_its_mo
     assert (found["values"], found["ratios"]) == ([1, 1, 3, 5], [1, 1, 3, None])
 
 
-@pytest.mark.parametrize(("end", "value"), [(10, 9), (9.9, 9), (130, 9), (145, None)])
+@pytest.mark.parametrize(("end", "value"), [(10, 9), (9.9, 9), (130, 9), (131, None), (150, None)])
 def test_a_reading_is_on_the_map_for_two_minutes(end: float, value: float | None) -> None:
     once = service(store(probed("a", "0", 9)))
     assert shown(once, "/page/map", metric=PROBE, end=round((T0 + end) * 1000))["values"] == [value]

@@ -12,12 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
+from laggard.kvstore.series.sample_store import key_of
 from laggard.kvstore.series.timeseries import TimeSeries
+from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.curves import MAX_POINTS, peers_of, step
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
-from laggard.telemetry.page.content import accused, accused_of, events_of, map_of, ratios_to_peers
+from laggard.telemetry.page.content import (
+    accused,
+    accused_of,
+    events_of,
+    launches_of,
+    map_of,
+    metrics_of,
+    n_series_of,
+    numbers,
+    ratios_to_peers,
+    recorded_means,
+)
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.requests import require_own_place
@@ -125,3 +138,86 @@ def test_a_request_to_a_name_that_another_site_made_resolve_here_is_refused(host
     with pytest.raises(RequestError, match="server_names") as refusal:
         require_own_place(Headers({"host": host}), "/", {"node1"})
     assert refusal.value.status == 421
+
+
+@pytest.mark.parametrize(
+    ("metric", "tags", "kind", "unit", "on_map", "is_probe"),
+    [
+        ("loss", {"rank": "0"}, "program", "", False, False),
+        ("loss", {"host": "a"}, "program", "", True, False),
+        ("loss", {"host": "a", "gpu": "0"}, "program", "", True, False),
+        ("gpu-probe-time", {"host": "a", "gpu": "0"}, "device", "s", True, True),
+        ("gpu-probe-time", {"host": "a"}, "program", "s", True, False),
+        ("DeviceUtilization", {"host": "a", "gpu": "0"}, "device", "%", True, False),
+        ("load_average", {"host": "a"}, "node", "", True, False),
+        ("used_RAM", {"host": "a"}, "node", "%", True, False),
+        ("link.send_s", {"host": "a", "peer": "b"}, "link", "s", False, False),
+    ],
+)
+def test_a_metric_is_the_programs_or_of_nodes_devices_or_links(
+    metric: str, tags: dict[str, str], kind: str, unit: str, on_map: bool, is_probe: bool
+) -> None:
+    assert metrics_of([key_of(metric, tags), key_of(EVENTS, {})]) == [
+        {"name": metric, "kind": kind, "unit": unit, "on_map": on_map, "is_probe": is_probe}
+    ]
+
+
+def test_of_many_metrics_the_first_500_by_name_are_listed() -> None:
+    found = metrics_of(key_of(f"m{number:03}", {}) for number in reversed(range(501)))
+    assert [each["name"] for each in found] == [f"m{number:03}" for number in range(500)]
+
+
+@pytest.mark.parametrize(
+    ("tags", "count"),
+    [
+        ({"of_series": "mean", "n_series": "12"}, 12),
+        ({"of_series": "mean", "n_series": "999999999"}, 999_999_999),
+        ({"of_series": "mean", "n_series": "1000000000"}, 1),
+        ({"of_series": "mean", "n_series": "x"}, 1),
+        ({"of_series": "mean"}, 1),
+        ({"n_series": "12"}, 1),  # a tag of the program's own
+    ],
+)
+def test_a_series_of_a_record_stands_for_as_many_as_it_says(tags: dict[str, str], count: int) -> None:
+    assert n_series_of(tags) == count
+
+
+def test_the_mean_of_a_record_is_shown_and_all_series_of_a_running_job() -> None:
+    times, one = np.zeros(1, np.int64), np.ones(1)
+    low, mean = (TimeSeries("m", {"of_series": which, "n_series": "8"}, times, one) for which in ("min", "mean"))
+    running = TimeSeries("m", {"rank": "0"}, times, one)
+    assert recorded_means([low, mean]) == ([mean], 8)
+    assert recorded_means([running, running]) == ([running, running], 2)
+    assert recorded_means([low]) == ([low], 8)
+    assert recorded_means([]) == ([], 0)
+
+
+def test_numbers_have_five_digits_and_what_is_not_finite_is_none() -> None:
+    values = np.array([1.234567, 123456.7, 0.0, np.nan, np.inf, -np.inf])
+    assert numbers(values) == [1.2346, 123460.0, 0.0, None, None, None]
+
+
+def test_a_launch_does_without_the_nodes_that_were_there_before() -> None:
+    events = [
+        Event(1_500_000, "launch", launch=0, nodes=("a", "b"), reserve=("c",)),
+        Event(2_500_000, "launch-end", launch=0),
+        Event(3_000_000, "launch", launch=1, nodes=("a", "c")),
+        Event(4_000_000, "launch", launch=2, nodes=("a", "b"), reserve=("c",)),
+    ]
+    found = launches_of(events)
+    assert [each["excluded"] for each in found] == [[], ["b"], []]
+    assert [(each["began"], each["ended"]) for each in found] == [(1500, 2500), (3000, None), (4000, None)]
+
+
+@pytest.mark.parametrize(
+    ("length_s", "points", "step_s"),
+    [(300, 300, 1), (301, 300, 2), (600, 300, 2), (3000, 300, 10), (3001, 300, 20), (300, 5000, 1), (300, 0, 300)],
+)
+def test_a_chart_has_the_narrowest_buckets_that_are_few_enough(length_s: int, points: int, step_s: int) -> None:
+    assert step(Span(0, length_s * SECOND_US), points) == step_s
+
+
+def test_a_chart_of_years_has_buckets_of_more_than_a_day() -> None:
+    assert step(Span(0, 86_400 * 1000 * SECOND_US), 1000) == 86_400
+    assert step(Span(0, 86_400 * 1001 * SECOND_US), 1000) == 86_487
+    assert step(Span(0, 2000 * SECOND_US), 2000) == 2  # never more than a thousand points

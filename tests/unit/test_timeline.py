@@ -1,0 +1,144 @@
+"""The course of a job, rebuilt from its journal or from the events in a dump."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from laggard.detectors.evidence import StillSlow
+from laggard.detectors.verdict import Action, Evidence, Verdict
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.decision.events import ProgramHung
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.record.entries import (
+    FailureFound,
+    GaveUp,
+    HangFound,
+    JobEnded,
+    LaunchEnded,
+    MetricsLeftOut,
+    NodeAdded,
+    Record,
+    Told,
+)
+from laggard.resilience.record.journal import Entry
+from laggard.resilience.record.timeline import Timeline, timeline_of_entries, timeline_of_events
+from laggard.telemetry.course import Gap, JobBegan, LaunchBegan, LaunchProgressed, Progress
+from laggard.telemetry.events import Event
+
+BEGAN = JobBegan("train", "a1", ("python", "train.py"), (NodeRecord("n1", "", ("0", "1")),), 3, 4242)
+SECOND_US = 1_000_000
+
+
+def rebuilt(*entries: tuple[float, Record]) -> Timeline:
+    return timeline_of_entries([Entry(0.0, BEGAN), *(Entry(*each) for each in entries)])
+
+
+def verdict(host: str, action: Action = "restart") -> Verdict:
+    return Verdict(host, "0", 1.5, "slow", Evidence(host, "0", StillSlow(1.5)), action=action)
+
+
+def failure(host: str) -> Failure:
+    return Failure(host, 1, 7, 1, 1, 0.0, 9.0, "odd", "an error", "program", "once", "")
+
+
+def test_a_journal_begins_with_the_job() -> None:
+    with pytest.raises(ValueError, match="its first entry is not the job's beginning"):
+        timeline_of_entries([Entry(0.0, JobEnded(0))])
+    found = rebuilt()
+    assert (found.name, found.command, found.level) == ("train-a1", "python train.py", 3)
+    assert (found.began_s, found.ended_s, found.exit_code, found.error) == (0.0, 0.0, None, "")
+    assert (found.devices, found.hosts, found.launches) == ({"n1": ("0", "1")}, ["n1"], ())
+
+
+@pytest.mark.parametrize(
+    ("entries", "ended_s", "exit_code", "error"),
+    [
+        ([(5.0, Told("node", "x")), (7.0, Told("node", "y"))], 7.0, None, ""),  # it was killed, or still runs
+        ([(5.0, JobEnded(3)), (7.0, Told("report", "y"))], 5.0, 3, ""),
+        ([(5.0, GaveUp("the disk is full")), (7.0, Told("report", "y"))], 5.0, None, "the disk is full"),
+        ([(5.0, GaveUp("no disk")), (6.0, JobEnded(69))], 6.0, 69, "no disk"),
+        ([(5.0, JobEnded(69)), (6.0, GaveUp("no disk"))], 6.0, 69, "no disk"),
+    ],
+)
+def test_a_job_ends_with_its_end_or_when_laggard_gave_up_or_else_with_the_last_entry(
+    entries: list[tuple[float, Record]], ended_s: float, exit_code: int | None, error: str
+) -> None:
+    found = rebuilt(*entries)
+    assert (found.ended_s, found.exit_code, found.error) == (ended_s, exit_code, error)
+
+
+def test_a_launch_has_its_gap_its_end_its_progress_and_whom_the_next_one_does_without() -> None:
+    found = rebuilt(
+        (0.5, LaunchEnded(0, (), "stop")),  # of no launch
+        (1.0, LaunchBegan(0, ("n1", "n2"), ("n3",), "n1")),
+        (2.0, LaunchProgressed(0, Progress(1.9, 1, 5.0))),
+        (9.0, LaunchEnded(0, (), "failure", 30.0)),
+        (40.0, LaunchBegan(1, ("n1", "n3"), (), "n1", Gap(1.0, 2.0, 3.0))),
+        (41.0, LaunchProgressed(1, Progress(40.5, 2, None))),
+        (42.0, LaunchProgressed(0, Progress(1.5, 0, None))),  # held back
+        (43.0, NodeAdded(NodeRecord("n4", "", ("0",)))),
+    )
+    first, second = found.launches
+    assert (first.began_s, first.ended_s, first.cause, first.wait_s, first.excluded) == (1, 9, "failure", 30, ("n2",))
+    assert [each.time_s for each in first.progress] == [1.5, 1.9]
+    assert (dict(first.gap_s), sum(second.gap_s.values())) == ({}, 6.0)
+    assert math.isnan(second.ended_s)
+    assert (second.excluded, [each.time_s for each in second.progress]) == ((), [40.5])
+    assert found.hosts == ["n1", "n2", "n3", "n4"]
+    assert found.devices == {"n1": ("0", "1"), "n4": ("0",)}
+
+
+def test_failures_and_verdicts_are_those_of_the_launch_in_which_they_came() -> None:
+    found = rebuilt(
+        (1.0, LaunchBegan(0, ("n1", "n2"), (), "n1")),
+        (2.0, verdict("n2", "report")),
+        (3.0, verdict("n2")),
+        (4.0, verdict("n1")),
+        (5.0, HangFound(0, ProgramHung(60.0, suspect="n2"), "stacks")),
+        (6.0, FailureFound(failure("n1"))),
+        (9.0, LaunchBegan(1, ("n1",), (), "n1")),
+        (9.5, verdict("n2")),
+        (12.0, LaunchBegan(2, ("n1",), (), "n1")),
+    )
+    first, second, third = found.launches
+    assert found.launch_at(0.9) is None
+    assert [found.launch_at(at_s) for at_s in (1.0, 8.9, 9.0, 99.0)] == [first, first, second, third]
+    assert (found.verdict_that_ended(first) or found.verdicts[0]).time_s == 3.0  # of a node that is out
+    assert found.verdict_that_ended(second) is None  # nobody is out after it
+    assert [each.kind for each in found.failures] == ["hang", "program"]
+    last = found.failure_of(first)
+    assert last is not None
+    assert (last.kind, last.host, found.failures[0].host) == ("program", "n1", "n2")
+    assert found.failure_of(second) is None
+    assert [each.target for each in found.verdicts[:1]] == ["n2 gpu 0"]
+    assert replace(found.verdicts[0], of=replace(found.verdicts[0].of, gpu=None)).target == "n2"
+
+
+def test_the_record_says_how_many_metrics_it_had_no_room_for() -> None:
+    assert rebuilt().n_left_out == 0
+    assert rebuilt((1.0, MetricsLeftOut(3)), (2.0, MetricsLeftOut(7))).n_left_out == 7
+
+
+def test_a_dump_has_launches_that_follow_one_another_and_verdicts() -> None:
+    events = [
+        Event(2_500_000, "launch", launch=0, nodes=("n1", "n2")),
+        Event(3 * SECOND_US, "verdict", "slow", "n2", "0", severity="slow", cause="heat", action="restart"),
+        Event(4 * SECOND_US, "verdict", "an old one without a severity", "n1", "0"),
+        Event(5 * SECOND_US, "launch"),  # without a number
+        Event(6 * SECOND_US, "launch", launch=1, nodes=("n1",)),
+    ]
+    found = timeline_of_events("dump", events, {"n1": ("0",)}, (2.0, 9.0))
+    assert [(each.number, each.began_s, each.ended_s, each.excluded) for each in found.launches] == [
+        (0, 2.5, 6.0, ("n2",)),
+        (1, 6.0, 9.0, ()),
+    ]
+    (accused,) = found.verdicts
+    assert (accused.time_s, accused.of.host, accused.of.gpu, str(accused.of.cause)) == (3.0, "n2", "0", "heat")
+    assert math.isnan(accused.of.slowdown)
+    assert [line.time_s for line in found.log] == [2.5, 3, 4, 5, 6]
+    assert (found.level, found.exit_code, found.began_s, found.ended_s) == (None, None, 2.0, 9.0)
+    nothing = timeline_of_events("dump", [], {}, (0.0, 0.0))
+    assert (nothing.launches, nothing.n_left_out, nothing.error) == ((), 0, "")
