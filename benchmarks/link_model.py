@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -114,7 +113,7 @@ class LinkJob:
 
     def rounds(self, count: int) -> Iterator[Flows]:
         """Yield the flows of the next rounds."""
-        for sub_rounds in islice(self._rounds, count):
+        for sub_rounds in map(self._rounds, range(self._number, self._number + count)):
             yield self.flows_between(np.concatenate([self._ends_of(pairs) for pairs in sub_rounds], axis=1))
             self.next_round()
 

@@ -182,7 +182,7 @@ def cost_row(count: int, rounds: int) -> list[object]:
     all_spent_s: list[float] = []
     for number, flows in enumerate(job.rounds(rounds)):
         readings = [
-            LinkReading(number, job.nodes[sender], job.nodes[receiver], float(np.exp(log_time)), 1, 0.0, foreign)
+            LinkReading(number, job.nodes[sender], job.nodes[receiver], float(np.exp(log_time)), 1, foreign)
             for sender, receiver, log_time, foreign in zip(
                 flows.sender.tolist(),
                 flows.receiver.tolist(),

@@ -59,7 +59,6 @@ def main(argv: list[str]) -> int:
 def _table_of_agents(results: list[AgentsSeen]) -> Table:
     table = Table("", *(f"{seen.n_agents} agents" for seen in results))
     rows: dict[str, Callable[[AgentsSeen], str]] = {
-        "from the start until all nodes are known": lambda seen: f"{seen.discovered_s:.1f} s",
         "until the last agent's first heartbeat": lambda seen: f"{seen.started_s:.1f} s",
         "the controller's processor time until then": lambda seen: f"{seen.start_busy_s:.1f} s",
         "- for each agent": lambda seen: f"{1000 * seen.start_busy_s / seen.n_agents:.2f} ms",

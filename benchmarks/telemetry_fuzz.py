@@ -52,7 +52,7 @@ THINNING = [
     "1-avg",
     "1s-1-2-3",
 ]
-FILTERS = ["wildcard", "iwildcard", "literal_or", "not_literal_or", "regexp", "not_key", "magic", ""]
+FILTERS = ["wildcard", "iwildcard", "literal_or", "not_literal_or", "regexp", "magic", ""]
 METRICS = ["power", "many", "laggard.events", "power|many", "nobody", "", "|", "m" * 2000]
 PATHS = ["/api/query", "/api/suggest", "/api/search/lookup", "/api/put"]
 PATHS += [

@@ -57,7 +57,8 @@ def _print_cost(n_nodes: int) -> None:
     hours = intervals * INTERVAL_US / SECOND_US / 3600
     print(f"rollups of {n_series:,} series over {hours:.1f} h, every ten seconds")
     print(f"  {used_s / intervals / n_series * 1e6:.2f} us of the primary for each series and interval")
-    print(f"  {rollups.nbytes() / n_series / hours * HOURS / 1000:.1f} kB on the primary for each series and {HOURS} h")
+    kilobytes = rollups.history.tiers.nbytes() / n_series / hours * HOURS / 1000
+    print(f"  {kilobytes:.1f} kB on the primary for each series and {HOURS} h")
     print(f"  {statistics.mean(sizes) / N_SERIES:.1f} bytes sent for each series and interval\n")
 
 

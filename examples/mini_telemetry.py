@@ -101,7 +101,7 @@ def main() -> int:
             now_s = time.time()
             given.dumps.append(write_dump(directory, "demo", now_s, made_up(now_s)))
         try:
-            serve_dump(given.dumps, TelemetrySettings(), "127.0.0.1", given.port)
+            serve_dump(given.dumps, TelemetrySettings(), given.port)
         except (DumpError, TelemetryServerError) as error:
             print(error, file=sys.stderr)
             return 1

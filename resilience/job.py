@@ -15,7 +15,7 @@ from laggard.collectors.device import gpu_names, visible_names
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord, PhaseRecord
 from laggard.kvstore.errors import FencedError
-from laggard.kvstore.state.local_state import is_outside_jobs, local_session
+from laggard.kvstore.state.local_state import is_outside_jobs, local_state
 
 PROGRESS_INTERVAL_S = 0.25
 
@@ -74,7 +74,7 @@ class Job:
         """
         if local and is_outside_jobs():
             devices = tuple(visible_names(os.environ) or gpu_names())
-            return cls(local_session().launch, (NodeRecord(socket.gethostname(), "127.0.0.1", devices),), ())
+            return cls(local_state().launch, (NodeRecord(socket.gethostname(), "127.0.0.1", devices),), ())
         session = current_session()
         record = Control(session.client, session.endpoint, session.environment.launch).read_launch()
         return cls(record.launch, record.nodes, record.reserve, record.excluded, record.head_only)

@@ -31,7 +31,6 @@ _counter = partial(Metric, kind="counter")
 
 _LINKS = (
     Metric("link.send_s", "s", "Time of a transfer to a peer", "laggard_link_send_seconds"),
-    Metric("link.latency_s", "s", "Time of a round trip to a peer", "laggard_link_latency_seconds"),
     Metric("link.transfer_bytes", "bytes", "Size of a transfer", "laggard_link_transfer_bytes"),
     Metric("link.leaf_send_s", "s", "Time of a transfer to a leaf switch's node", "laggard_link_leaf_send_seconds"),
     Metric("link.leaf", "", "1: the tag names the node's leaf switch", "laggard_link_leaf"),

@@ -73,12 +73,11 @@ class RequestError(TelemetryError):
 
 
 class TelemetryServerError(TelemetryError, RuntimeError):
-    """The HTTP server cannot listen on ``host`` and ``port``; ``reason`` says why, and what to do."""
+    """The HTTP server cannot listen on ``port``; ``reason`` says why, and what to do."""
 
-    host: str
     port: int
     reason: str
-    template = "cannot listen on {host} port {port}: {reason}"
+    template = "cannot listen on port {port}: {reason}"
 
 
 class ServerUnreachableError(TelemetryError, RuntimeError):

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import redis
@@ -18,13 +18,14 @@ from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.node_names import joined, parted
 from laggard.records import plain, record_of
 from laggard.telemetry.catalogue import EVENTS
-from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
+from laggard.telemetry.course import JobBegan, LaunchProgressed
 
 STREAM = "telemetry-events"
 JOURNAL = "journal"
 """The stream of the controller's record of the job, many of whose entries are events."""
 MAX_EVENTS = 10_000
 MAX_TEXT = 500
+_LISTS = ("nodes", "reserve")
 _TEXTS = ("kind", "text", "host", "gpu", "severity", "cause", "action")
 
 
@@ -39,31 +40,12 @@ class Event:
     host: str = ""  # the node and device it is about; empty if it is about none in particular
     gpu: str = ""
     launch: int | None = None  # of a launch and its end: its number
-    nodes: tuple[str, ...] = ()  # of a launch: its nodes
+    nodes: tuple[str, ...] = ()  # of a launch: its nodes, and those in reserve
+    reserve: tuple[str, ...] = ()
     # Of a verdict; without a cause that is known, that is empty
     severity: str = ""
     cause: str = ""
     action: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchSpan:
-    """What one launch ran on, and when."""
-
-    number: int  # the launch's number
-    nodes: tuple[str, ...]
-    reserve: tuple[str, ...]
-    began_us: int  # Unix times in microseconds; `ended_us` is None if it runs, or if nobody saw its end
-    ended_us: int | None = None
-
-
-class EventSource(Protocol):
-    """Provides events."""
-
-    launches: list[LaunchSpan]  # the launches so far, as far as they are known
-
-    def between(self, start_us: int, end_us: int) -> list[Event]:
-        """Return the events in a time range, both ends included, in order."""
 
 
 class EventLog:
@@ -76,8 +58,6 @@ class EventLog:
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
         self._last_ids = {STREAM: "-", JOURNAL: "-"}
         self.job = ""
-        # The launches so far; none until events have been read, or if nobody records the job
-        self.launches: list[LaunchSpan] = []
         # Unix time of the last progress; None until there was some, and until events have been read
         self.progress_s: float | None = None
 
@@ -99,23 +79,16 @@ class EventLog:
     def _take_entry(self, entry: Mapping[str, Any]) -> None:
         """Take an entry of the job's record: what it says of the course, and the event that it is shown as."""
         match entry["is"]:
-            case "JobBegan":
-                self.job, self.launches, self.progress_s = record_of(JobBegan, entry).name, [], None
+            case "JobBegan":  # what was before is of an earlier job, whose state this one resumes
+                self.job, self.progress_s = record_of(JobBegan, entry).name, None
+                began_us = round(entry["time_s"] * 1_000_000)
+                self._known = deque((each for each in self._known if each.time_us >= began_us), self._known.maxlen)
             case "LaunchProgressed":
                 progress = record_of(LaunchProgressed, entry).progress
                 if progress.commits or progress.step is not None:
                     self.progress_s = progress.time_s
-            case "LaunchBegan":
-                began = record_of(LaunchBegan, entry)
-                if all(launch.number != began.launch for launch in self.launches):
-                    time_us = round(entry["time_s"] * 1_000_000)
-                    self.launches.append(LaunchSpan(began.launch, began.nodes, began.reserve, time_us))
-        if (shown := entry.get("shown")) is None:
-            return
-        event = record_of(Event, shown)
-        if event.kind == "launch-end" and self.launches and self.launches[-1].number == event.launch:
-            self.launches[-1] = replace(self.launches[-1], ended_us=event.time_us)
-        if event not in self._known:  # an entry whose acknowledgement was lost is stored twice
+        # An entry whose acknowledgement was lost is stored twice.
+        if (shown := entry.get("shown")) is not None and (event := record_of(Event, shown)) not in self._known:
             self._known.append(event)
 
     def _read_new(self) -> list[list[Any]]:
@@ -150,7 +123,7 @@ def events_of_series(series: Iterable[TimeSeries]) -> list[Event]:
 
 
 def _tags(event: Event) -> Mapping[str, str]:
-    tags = {name: getattr(event, name) for name in _TEXTS} | {"nodes": joined(event.nodes)}
+    tags = {name: getattr(event, name) for name in _TEXTS} | {name: joined(getattr(event, name)) for name in _LISTS}
     tags["launch"] = "" if event.launch is None else str(event.launch)
     return {key: value for key, value in tags.items() if value}
 
@@ -158,5 +131,5 @@ def _tags(event: Event) -> Mapping[str, str]:
 def _event(time_us: int, tags: Mapping[str, str]) -> Event:
     texts: dict[str, Any] = {name: tags.get(name, "") for name in _TEXTS}
     launch = tags.get("launch", "")
-    nodes = tuple(parted(tags.get("nodes", "")))
-    return Event(time_us, launch=int(launch) if launch.isdecimal() else None, nodes=nodes, **texts)
+    lists: dict[str, Any] = {name: tuple(parted(tags.get(name, ""))) for name in _LISTS}
+    return Event(time_us, launch=int(launch) if launch.isdecimal() else None, **texts, **lists)

@@ -14,13 +14,13 @@ import numpy as np
 
 from laggard.kvstore.series.timeseries import Floats
 
-SEND_TIME, LATENCY = "link.send_s", "link.latency_s"
-"""Metrics with the tags ``host``, the sender, and ``peer``: the time of a transfer, and of a round trip."""
+SEND_TIME = "link.send_s"
+"""A metric with the tags ``host``, the sender, and ``peer``: the time of a transfer."""
 TRANSFER_BYTES, LEAF = "link.transfer_bytes", "link.leaf"
 """Metrics with the tag ``host``: what a transfer has, and 1 for the leaf switch that the tag ``leaf`` names."""
 LEAF_SEND_TIME = "link.leaf_send_s"
 """A metric with the tags ``host``, ``leaf`` and ``peer_leaf``: the time of a transfer to a node below that leaf."""
-LINK_METRICS = frozenset({SEND_TIME, LATENCY, TRANSFER_BYTES, LEAF, LEAF_SEND_TIME})
+LINK_METRICS = frozenset({SEND_TIME, TRANSFER_BYTES, LEAF, LEAF_SEND_TIME})
 MAX_NAMES = 64
 NO_LEAF = "no leaf"
 

@@ -64,8 +64,7 @@ class NodeTelemetry:
         self._run = Run.new(self._host, round(clock() * SECOND_US))
         self._publisher = Publisher(self._run, tiers)
         self._ended = threading.Event()
-        self._dumped = threading.Condition()
-        self._dumping = 0
+        self._dump_lock = threading.Lock()
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
         self._open = contextlib.ExitStack()
 
@@ -82,8 +81,7 @@ class NodeTelemetry:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._keeper.join(self._stop_deadline_s)
-        with self._dumped:  # a dump that was asked for leaves nothing behind either
-            self._dumped.wait_for(lambda: self._dumping == 0, self._stop_deadline_s)
+        self._dump_lock.acquire(timeout=self._stop_deadline_s)  # a dump that was asked for leaves nothing behind either
         self._open.close()
 
     def _take(self, batch: Batch) -> None:
@@ -106,19 +104,8 @@ class NodeTelemetry:
         else:
             parts = self._everything()
         name = "all" if is_of_all else self._host
-        with self._dump_in_progress():
+        with self._dump_lock:
             return str(write_dump(self._settings.dump_dir, name, self._clock(), self._until_the_end(parts)))
-
-    @contextlib.contextmanager
-    def _dump_in_progress(self) -> Iterator[None]:
-        with self._dumped:
-            self._dumping += 1
-        try:
-            yield
-        finally:
-            with self._dumped:
-                self._dumping -= 1
-                self._dumped.notify_all()
 
     def _until_the_end(self, parts: Iterable[Part]) -> Iterator[Part]:
         for part in parts:

@@ -20,7 +20,7 @@ def fresh_local_state(run: str = "a run", chunk_bytes: int = CHUNK_BYTES) -> Sta
     path = Path(os.environ[LOCAL_STATE])
     launch = FileLayout.begin_launch(path, run)
     state = State.__new__(State)
-    state._launch, state._layout = launch, FileLayout(path, launch, chunk_bytes)
+    state._layout = FileLayout(path, launch, chunk_bytes)
     return state
 
 

@@ -43,8 +43,6 @@ class AgentsSeen:
         How many.
     interval_s
         From one heartbeat of an agent to the next, in seconds.
-    discovered_s
-        From the start until the controller knows what each node has, in seconds.
     started_s
         From the start to the last agent's first heartbeat, in seconds.
     start_busy_s
@@ -69,7 +67,6 @@ class AgentsSeen:
 
     n_agents: int
     interval_s: float
-    discovered_s: float
     started_s: float
     start_busy_s: float
     agents_busy_s: float
@@ -133,7 +130,6 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
     before_bytes = me.memory_info().rss
     began_s, busy_s = time.monotonic(), _busy_s(me)
     with _cluster(n_agents) as (cluster, allocation), _Watch() as watch:
-        discovered_s = time.monotonic() - began_s
         hosts = [PRIMARY, *(node.hostname for node in allocation.nodes[1:])]
         cluster.start(Roster(tuple(hosts)))
         watch.cluster = cluster
@@ -162,7 +158,6 @@ def measure_agents(n_agents: int, for_s: float = 10.0) -> AgentsSeen:
     return AgentsSeen(
         n_agents,
         HeartbeatTiming(n_agents).interval_s,
-        discovered_s,
         started_s,
         start_busy_s,
         agents_busy_s,

@@ -1,7 +1,7 @@
 """Many agents in one process, for the step of a large job: what they cost the controller is real, but they do no work.
 
-Called like ``srun``: with the hosts, separated by commas. Each host has an agent that prints its handshake, dials,
-sends heartbeats and answers; all in one thread, but with the agents' own code for channels, TLS and dialling.
+Called like ``srun``: with the hosts, separated by commas. Each host has an agent that dials, sends its
+handshake and heartbeats, and answers; all in one thread, but with the agents' own code for channels, TLS and dialling.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class _Agent:
         self._unread = b""
         self._timing = HeartbeatTiming(token.n_nodes)
         self._channel = Dialler(loop, token, os.dup(sys.stdin.fileno())).channel
+        self._channel.write(encode(Handshake(1, ())))
         self._channel.read(self._take, self._end)
         loop.call(self._beat)
 
@@ -66,9 +67,6 @@ class _Agent:
 def main(hosts: list[str]) -> None:
     """Be the agents of these hosts until all have ended."""
     together = read_join_token(sys.stdin.fileno())
-    for host in hosts:
-        sys.stdout.buffer.write(encode(Handshake(1, (), node=host)))
-        sys.stdout.buffer.flush()
     loop, ended = Loop("agents"), threading.Semaphore(0)
     for host in hosts:
         _Agent(loop, together.of_node(host), ended)

@@ -1,7 +1,7 @@
 """What the nodes of a launch tell each other in the state server before they measure: where they listen, and how much.
 
-Key of a job: ``links:<launch>``, a hash with the address of each node (``node <host>``), the number of the first round
-(``first``), and how many bytes a transfer has (``bytes``).
+Key of a job: ``links:<launch>``, a hash with the address of each node (``node <host>``), and how many bytes a transfer
+has (``bytes``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from laggard.kvstore.client.fence import FencedWriter
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 
 _NODE = "node "
-_FIRST = "first"
 _BYTES = "bytes"
 
 
@@ -33,20 +32,16 @@ class LinkBoard:
 
     def tell_address(self, host: str, address: Address) -> None:
         """Store where a node listens, in place of an earlier address of it."""
-        self._write("HSET", _NODE + host, json.dumps(address))
-
-    def first_round(self, number: int) -> int:
-        """Return the number of the launch's first round: that of whoever asked first."""
-        self._write("HSETNX", _FIRST, str(number))
-        return int(self._read()[_FIRST])
+        self._write(_NODE + host, json.dumps(address))
 
     def tell_bytes(self, n_bytes: int) -> None:
         """Store how many bytes a transfer has from the next round on."""
-        self._write("HSET", _BYTES, str(n_bytes))
+        self._write(_BYTES, str(n_bytes))
 
     def terms(self) -> tuple[dict[str, Address], int]:
         """Return where each node listens, and how many bytes a transfer has."""
-        found = self._read()
+        kept = self._retry.call(lambda: cast("dict[bytes, bytes]", self._client.hgetall(self._key)))
+        found = {name.decode(): text.decode() for name, text in kept.items()}
         addresses = {
             name.removeprefix(_NODE): (str(host), int(port))
             for name, text in found.items()
@@ -55,9 +50,5 @@ class LinkBoard:
         }
         return addresses, int(found.get(_BYTES, FIRST_BYTES))
 
-    def _write(self, command: str, field: str, value: str) -> None:
-        self._retry.call(lambda: self._writer.execute([(command, self._key, field, value)]))
-
-    def _read(self) -> dict[str, str]:
-        found = self._retry.call(lambda: cast("dict[bytes, bytes]", self._client.hgetall(self._key)))
-        return {name.decode(): text.decode() for name, text in found.items()}
+    def _write(self, field: str, value: str) -> None:
+        self._retry.call(lambda: self._writer.execute([("HSET", self._key, field, value)]))

@@ -1,7 +1,7 @@
 """One node's part of ``laggard doctor``'s check of links: ``python -m laggard.collectors.links.check``.
 
-It reads commands from standard input and answers each with a line, all of them JSON: first the secret, the node's name
-and address, and the interface that is wanted, then rounds to run. It ends with its input.
+It reads commands from standard input and answers each with a line, all of them JSON: first the node's name
+and address and the secret, then rounds to run. It ends with its input.
 """
 
 from __future__ import annotations
@@ -13,20 +13,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from laggard.collectors.errors import NoInterfaceError
-from laggard.collectors.links.interfaces import address_on
 from laggard.collectors.links.prober import LinkProber
 
 
 def main(commands: TextIO, answers: TextIO) -> None:
     """Carry out commands until there are no more."""
     begin = json.loads(commands.readline())
-    try:
-        address = address_on(begin["interface"]) if begin["interface"] else begin["address"]
-    except NoInterfaceError as error:
-        _say(answers, {"links": None, "failure": str(error)})
-        return
-    with contextlib.closing(LinkProber(begin["host"], address, bytes.fromhex(begin["key"]))) as prober:
+    with contextlib.closing(LinkProber(begin["host"], begin["address"], bytes.fromhex(begin["key"]))) as prober:
         _say(answers, {"links": prober.listens_at})
         for line in commands:
             _say(answers, _round(prober, json.loads(line)))

@@ -7,9 +7,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from itertools import islice
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.group import ERROR
@@ -17,9 +16,9 @@ from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
 from laggard.collectors.links.interfaces import address_on
-from laggard.collectors.links.prober import REPEATS, TRANSFER_S, LinkProber, LinkRound
+from laggard.collectors.links.prober import REPEATS, TRANSFER_S, LinkProber
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import Pair, rounds_of
+from laggard.collectors.links.schedule import partner_in, rounds_of
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import OVERHEAD, moment_s
 from laggard.kvstore.client.common_clock import CommonClock
@@ -27,7 +26,8 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series.streams import Sample, Series
-from laggard.telemetry.link_matrix import LATENCY, LEAF, LEAF_SEND_TIME, SEND_TIME, TRANSFER_BYTES
+from laggard.records import plain, record_of
+from laggard.telemetry.link_matrix import LEAF, LEAF_SEND_TIME, SEND_TIME, TRANSFER_BYTES
 from laggard.telemetry.sending.sender import Telemetry
 
 _log = logging.getLogger("laggard.collectors.links")
@@ -35,34 +35,31 @@ _log = logging.getLogger("laggard.collectors.links")
 LINK_TIME = "links"
 """The metric under which a node's readings are stored: one sample a round."""
 PARTNERS = 3
-_REPORT, _LEAF = "report", "leaf"
+_REPORT = "report"
 LAUNCH = "launch"
 """The tag of a report that has the number of its launch."""
 # Round trips, connecting, and waiting for a partner that is a little late.
 _AROUND_TRANSFERS_S = 0.02
 
 
+@dataclass(frozen=True, slots=True)
 class LinkReport:
     """What a node says after a round, as the tags of its sample."""
 
-    def __init__(self, found: LinkRound, symptoms: LinkSymptoms, launch: int = 0, leaf: str = "") -> None:
-        self.readings: Sequence[LinkReading] = found.readings
-        self.failures = found.failures
-        self.symptoms = symptoms  # what its interface counted since its last report
-        self.launch = launch  # number of the launch, whose rounds are numbered from 0
-        self.leaf = leaf  # the switch that it is connected to; empty if that is not known
+    readings: tuple[LinkReading, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)  # why there is no reading, by partner
+    symptoms: LinkSymptoms = field(default_factory=LinkSymptoms)  # what its interface counted since its last report
+    launch: int = 0
+    leaf: str = ""  # the switch that it is connected to; empty if that is not known
 
     def tags(self, host: str) -> dict[str, str]:
         """Return the tags of the sample."""
-        text = json.dumps([[asdict(each) for each in self.readings], self.failures, asdict(self.symptoms)])
-        return {"host": host, _REPORT: text, LAUNCH: str(self.launch), _LEAF: self.leaf}
+        return {"host": host, _REPORT: json.dumps(plain(self)), LAUNCH: str(self.launch)}
 
     @classmethod
     def of_tags(cls, tags: Mapping[str, str]) -> LinkReport:
         """Read what :meth:`tags` returned."""
-        readings, failures, symptoms = json.loads(tags[_REPORT])
-        found = LinkRound([LinkReading(**each) for each in readings], failures)
-        return cls(found, LinkSymptoms(**symptoms), int(tags[LAUNCH]), tags[_LEAF])
+        return record_of(cls, json.loads(tags[_REPORT]))
 
 
 def stride_of(interval_s: float, max_intrusion: float) -> int:
@@ -107,7 +104,7 @@ class LinkCollector:
         self._interval_s = interval_s * stride_of(interval_s, max_intrusion)
         self._seed = seed = f"{session.endpoint.job} {environment.launch}"
         hosts = [node.hostname for node in launch.nodes]
-        self._exchanges = _Exchanges(rounds_of(hosts, seed, leaves, PARTNERS), environment.node)
+        self._rounds = rounds_of(hosts, seed, leaves, PARTNERS)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._probe, name="links", daemon=True)
         self._thread.start()
@@ -120,13 +117,13 @@ class LinkCollector:
     def _probe(self) -> None:
         try:
             self._board.tell_address(self._prober.host, self._prober.listens_at)
-            first, last = self._board.first_round(math.floor(self._clock.now_s() / self._interval_s)), -1
+            last = math.floor(self._clock.now_s() / self._interval_s) - 1
             while not self._ended.is_set():
                 now_s = self._clock.now_s()
-                due = newest_due(first + last, now_s, self._interval_s, self._seed)
+                due = newest_due(last, now_s, self._interval_s, self._seed)
                 wait_s = moment_s(due, self._interval_s, self._seed) - now_s
                 called = self._prober.wait_for_call(last, max(0.0, wait_s))
-                last = due - first if called is None else called
+                last = due if called is None else called
                 if self._ended.is_set():
                     return
                 try:
@@ -140,13 +137,11 @@ class LinkCollector:
             self._prober.close()  # this launch is over
 
     def _probe_once(self, number: int) -> None:
-        partners = self._exchanges.of_round(number)
-        if partners is None:
-            return
+        partners = [partner_in(pairs, self._prober.host) for pairs in self._rounds(number)]
         addresses, n_bytes = self._board.terms()
         found = self._prober.run(number, partners, addresses, n_bytes)
         symptoms = self._counters.symptoms(found.retransmissions)
-        report = LinkReport(found, symptoms, self._launch, self._leaf)
+        report = LinkReport(tuple(found.readings), found.failures, symptoms, self._launch, self._leaf)
         self._tell_people(report)
         values = tuple(reading.duration_s for reading in found.readings) or (math.nan,)
         self._series.add([Sample(LINK_TIME, time.time(), values, report.tags(self._prober.host))])
@@ -154,8 +149,7 @@ class LinkCollector:
     def _tell_people(self, report: LinkReport) -> None:
         """Send telemetry, which the detector does not read."""
         for reading in report.readings:
-            for metric, value in ((SEND_TIME, reading.duration_s), (LATENCY, reading.latency_s)):
-                self._telemetry.add_data(metric, value, tagk="peer", tagv=reading.receiver)
+            self._telemetry.add_data(SEND_TIME, reading.duration_s, tagk="peer", tagv=reading.receiver)
             if self._leaf and (leaf := self._leaves.get(reading.receiver)):
                 self._telemetry_of_leaf.add_data(LEAF_SEND_TIME, reading.duration_s, tagk="peer_leaf", tagv=leaf)
         if report.readings:
@@ -168,31 +162,7 @@ def tell_failure(error: NoInterfaceError) -> None:
     """Report, in place of a round, why this node's links are not probed."""
     session = current_session()
     host = session.environment.node
-    report = LinkReport(LinkRound(), LinkSymptoms(), session.environment.launch)
-    tags = report.tags(host) | {ERROR: str(error)}
+    tags = LinkReport(launch=session.environment.launch).tags(host) | {ERROR: str(error)}
     Series(session.client, session.endpoint, session.environment.launch).add(
         [Sample(LINK_TIME, time.time(), (math.nan,), tags)]
     )
-
-
-class _Exchanges:
-    """The partners of one node, round by round; rounds are asked for in order, and some are left out."""
-
-    def __init__(self, rounds: Iterator[list[list[Pair]]], host: str) -> None:
-        self._rounds = rounds
-        self._host = host
-        self._next = 0
-
-    def of_round(self, number: int) -> list[str | None] | None:
-        """Return the partner in each sub-round; None instead of a list for a round that is over."""
-        if number < self._next:
-            return None
-        (sub_rounds,) = islice(self._rounds, number - self._next, number - self._next + 1)
-        self._next = number + 1
-        return [self._partner(pairs) for pairs in sub_rounds]
-
-    def _partner(self, pairs: Sequence[Pair]) -> str | None:
-        for one, other in pairs:
-            if self._host in {one, other}:
-                return other if one == self._host else one
-        return None

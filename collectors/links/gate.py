@@ -6,7 +6,7 @@ import threading
 import time
 from typing import NamedTuple
 
-PINGS, TRANSFERS, DONE = range(3)
+TRANSFERS, DONE = range(2)
 """The parts of an exchange of two nodes."""
 
 

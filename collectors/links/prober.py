@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laggard.collectors.links.gate import DONE, PINGS, TRANSFERS, Gate, Step
+from laggard.collectors.links.gate import DONE, TRANSFERS, Gate, Step
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.transfer import LinkCall, LinkListener, Transfer
 
@@ -61,7 +61,7 @@ class LinkProber:
             if partner is None or partner not in addresses:  # none at all, or one that is not ready yet
                 continue
             try:
-                transfer, latency_s = self._exchange(number, exchange, addresses[partner], n_bytes)
+                transfer = self._exchange(number, exchange, addresses[partner], n_bytes)
             except TimeoutError:
                 found.failures[partner] = "no answer in time"
             except OSError as error:
@@ -69,26 +69,22 @@ class LinkProber:
             else:
                 if transfer is not None:
                     link = (number, self.host, partner, transfer.duration_s)
-                    found.readings.append(LinkReading(*link, n_bytes, latency_s, transfer.foreign_share))
+                    found.readings.append(LinkReading(*link, n_bytes, transfer.foreign_share))
                     found.retransmissions += transfer.retransmissions
         self._gate.reach(Step(number, len(partners), DONE))
         return found
 
-    def _exchange(self, number: int, exchange: int, partner: Address, n_bytes: int) -> tuple[Transfer | None, float]:
-        """Return what the transfers and the round trips took; no transfer if the partner is elsewhere."""
-        pings, transfers, done = (Step(number, exchange, part) for part in (PINGS, TRANSFERS, DONE))
-        self._gate.reach(pings)
+    def _exchange(self, number: int, exchange: int, partner: Address, n_bytes: int) -> Transfer | None:
+        """Return what the transfers took; None if the partner is elsewhere."""
+        transfers, done = (Step(number, exchange, part) for part in (TRANSFERS, DONE))
+        self._gate.reach(transfers)
         with LinkCall(self._address, partner, self._key) as call:
-            if not call.wait(pings):
-                return None, 0.0
-            latency_s = call.latency_s()
-            self._gate.reach(transfers)  # nobody's round trips wait behind somebody's transfer
             if not call.wait(transfers):
-                return None, 0.0
+                return None
             transfer = call.send(n_bytes, REPEATS)
             self._gate.reach(done)
             call.wait(done)  # it may still be sending to us
-            return transfer, latency_s
+            return transfer
 
 
 def bytes_for(bytes_per_s: float) -> int:

@@ -14,7 +14,6 @@ class LinkReading:
     receiver: str
     duration_s: float  # the least of the repeats: from the request to the last byte or its acknowledgement, in seconds
     n_bytes: int  # how many bytes were sent
-    latency_s: float  # median of the round trips of 64 bytes, in seconds
     # Bytes that others carried on the NIC meanwhile, over `n_bytes`; the larger of both ends
     foreign_share: float
 

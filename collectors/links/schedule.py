@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from itertools import chain, count, repeat
+from itertools import chain
 
 Pair = tuple[str, str]
 """Two nodes that probe the link between them."""
+Rounds = Callable[[int], list[list[Pair]]]
+"""Returns the round of a number: a list of sub-rounds, in which a node is in one pair at most."""
 
 _ALL_MEET = 16  # up to so many nodes everybody meets everybody; with more, each node keeps its partners of a launch
 _KEPT = 8  # partners of a launch, and as many connections
@@ -30,10 +32,8 @@ def circle(order: Sequence[str], most: int | None = None) -> list[list[Pair]]:
     return sub_rounds
 
 
-def rounds_of(
-    nodes: Sequence[str], seed: str, leaves: Mapping[str, str] | None = None, partners: int = 3
-) -> Iterator[list[list[Pair]]]:
-    """Return the rounds of a launch, without end: each a list of sub-rounds, in which a node is in one pair at most."""
+def rounds_of(nodes: Sequence[str], seed: str, leaves: Mapping[str, str] | None = None, partners: int = 3) -> Rounds:
+    """Return the rounds of a launch."""
     # Two nodes meet as often in a round as others meet partners, since one transfer alone is too noisy. Up to 16 nodes
     # everybody meets everybody in turn; with more, each node keeps eight partners for the launch. If the leaves are
     # known, half of a round's sub-rounds (of three: one) join nodes below the same leaf and the others nodes below
@@ -43,7 +43,8 @@ def rounds_of(
     order = sorted(nodes, key=lambda node: _drawn(seed, node))
     kept = None if len(order) <= _ALL_MEET else _KEPT
     if len(order) == 2:
-        return repeat([[(order[0], order[1])]] * partners)
+        only = [[(order[0], order[1])]] * partners
+        return lambda _: only
     below = _by_leaf(order, leaves or {})
     if len(below) < 2 or max(map(len, below)) < 2:
         return _in_turn((circle(order, kept), partners))
@@ -51,6 +52,11 @@ def rounds_of(
     leaf_of = {node: number for number, members in enumerate(below) for node in members}
     far = [_across(sub_round, leaf_of) for sub_round in circle(order, kept)]
     return _in_turn((_side_by_side(list(map(circle, below)))[:kept], partners // 2), (far, partners - partners // 2))
+
+
+def partner_in(sub_round: Sequence[Pair], node: str) -> str | None:
+    """Return whom a node meets in a sub-round; None: nobody."""
+    return next((other if one == node else one for one, other in sub_round if node in {one, other}), None)
 
 
 def _drawn(seed: str, node: str) -> bytes:
@@ -71,15 +77,12 @@ def _side_by_side(circles: Sequence[list[list[Pair]]]) -> list[list[Pair]]:
     return [list(chain(*(each[place % len(each)] for each in circles if each))) for place in range(length)]
 
 
-def _in_turn(*cycles: tuple[list[list[Pair]], int]) -> Iterator[list[list[Pair]]]:
-    """Yield rounds that take so many sub-rounds of each cycle in turn, and no sub-round twice."""
+def _in_turn(*cycles: tuple[list[list[Pair]], int]) -> Rounds:
+    """Return rounds that take so many sub-rounds of each cycle in turn, and no sub-round twice."""
     takes = [(sub_rounds, min(share, len(sub_rounds))) for sub_rounds, share in cycles]
-    for number in count():
-        yield [
-            sub_rounds[(number * share + place) % len(sub_rounds)]
-            for sub_rounds, share in takes
-            for place in range(share)
-        ]
+    return lambda number: [
+        sub_rounds[(number * share + place) % len(sub_rounds)] for sub_rounds, share in takes for place in range(share)
+    ]
 
 
 def _across(sub_round: Sequence[Pair], leaf_of: Mapping[str, int]) -> list[Pair]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import statistics
 import struct
 import threading
 import time
@@ -24,8 +23,6 @@ from laggard.system.unproven import Unproven, accepted, shut_down
 
 _log = logging.getLogger("laggard.collectors.links")
 
-PING_BYTES = 64
-N_PINGS = 32
 CONNECT_S = 2.0
 HANDSHAKE_S = 3.0
 TRANSFER_DEADLINE_S = 10.0
@@ -38,9 +35,9 @@ MAX_BYTES = 64 << 20
 # What a NIC carries beside the payload: headers, and the acknowledgements of the transfer in the other direction.
 _OWN_SHARE = 0.08
 
-_REQUEST = struct.Struct("!cQQQQ")
+_REQUEST = struct.Struct("!cQQQ")
 _REPLY = struct.Struct("!cQ")
-_PING, _PUT, _WAIT = b"p", b"s", b"w"
+_PUT, _WAIT = b"s", b"w"
 _YES, _NO = b"y", b"n"
 _CHUNK_BYTES = 1 << 20
 _BACKLOG = 128
@@ -96,12 +93,10 @@ class LinkListener:
             until_s = time.monotonic() + 2 * WAIT_S
             kind, *numbers = _REQUEST.unpack(receive_exactly(connection, _REQUEST.size, until_s))
             match kind:
-                case b"p":
-                    connection.sendall(receive_exactly(connection, PING_BYTES, until_s))
                 case b"s" if numbers[0] <= MAX_BYTES:
                     connection.sendall(_REPLY.pack(_YES, self._take(connection, numbers[0], buffer)))
                 case b"w":
-                    is_there = self._gate.wait(Step(*numbers[:3]), time.monotonic() + WAIT_S)
+                    is_there = self._gate.wait(Step(*numbers), time.monotonic() + WAIT_S)
                     connection.sendall(_REPLY.pack(_YES if is_there else _NO, 0))
                 case _:
                     raise ConnectionError(f"a request that is none of ours: {kind!r}")
@@ -137,18 +132,8 @@ class LinkCall:
     def wait(self, step: Step) -> bool:
         """Wait until the partner has reached a step; return whether it is there, and not past it."""
         self._connection.settimeout(WAIT_S)
-        self._connection.sendall(_REQUEST.pack(_WAIT, *step, 0))
+        self._connection.sendall(_REQUEST.pack(_WAIT, *step))
         return self._reply(WAIT_S + CONNECT_S)[0] == _YES
-
-    def latency_s(self) -> float:
-        """Return the median of some round trips, in seconds."""
-        return statistics.median(self._ping_s() for _ in range(N_PINGS))
-
-    def _ping_s(self) -> float:
-        sent_s = time.perf_counter()
-        self._connection.sendall(_REQUEST.pack(_PING, 0, 0, 0, 0) + bytes(PING_BYTES))
-        receive_exactly(self._connection, PING_BYTES, time.monotonic() + CONNECT_S)
-        return time.perf_counter() - sent_s
 
     def send(self, n_bytes: int, repeats: int) -> Transfer:
         """Send so many bytes some times, and return the fastest."""
@@ -165,7 +150,7 @@ class LinkCall:
         began_s = time.perf_counter()
         until_s = time.monotonic() + TRANSFER_DEADLINE_S
         self._connection.settimeout(TRANSFER_DEADLINE_S)
-        self._connection.sendall(_REQUEST.pack(_PUT, n_bytes, 0, 0, 0))
+        self._connection.sendall(_REQUEST.pack(_PUT, n_bytes, 0, 0))
         for at in range(0, n_bytes, _CHUNK_BYTES):
             self._connection.settimeout(max(1e-3, until_s - time.monotonic()))
             self._connection.sendall(_NOISE[: min(_CHUNK_BYTES, n_bytes - at)])

@@ -39,16 +39,14 @@ def inventoried(inventory: Inventory, boards: Mapping[str, Boards]) -> dict[str,
 
 
 def with_faults(
-    checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards], inventory: Inventory, expected: int = 0
+    checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards], inventory: Inventory
 ) -> dict[DeviceId, DeviceCheck]:
     """Return the checks with what the driver and the inventory say is wrong."""
     # What concerns no device that was checked stands in a check of all devices of its host.
     found = dict(checks)
     for host, listed in boards.items():
         here = {device: check for device, check in checks.items() if device[0] == host and device[1] != ALL_DEVICES}
-        has_said_why = (host, ALL_DEVICES) in checks
-        machine = [] if has_said_why else _too_few(len(here), expected)
-        machine += _gone(listed, inventory.get(host, {}))
+        machine = _gone(listed, inventory.get(host, {}))
         for board in listed.found:
             faults = _faults_of(board, inventory.get(host, {}))
             of_board = [device for device, check in here.items() if board.uuid and check.board == board.uuid]
@@ -62,17 +60,13 @@ def with_faults(
     return found
 
 
-def _too_few(present: int, expected: int) -> list[str]:
-    return [f"{present} of {expected} expected devices are there"] if present < expected else []
-
-
 def _gone(listed: Boards, known: Mapping[str, KnownBoard]) -> list[str]:
     if not listed.is_all:
         return []
     present = {board.uuid for board in listed.found}
     return [
         f"{uuid} ({board['name']}) was here at an earlier check and is gone; "
-        "if it was taken out on purpose, --forget forgets it"
+        "if it was taken out on purpose, remove the file in which it is remembered"
         for uuid, board in known.items()
         if uuid not in present
     ]
@@ -82,7 +76,7 @@ def _faults_of(board: Board, known: Mapping[str, KnownBoard]) -> tuple[str, ...]
     before = _links_before(board, known)
     if board.n_links is None or board.n_links >= before:
         return board.faults
-    lost = f"NVLink: {board.n_links} links are active, {before} were at an earlier check (--forget forgets it)"
+    lost = f"NVLink: {board.n_links} links are active, {before} were at an earlier check"
     return (*board.faults, lost)
 
 

@@ -163,7 +163,7 @@ class Holdings:
 
     def _is_first(self, record: ShardRecord) -> bool:
         """Return whether this is the one of the servers with a copy that sees to the others."""
-        return record.holders(self._job.servers())[:1] == [self._job.host]
+        return record.holders(self._job.registry.ids())[:1] == [self._job.host]
 
     def _send_on(self, held: Held, record: ShardRecord, file: ShardFile) -> bool:
         servers = self._job.registry.read()

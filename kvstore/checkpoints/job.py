@@ -33,13 +33,9 @@ class JobView:
         """Return the current launch."""
         return current_launch(self._client, self._endpoint) or 0
 
-    def servers(self) -> dict[str, str]:
-        """Return the ids of the servers that run, by host."""
-        return {host: each.server for host, each in self.registry.read().items()}
-
     def situation(self) -> object:
         """Return something that changes whenever copies may have been lost, or checkpoints have come to nothing."""
-        return self.launch(), self.servers()
+        return self.launch(), self.registry.ids()
 
     def ring(self) -> list[str]:
         """Return the hosts of the current launch in their order, its reserve after them."""

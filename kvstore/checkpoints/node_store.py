@@ -70,7 +70,7 @@ class NodeStore:
 
     def servers(self) -> Mapping[str, str]:
         """Return the ids of the shard servers that run, by host."""
-        return {host: each.server for host, each in self._registry.read().items()}
+        return self._registry.ids()
 
     def write(self, plan: Plan, key: ShardKey, copies: int, announce: Callable[[ShardRecord], None]) -> None:
         """Copy a shard into the node's memory, announce it, and have the shard server verify, record and copy it."""

@@ -81,6 +81,10 @@ class Registry:
         found = cast("dict[bytes, bytes]", self._client.hgetall(self._key))
         return {host.decode(): ServerAddress(**cast("Any", json.loads(text))) for host, text in found.items()}
 
+    def ids(self) -> dict[str, str]:
+        """Return the ids of all servers, by host."""
+        return {host: each.server for host, each in self.read().items()}
+
 
 def tls_context(folder: Path, purpose: ssl.Purpose) -> ssl.SSLContext:
     """Return a context in which both ends show a certificate of the job."""

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -30,7 +31,7 @@ from laggard.kvstore.errors import (
     StateFullError,
 )
 from laggard.kvstore.server.directory import MANIFEST, claim, lacks_its_list, locked, unusable
-from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, Loading, LoadingWatch
+from laggard.kvstore.server.loading import MESSAGE_INTERVAL_S, LoadingWatch
 from laggard.kvstore.server.program import choose_program
 from laggard.system.certificates import Authority, Certificate
 from laggard.system.child_process import ChildProcess
@@ -117,14 +118,13 @@ class StateServer:
         job: str,
         host: str = "127.0.0.1",
         port: int | None = None,
-        binary: Path | None = None,
         encrypt: bool | None = None,
         deadline_s: float = 10.0,
         on_loading: Callable[[str], None] = lambda _: None,
         message_interval_s: float = MESSAGE_INTERVAL_S,
     ) -> StateServer:
         """Start a server on the files in `directory`, which is created if it does not exist."""
-        program = choose_program(binary, encrypt=not is_loopback(host) if encrypt is None else encrypt)
+        program = choose_program(encrypt=not is_loopback(host) if encrypt is None else encrypt)
         certificate = Authority().issue(host) if program.tls else None
         plan = _Plan(directory.absolute(), job, host, program.path, certificate)
         watch = LoadingWatch(deadline_s, time.monotonic(), on_loading, message_interval_s)
@@ -168,7 +168,9 @@ class StateServer:
             ):
                 if not self.alive():
                     raise self._start_error()
-                watch.note(time.monotonic(), _loading(client) if self._child.wait_for(_INITIALIZED, 0) else None)
+                if self._child.wait_for(_INITIALIZED, 0):
+                    with suppress(redis.RedisError):  # it is busy, or has just ended
+                        watch.note(time.monotonic(), client.info("persistence"))
                 if time.monotonic() >= watch.deadline_s:
                     reason = "it was not ready in time, and got no further in its log"
                     raise ServerStartError(reason, self._child.last_output())
@@ -184,9 +186,10 @@ class StateServer:
                 return full
             reason = f"{full.reason}; free some space or name another directory"
             return StateDirectoryError(str(self.directory), reason)
-        while_loading = self._child.output_after(_INITIALIZED, before=_CRASH_REPORT)
-        if while_loading is not None and self._child.process.returncode != -signal.SIGKILL:
-            return _damaged(self.directory, "".join(while_loading.splitlines(keepends=True)[-_WORDS_OF_DAMAGE:]))
+        _, was_loading, while_loading = self._child.output().partition(_INITIALIZED)
+        if was_loading and self._child.process.returncode != -signal.SIGKILL:
+            lines = while_loading.partition(_CRASH_REPORT)[0].rpartition("\n")[0].splitlines()[1:]
+            return _damaged(self.directory, "\n".join(lines[-_WORDS_OF_DAMAGE:]))
         return ServerStartError(f"it ended with code {self._child.process.returncode}", words)
 
     def __enter__(self) -> Self:
@@ -276,13 +279,6 @@ def _spawn(plan: _Plan, endpoint: Endpoint, lock_fd: int) -> ChildProcess:
 def _damaged(directory: Path, words: str) -> DamagedLogError:
     advice = f"repair it with `laggard repair-state {directory}`, which keeps a copy"
     return DamagedLogError(str(directory), advice, words)
-
-
-def _loading(client: redis.Redis) -> Loading | None:
-    try:
-        return Loading.of(client.info("persistence"))
-    except redis.RedisError:
-        return None  # it is busy, or has just ended
 
 
 def _free_port(host: str) -> int:

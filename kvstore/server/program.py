@@ -28,13 +28,12 @@ class ServerProgram:
     tls: bool  # whether to have it encrypt its connections
 
 
-def choose_program(named: Path | None, *, encrypt: bool) -> ServerProgram:
+def choose_program(*, encrypt: bool) -> ServerProgram:
     """Return the server program to use."""
-    # That is the named one, else the one in `LAGGARD_STATE_SERVER`; else, if encryption is wanted, one on `PATH` that
-    # supports it; else the one that was installed with laggard, which does not.
-    if named is None and (variable := os.environ.get(SERVER_VARIABLE)):
+    # That is the one in `LAGGARD_STATE_SERVER`; else, if encryption is wanted, one on `PATH` that supports it; else the
+    # one that was installed with laggard, which does not.
+    if variable := os.environ.get(SERVER_VARIABLE):
         named = Path(variable)
-    if named is not None:
         if not os.access(named, os.X_OK) or named.is_dir():
             raise ServerStartError(
                 f"there is no program at {named}; set {SERVER_VARIABLE} to a Valkey or Redis server", ""

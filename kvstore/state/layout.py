@@ -20,17 +20,20 @@ If a chunk disappears while it is being read, the reader starts again with the n
 from __future__ import annotations
 
 import json
+import secrets
+import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import islice
 from typing import TypeGuard, cast
 
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.client.fence import current_launch
+from laggard.kvstore.client.fence import FENCE_LUA, current_launch, launch_key, raise_if_fenced
 from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import (
     ConflictError,
@@ -42,7 +45,6 @@ from laggard.kvstore.errors import (
     NotAListError,
     StateFullError,
 )
-from laggard.kvstore.state.commits import Committer, Operation
 from laggard.kvstore.values.codec import Encoded, decode
 from laggard.kvstore.values.decoding import Buffer, Value
 
@@ -64,6 +66,8 @@ MOST_THINGS = 200_000
 # The server deletes an upload that is not committed within this time.
 _UPLOAD_EXPIRY_S = 3600
 _LIST_PAGE = 256  # items of a list, of up to 256 KiB each
+# A process may be stopped for days between a commit whose answer is lost and its next attempt.
+ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
 # How many commits were made beside the program, to keep what it has saved.
 UPKEEP = "upkeep"
 _LONGEST_VERSION = 20  # a number
@@ -72,6 +76,11 @@ MAX_COUNT = 2**53 - 1
 ABSENT = "0"
 # The empty text is not a valid key. In a transaction's reads it stands for the set of keys.
 KEY_SET = ""
+_COMMIT_LUA = FENCE_LUA + files("laggard.kvstore.state").joinpath("commit.lua").read_text(encoding="utf-8")
+
+_Operation = tuple[str, str, Sequence[Buffer | int]]
+"""What a transaction does to one key: ``value``, ``list``, ``append``, ``increment`` or ``delete``, the key, and the
+pieces as they are stored; the only one of an increment is its amount."""
 
 
 @dataclass(slots=True)
@@ -114,13 +123,15 @@ class Layout:
     ) -> None:
         self._client = client
         self._endpoint = endpoint
-        self._launch = launch
-        self._retry = retry  # for operations that get no answer
+        self.launch = launch
         self._call = retry.call
         self._chunk_bytes = chunk_bytes  # largest chunk
         self._prefix = endpoint.key("state", "")
-        self._committer = Committer(client, endpoint, launch, retry=retry, prefix=self._prefix)
-        self._leftovers_collected = False
+        self._keys = [launch_key(endpoint), self._prefix + "index", self._prefix + "meta"]
+        self._commit_script = client.register_script(_COMMIT_LUA)
+        self._acknowledged = threading.local()  # each thread's newest acknowledgement
+        # Of those before it: longer than anybody retries a commit.
+        self._former_expiry_s = 60 + 2 * retry.retry_for_s
 
     @property
     def place(self) -> str:
@@ -213,13 +224,35 @@ class Layout:
         uploads: list[str] = []
         try:
             operations = [self._operation(key, write, inline_bytes, uploads) for key, write in writes.items()]
-            self._committer.commit(reads, operations)
+            self._apply(reads, operations)
         except (ConflictError, CorruptValueError, NotACounterError, NotAListError, StateFullError):
             with suppress(redis.RedisError, KVStoreError):  # they expire
                 self._drop(uploads)
             raise
 
-    def _operation(self, key: str, write: Write, inline_bytes: int, uploads: list[str]) -> Operation:
+    def _apply(self, reads: Mapping[str, str], operations: Sequence[_Operation]) -> None:
+        transaction = self._fresh_id()
+        expiries_ms = [int(1000 * expiry_s) for expiry_s in (ACKNOWLEDGEMENT_EXPIRY_S, self._former_expiry_s)]
+        arguments: list[Buffer | str | int] = [self.launch, self._prefix, *expiries_ms, len(reads)]
+        for key, version in reads.items():
+            arguments += [key, version]
+        for n, (name, key, pieces) in enumerate(operations):
+            arguments += [name, key, f"{transaction}.{n}", len(pieces), *pieces]
+        # The same name in every retry, so that the script recognizes a transaction that it has already committed.
+        acknowledgement = f"{self._prefix}ack:{transaction}"
+        keys = [*self._keys, acknowledgement, getattr(self._acknowledged, "newest", acknowledgement)]
+        reply = self._call(lambda: cast("list[bytes]", self._commit_script(keys=keys, args=arguments)))
+        raise_if_fenced(reply, self.launch)
+        if reply[0] != b"ok":
+            raise _refusal(reply[0], reply[1].decode())
+        if operations:
+            self._acknowledged.newest = acknowledgement
+
+    def _fresh_id(self) -> str:
+        """Return an id that was never used before; it begins with the launch."""
+        return f"{self.launch}.{secrets.token_hex(8)}"
+
+    def _operation(self, key: str, write: Write, inline_bytes: int, uploads: list[str]) -> _Operation:
         if write.name == "increment":
             return write.name, key, (write.by,)
         return write.name, key, [self._piece(tag, encoded, inline_bytes, uploads) for tag, encoded in write.pieces]
@@ -227,15 +260,14 @@ class Layout:
     def _piece(self, tag: bytes, encoded: Encoded, inline_bytes: int, uploads: list[str]) -> bytes:
         if encoded.nbytes <= min(inline_bytes, self._chunk_bytes):
             return _join_piece(tag, "-", 0, encoded.nbytes, encoded.parts)
-        upload = self._committer.fresh_id()
+        upload = self._fresh_id()
         manifest = self._upload(upload, encoded, uploads)
         return _join_piece(tag, upload, len(manifest), encoded.nbytes, [json.dumps(manifest).encode()])
 
     def _upload(self, upload: str, encoded: Encoded, uploads: list[str]) -> list[tuple[int, int]]:
         current = self._call(lambda: current_launch(self._client, self._endpoint))
-        if current != self._launch:  # the commit checks this too; here it saves a useless upload
-            raise FencedError(self._launch, current)
-        self._collect_leftovers()
+        if current != self.launch:  # the commit checks this too; here it saves a useless upload
+            raise FencedError(self.launch, current)
         manifest: list[tuple[int, int]] = []
         chunk_bytes = max(self._chunk_bytes, encoded.nbytes // _MOST_CHUNKS)
         chunks = encoded.chunks(chunk_bytes)
@@ -252,22 +284,23 @@ class Layout:
                 pipe.set(name, chunk, ex=_UPLOAD_EXPIRY_S)
             pipe.execute()
 
-    def _collect_leftovers(self) -> None:
-        """Delete what earlier launches uploaded and did not commit: only such chunks have an expiry."""
-        if self._leftovers_collected:
-            return
-        self._leftovers_collected = True
-        for name in self._call(lambda: list(self._client.scan_iter(match=self._prefix + "chunk:*", count=1000))):
-            launch = int(name.decode().removeprefix(self._prefix + "chunk:").partition(".")[0])
-            if launch < self._launch and self._call(lambda: self._client.ttl(name)) >= 0:  # noqa: B023
-                self._drop([name.decode()])
-
     def _drop(self, names: list[str]) -> None:
         for start in range(0, len(names), _MOST_CHUNKS):
             self._call(lambda: self._client.unlink(*names[start : start + _MOST_CHUNKS]))  # noqa: B023
 
     def _chunk_key(self, upload: str, number: int) -> str:
         return f"{self._prefix}chunk:{upload}:{number}"
+
+
+def _refusal(kind: bytes, detail: str) -> Exception:
+    match kind:
+        case b"conflict":
+            return ConflictError(repr(detail) if detail else "the set of keys")
+        case b"notalist":
+            return NotAListError(detail)
+        case b"notacounter":
+            return NotACounterError(detail)
+    return CorruptValueError(detail, "its upload is incomplete")
 
 
 def _join_piece(tag: bytes, upload: str, chunks: int, nbytes: int, content: Sequence[Buffer]) -> bytes:

@@ -13,7 +13,6 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -54,22 +53,14 @@ INSERT OR IGNORE INTO counters VALUES ('commits', 0), ('keys', 0);
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LocalSession:
-    """Where the State of a program without a job is, and the number of this run of it."""
-
-    path: Path
-    launch: int
-
-
 def is_outside_jobs() -> bool:
     """Return whether this process was not started by laggard."""
     return ENDPOINT_FILE not in os.environ
 
 
 @functools.cache
-def local_session() -> LocalSession:
-    """Return this process's session outside of jobs; one process of the program says once where its State is."""
+def local_state() -> FileLayout:
+    """Return this process's State outside of jobs; one process of the program says once where it is."""
     _check_one_machine()
     path = Path(os.environ.get(LOCAL_STATE, DEFAULT_FILE)).absolute()
     known = os.environ.get(_LAUNCH)
@@ -78,7 +69,7 @@ def local_session() -> LocalSession:
     if known is None and os.environ.get("RANK", "0") == "0":
         advice = "delete it to start afresh; 'laggard PROGRAM' runs the program as a job"
         _log.warning("not in a laggard job: State is in %s, and this is its run %d (%s)", path, launch, advice)
-    return LocalSession(path, launch)
+    return FileLayout(path, launch)
 
 
 def _check_one_machine() -> None:
@@ -107,19 +98,14 @@ class FileLayout:
     """Reads and writes records in an SQLite file; it does for `State` what `Layout` does on a server."""
 
     def __init__(self, path: Path, launch: int, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self._path = path  # the file
-        self._launch = launch  # the caller's launch, from `begin_launch`
+        self.path = path  # the file
+        self.launch = launch  # the caller's launch, from `begin_launch`
         self._chunk_bytes = chunk_bytes  # of the largest row
 
     @property
     def place(self) -> str:
         """Where State is, for messages."""
-        return str(self._path)
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
+        return str(self.path)
 
     @classmethod
     def begin_launch(cls, path: Path, run: str) -> int:
@@ -168,10 +154,10 @@ class FileLayout:
         """Apply all writes if everything that was read still has the given version, else none."""
         if not reads and not writes:
             return
-        with _opened(self._path, "BEGIN IMMEDIATE") as file:
+        with _opened(self.path, "BEGIN IMMEDIATE") as file:
             current = _number(file, "SELECT max(number) FROM launches")
-            if current > self._launch:
-                raise FencedError(self._launch, current)
+            if current > self.launch:
+                raise FencedError(self.launch, current)
             for key, version in reads.items():
                 if version != _version(file, key):
                     raise ConflictError("the set of keys" if key == KEY_SET else repr(key))
@@ -184,7 +170,7 @@ class FileLayout:
                 file.execute("UPDATE counters SET value = value + 1 WHERE name = 'keys'")
 
     def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        return _opened(self._path, "BEGIN")
+        return _opened(self.path, "BEGIN")
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from laggard.kvstore.state.layout import (
     checked_key,
     is_key,
 )
-from laggard.kvstore.state.local_state import FileLayout, is_outside_jobs, local_session
+from laggard.kvstore.state.local_state import FileLayout, is_outside_jobs, local_state
 from laggard.kvstore.values.codec import decode, encode
 from laggard.kvstore.values.decoding import Value
 
@@ -105,18 +105,17 @@ class State(MutableMapping[str, Value]):
         retry_for_s: float = RETRY_FOR_S,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self._launch = launch
         self._layout: Layout | FileLayout = Layout(
             client, endpoint, launch, retry=RetryPolicy(endpoint, retry_for_s), chunk_bytes=chunk_bytes
         )
 
     def __repr__(self) -> str:
-        return f"<State of {self._layout.place}, launch {self._launch}>"
+        return f"<State of {self._layout.place}, launch {self.launch}>"
 
     @property
     def launch(self) -> int:
         """The launch that every write of this object carries."""
-        return self._launch
+        return self._layout.launch
 
     @property
     def file(self) -> Path | None:
@@ -296,9 +295,8 @@ def _of_job(cls: type[S]) -> S:
 
 @functools.cache
 def _of_file(cls: type[S]) -> S:
-    local = local_session()
     state = cls.__new__(cls)
-    state._launch, state._layout = local.launch, FileLayout(local.path, local.launch)
+    state._layout = local_state()
     return state
 
 

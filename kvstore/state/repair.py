@@ -1,7 +1,7 @@
 """Repairs the log of a state server: back to its last good commit, or to the last backup.
 
 Nothing is destroyed.  A directory with the good part of the log is made beside the damaged one; a server that starts on
-it and all values that are read from it prove that it is good; then the two are exchanged.
+it proves that it is good; then the two are exchanged.  Values have checksums of their own, for whoever reads them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from laggard.kvstore.errors import CorruptValueError, DamagedLogError, ServerError, StateDirectoryError
+from laggard.kvstore.errors import DamagedLogError, ServerError, StateDirectoryError
 from laggard.kvstore.server.directory import DATA, IDENTITY, MANIFEST, locked, unusable
 from laggard.kvstore.server.process import BACKUP, StateServer
-from laggard.kvstore.state.commits import ACKNOWLEDGEMENT_EXPIRY_S
+from laggard.kvstore.state.layout import ACKNOWLEDGEMENT_EXPIRY_S
 from laggard.kvstore.state.log_scan import scan
 from laggard.kvstore.state.mapping import State
 
 _BASE = "appendonly.aof.1.base.rdb"
 _LOCK_DEADLINE_S = 5.0  # a job that was killed ends in a moment
 _STUCK_S = 60.0  # for a server on a slow disk that gets no further with its log
-_TELL_INTERVAL_S = 15.0  # as while a server loads
 _LONG_BYTES = 1 << 28  # takes seconds to read
 
 
@@ -38,7 +37,6 @@ class Repair:
     keys: int  # how many keys State has now, and how many commits have led to it
     commits: int
     committed_at_s: float | None  # Unix time of the last of them; None if the log does not tell
-    damaged_values: tuple[str, ...]  # keys whose values do not match their checksums
     damage: str | None  # what was wrong, and where; None if the log was whole
     lost_bytes: int  # length of what was left out of the log
     kept: Path | None  # folder that now holds the damaged log; None if nothing was changed
@@ -92,15 +90,14 @@ def _repair(directory: Path, draft: Path, backup: bool, tell: Callable[[str], No
         raise DamagedLogError(str(directory), _advice(directory, backup_s, backup), str(error)) from error
     with server, server.endpoint.connect() as client:
         state = State(client, server.endpoint, launch=0)
-        keys = list(state)
-        commits, damaged_values = state.commits(), _damaged(state, keys, tell)
+        n_keys, commits = len(state), state.commits()
     kept = newer_s = None
     if good.damage is not None:
         kept = Path(tempfile.mkdtemp(prefix=time.strftime("damaged-%Y%m%d-%H%M%S-"), dir=directory))
         _exchange(directory, draft, kept)
         if backup_s and not backup and (good.committed_at_s is None or backup_s > good.committed_at_s):
             newer_s = backup_s
-    return Repair(len(keys), commits, good.committed_at_s, damaged_values, good.damage, good.lost_bytes, kept, newer_s)
+    return Repair(n_keys, commits, good.committed_at_s, good.damage, good.lost_bytes, kept, newer_s)
 
 
 def _take_backup(directory: Path, draft: Path, backup_s: float | None) -> _Good:
@@ -153,20 +150,6 @@ def _arities() -> dict[str, int]:
     return {name.lower(): int(about["arity"]) for name, about in described.items()}
 
 
-def _damaged(state: State, keys: Sequence[str], tell: Callable[[str], None]) -> tuple[str, ...]:
-    damaged = []
-    next_s = time.monotonic() + _TELL_INTERVAL_S
-    for n, key in enumerate(keys):
-        try:
-            state[key]
-        except (CorruptValueError, KeyError):  # or the key itself is damaged
-            damaged.append(key)
-        if time.monotonic() > next_s:
-            next_s += _TELL_INTERVAL_S
-            tell(f"checking values: {n / len(keys):.0%} of {len(keys)}")
-    return tuple(damaged)
-
-
 def _exchange(directory: Path, draft: Path, kept: Path) -> None:
     (directory / DATA).rename(kept / DATA)
     with suppress(FileNotFoundError):  # the next one of the job replaces it
@@ -174,15 +157,13 @@ def _exchange(directory: Path, draft: Path, kept: Path) -> None:
     (draft / DATA).rename(directory / DATA)
 
 
-def _copy(source: Path, target: Path, nbytes: int | None = None) -> None:
-    """Copy a file's beginning, onto the disk; never a link, for the server goes on writing to its last file."""
-    with source.open("rb") as old, target.open("wb") as new:
-        left = source.stat().st_size if nbytes is None else nbytes
-        while left and (block := old.read(min(left, 1 << 20))):
-            new.write(block)
-            left -= len(block)
-        new.flush()
-        os.fsync(new.fileno())
+def _copy(source: Path, target: Path, size_bytes: int | None = None) -> None:
+    """Copy a file, or its beginning, onto the disk; never a link, for the server goes on writing to its last file."""
+    shutil.copyfile(source, target)
+    with target.open("r+b") as file:
+        if size_bytes is not None:
+            file.truncate(size_bytes)
+        os.fsync(file.fileno())
 
 
 def _advice(directory: Path, backup_s: float | None, tried: bool) -> str:

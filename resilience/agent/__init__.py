@@ -13,7 +13,7 @@ import os
 __all__ = ["DIALS", "TOGETHER", "own_name"]
 
 DIALS = "--dials"
-"""Tells an agent that a join token comes through its standard input, and nothing else."""
+"""Tells an agent that only a join token comes through its standard input; what it sends first may follow."""
 
 TOGETHER = "--together"
 """Tells a handshake that one command has started it on many nodes, so that it has to say which one it is on."""

@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     try:
         with contextlib.suppress(BrokenPipeError):
             if DIALS in arguments:
-                _run_dialling()
+                _run_dialling(arguments[1:])
             else:
                 _run_on_pipes()
     except ProcessesStillRunningError as error:
@@ -236,13 +236,15 @@ def main(arguments: Sequence[str] = ()) -> int:
     return 0
 
 
-def _run_dialling() -> None:
+def _run_dialling(first_words: Sequence[str]) -> None:
     from laggard.resilience.agent.dialling import Dialled, read_join_token  # most agents of one machine need no TLS
 
     token = read_join_token(sys.stdin.fileno())
     if not token.agent:
         token = token.of_node(own_name())
     controller = Dialled(token, sys.stdin.fileno())
+    for line in first_words:
+        controller.answers.write(line.encode())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
             n_nodes = token.n_nodes

@@ -62,6 +62,11 @@ class Channel:
         """Have something called, in the loop, with all that comes, what has come already included, and at the end."""
         self._loop.call(partial(self._begin_reading, take, tell_end))
 
+    def pause(self, rest: bytes) -> None:
+        """Keep what comes, and this before it, for whoever reads next; in the loop."""
+        self._take, self._tell_end = None, _nothing
+        self._untaken += [rest] if rest else []
+
     def write(self, data: bytes) -> int:
         """Send this, now or once there is a connection again; from any thread."""
         if self._is_over:
@@ -136,7 +141,7 @@ class Channel:
         untaken, self._untaken = self._untaken, []
         self._take, self._tell_end = take, tell_end
         for piece in untaken:
-            take(piece)
+            self._pass_on(piece)
         if self._has_ended or self._is_over:
             self._tell_reader()
 

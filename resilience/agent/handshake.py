@@ -1,7 +1,4 @@
-"""The first process on a remote node: reports what the node has, then becomes its agent.
-
-It reports only when its join token is there. ``srun`` passes that on once it has started all of its processes, and ends
-them all if it cannot; so a report also says that this is over.
+"""The first process on a remote node: finds out what the node has, then becomes its agent, which says so first.
 
 It is a program of its own because finding GPUs loads a driver, which the agent does not need.
 """
@@ -9,7 +6,6 @@ It is a program of its own because finding GPUs loads a driver, which the agent 
 from __future__ import annotations
 
 import os
-import select
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -29,15 +25,13 @@ def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the handshake, and become the agent."""
+    """Become the agent."""
     gpus = own_gpus() if "--gpus" in arguments else []
-    node = own_name() if TOGETHER in arguments else ""
-    if node:
-        os.environ[AGENT_MARK] += f"-{node}"
-    select.select([sys.stdin], [], [])
-    sys.stdout.buffer.write(encode(Handshake(len(os.sched_getaffinity(0)), tuple(gpus), node)))
-    sys.stdout.buffer.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS])  # noqa: S606 - no shell
+    if TOGETHER in arguments:
+        os.environ[AGENT_MARK] += f"-{own_name()}"
+    handshake = encode(Handshake(len(os.sched_getaffinity(0)), tuple(gpus))).decode()
+    agent = [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS, handshake]
+    os.execv(sys.executable, agent)  # noqa: S606 - no shell
 
 
 if __name__ == "__main__":

@@ -94,6 +94,24 @@ class ChildAgent:
         self._process.kill()
 
 
+class Unmanaged:
+    """What gives the nodes and may say something about them; where nothing does, it says nothing."""
+
+    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
+        """Return what the resource manager says is wrong with which of these nodes, within a few seconds."""
+        del hosts
+        return {}
+
+    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
+        """Ask it, within a few seconds, for other nodes if it starts the ending job again; return what was changed."""
+        del bad, well, n_nodes
+        return ""
+
+    def time_to_save(self) -> TimeToSave:
+        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
+        return TimeToSave()
+
+
 class Allocation(ABC):
     """The nodes of a job. The first one is the primary: this machine.
 
@@ -101,6 +119,7 @@ class Allocation(ABC):
     """
 
     nodes: tuple[NodeRecord, ...]
+    manager: Unmanaged = Unmanaged()
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> Mapping[str, str]:
         """Reach every node and find out what it has; return what is wrong with those that do not answer."""
@@ -128,25 +147,11 @@ class Allocation(ABC):
         del node
         return []
 
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
-        """Return what the resource manager says is wrong with which of these nodes, within a few seconds."""
-        del hosts
-        return {}
-
-    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Ask the resource manager, within a few seconds, for other nodes if it starts the ending job again."""
-        del bad, well, n_nodes
-        return ""
-
-    def time_to_save(self) -> TimeToSave:
-        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
-        return TimeToSave()
-
     def close(self) -> None:  # noqa: B027 - there may be nothing to do
         """Wait a few seconds for what :meth:`clear` has begun."""
 
 
-class Transport(ABC):
+class Transport(Unmanaged, ABC):
     """A way to run a process on another node, with pipes to its standard input and output."""
 
     name: str  # of the program that does it
@@ -163,20 +168,6 @@ class Transport(ABC):
     def environment(self) -> Mapping[str, str]:
         """Return the variables of our environment that processes on a node should have but do not inherit."""
         return {}
-
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
-        """Return what the resource manager says is wrong with which of these nodes."""
-        del hosts
-        return {}
-
-    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
-        del bad, well, n_nodes
-        return ""
-
-    def time_to_save(self) -> TimeToSave:
-        """Return how long the job has if it is told to stop now."""
-        return TimeToSave()
 
 
 def start_here() -> ChildAgent:

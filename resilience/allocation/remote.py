@@ -42,10 +42,8 @@ from laggard.resilience.allocation.base import (
     silent,
     start_here,
 )
-from laggard.resilience.allocation.discovery import REFUSAL_S, Pending, PendingAgent, await_handshakes
-from laggard.resilience.allocation.step import LAUNCH_S, PendingInStep, Step
-from laggard.resilience.allocation.time_to_save import TimeToSave
-from laggard.resilience.decision.reasons import NodeWord
+from laggard.resilience.allocation.discovery import REFUSAL_S, DialledAgent, OwnAgent, Pending, await_handshakes
+from laggard.resilience.allocation.step import LAUNCH_S, Step, StepAgent
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
@@ -70,7 +68,7 @@ class RemoteAllocation(Allocation):
     refusal_s = REFUSAL_S  # how long an agent may take to answer if too many others do not
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
-        self._transport = transport  # how the others are reached
+        self._transport = self.manager = transport  # how the others are reached
         self._virtual = virtual_gpus > 0
         virtual = tuple(str(gpu) for gpu in range(virtual_gpus))
         self.nodes = tuple(NodeRecord(host, address, virtual) for host, address in addresses.items())
@@ -90,18 +88,18 @@ class RemoteAllocation(Allocation):
         self._pending = self._start_together()
         if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
             tell(lack)
-        self._pending |= {host: self._start(host) for host in self._others if host not in self._pending}
+        self._pending |= {host: Pending(self._start(host)) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell), refusal_s=self.refusal_s)
         silent_hosts = [host for host in self._others if host not in handshakes]
-        complaints = {host: self._pending[host].complaint() for host in silent_hosts}
+        complaints = {host: self._pending[host].agent.complaint() for host in silent_hosts}
         if len(silent_hosts) > may_miss:
-            for agent in self._pending.values():
-                agent.cancel()
+            for pending in self._pending.values():
+                _end(pending.agent)
             self.close()
             example = self._transport.command(silent_hosts[0], ["true"])
             raise UnreachableNodesError(f"no answer by {self._transport.name}", complaints, example)
         for host in silent_hosts:
-            self._pending.pop(host).cancel()
+            _end(self._pending.pop(host).agent)
         self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
         if not self._virtual:
             self._set_gpus(self._primary, tuple(own_gpus()))
@@ -120,16 +118,13 @@ class RemoteAllocation(Allocation):
     def _tell_late(self, tell: Tell, late: Collection[str]) -> None:
         by_state: dict[str, list[str]] = {}
         for host in late:
-            by_state.setdefault(self._pending[host].complaint(), []).append(host)
+            by_state.setdefault(self._pending[host].agent.complaint(), []).append(host)
         for state, hosts in by_state.items():
             tell(f"waiting for {abbreviated(hosts)} by {self._transport.name}: {state}")
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
-        """Return the agent of a node; most run since :meth:`discover`."""
-        if node.hostname == self._primary:
-            return start_here()
-        started = self._pending.pop(node.hostname, None)
-        return (self._start(node.hostname) if started is None else started).hand_over()
+        """Return the agent of a node; but for the primary's, it runs since :meth:`discover`."""
+        return start_here() if node.hostname == self._primary else self._pending.pop(node.hostname).agent
 
     def start_agent_again(self, node: NodeRecord) -> AgentProcess:
         """Start the agent of a lost node anew, once nothing of its old one is left there."""
@@ -137,25 +132,13 @@ class RemoteAllocation(Allocation):
         self._end_leftovers(host)
         # A mark of its own: a command that still ends processes with the old one leaves this agent alone.
         self._marks[host] = f"{self._mark}.{secrets.token_hex(4)}-{host}"
-        pending = self._start(host)
-        if handshake := await_handshakes({host: pending}).get(host):
+        agent = self._start(host)
+        if handshake := await_handshakes({host: Pending(agent)}).get(host):
             self._learn(host, handshake)
-            return pending.hand_over()
-        complaint = pending.complaint()
-        pending.cancel()
+            return agent
+        complaint = agent.complaint()
+        _end(agent)
         raise self._unreachable(host, complaint)
-
-    def words_on(self, hosts: Collection[str]) -> Mapping[str, NodeWord]:
-        """Return what the resource manager says is wrong with which of these nodes."""
-        return self._transport.words_on(hosts)
-
-    def avoid(self, bad: Collection[str], well: Collection[str], n_nodes: int) -> str:
-        """Ask the resource manager for other nodes if it starts the ending job again; return what was changed."""
-        return self._transport.avoid(bad, well, n_nodes)
-
-    def time_to_save(self) -> TimeToSave:
-        """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
-        return self._transport.time_to_save()
 
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone; does not wait for another machine."""
@@ -231,15 +214,16 @@ class RemoteAllocation(Allocation):
             step.admit(listener.token_for_all(channels), channels)
             self._steps.append(step)
             self._channels |= channels
-            pending |= {host: PendingInStep(step, host, channel, self._start) for host, channel in channels.items()}
+            agents = {host: StepAgent(step.process.pid, channel, step, host) for host, channel in channels.items()}
+            pending |= {host: Pending(agent, partial(self._start, host)) for host, agent in agents.items()}
         return pending
 
     def _handshake_command(self, mark: str) -> list[str]:
         command = [*env_command(**{AGENT_MARK: mark}), *HANDSHAKE_COMMAND]
         return command if self._virtual else [*command, "--gpus"]
 
-    def _start(self, host: str) -> PendingAgent:
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the pending agent closes it
+    def _start(self, host: str) -> OwnAgent:
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the agent closes it
         process = subprocess.Popen(
             self._transport.command(host, self._handshake_command(self._marks[host])),
             stdin=subprocess.PIPE,
@@ -252,7 +236,7 @@ class RemoteAllocation(Allocation):
         with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
             cast("IO[bytes]", process.stdin).write(encode(self._admit(host, channel)))
             cast("IO[bytes]", process.stdin).flush()
-        return PendingAgent(process, stderr, channel)
+        return OwnAgent(process.pid, channel, process, stderr)
 
     def _admit(self, host: str, channel: Channel) -> JoinToken:
         if (former := self._channels.get(host)) is not None:
@@ -264,6 +248,14 @@ class RemoteAllocation(Allocation):
         if self._listener is None:
             self._listener = AgentListener(self.nodes[0].address, len(self.nodes))
         return self._listener
+
+
+def _end(agent: DialledAgent) -> None:
+    """End an agent that nobody has taken."""
+    with contextlib.suppress(BrokenPipeError):  # it has ended already
+        agent.close()
+    agent.kill()
+    agent.wait()
 
 
 def env_command(**more: str) -> list[str]:

@@ -1,7 +1,7 @@
 """One ``srun`` that starts the agents of many nodes: a step of Slurm's.
 
 Until it is launched, a step fails as a whole: a node that Slurm cannot reach ends it. Then each of its nodes gets an
-``srun`` of its own. ``srun`` passes on what we write to it once all of its processes run, and an agent answers when it
+``srun`` of its own. ``srun`` passes on what we write to it once all of its processes run, and an agent dials when it
 has its join token; so with the first answer the step is launched. From then on its agents do not depend on it: one is
 gone when its connection has dropped and ``srun`` has said that it ended, or when it is silent; and ``srun`` may end.
 """
@@ -12,8 +12,7 @@ import contextlib
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -21,16 +20,10 @@ import psutil
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import JoinToken
-from laggard.resilience.allocation.base import AgentProcess
-from laggard.resilience.allocation.discovery import (
-    MAX_LINE_BYTES,
-    DialledAgent,
-    Pending,
-)
+from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.node_lists import expand_node_list
 from laggard.resilience.errors import UsageError
-from laggard.resilience.wire import decode, encode
-from laggard.resilience.wire.handshake import HANDSHAKE, Handshake
+from laggard.resilience.wire import encode
 
 # Slurm itself gives up a node that does not answer after twice its MessageTimeout, which is 10 s by default.
 LAUNCH_S = 25.0
@@ -38,6 +31,7 @@ LAUNCH_S = 25.0
 REDIAL_S = 3.5
 # Nothing keeps the agents of a step from ending, but that of a lost node may never have.
 END_S, END_LOST_S = 8.0, 1.0
+MAX_LINE_BYTES = 1 << 16
 # What srun says of a task, in every version of Slurm: srun: error: node[2-3]: tasks 1-2: Killed
 _ENDED = re.compile(r"^srun: error: (?P<hosts>[^\s:]+): tasks? [\d,-]+: ")
 
@@ -54,7 +48,7 @@ class Step:
             start_new_session=True,
             cwd="/",
         )
-        self._answers: dict[str, Future[Handshake | None]] = {host: Future() for host in hosts}
+        self._awaited = set(hosts)
         self._channels: Mapping[str, Channel] = {}
         self._ended: set[str] = set()
         self._complaint = "nothing answers yet"
@@ -62,7 +56,7 @@ class Step:
         # Another process of srun's then has Slurm end what there is of the step.
         self._launching = threading.Timer(launch_s, self.process.kill)
         self._launching.daemon = True
-        self._members = set(self._answers)
+        self._members = set(self._awaited)
         self._has_lost = False
         self._leaving = threading.Lock()
 
@@ -75,13 +69,13 @@ class Step:
         threading.Thread(target=self._read, name="step", daemon=True).start()
         self._launching.start()
 
-    def answer_of(self, host: str) -> Future[Handshake | None]:
-        """Return the handshake of a node, once it comes; None if there is none, or the node is given up."""
-        return self._answers[host]
-
-    def give_up(self, host: str) -> None:
-        """Have nobody wait for the answer of a node any longer."""
-        self._settle(host, None)
+    def note_answer(self, host: str) -> None:
+        """Take note of the first message of an agent: with the first of all, the step is launched."""
+        self._awaited.discard(host)
+        if not self._is_launched:
+            self._is_launched = True
+            self._launching.cancel()
+            self._outlive_srun()
 
     def complaint(self) -> str:
         """Return what ``srun`` has complained about last, or else how far the agents have come."""
@@ -124,32 +118,20 @@ class Step:
     def _read(self) -> None:
         with cast("IO[bytes]", self.process.stdout) as stdout:
             while line := stdout.readline(MAX_LINE_BYTES):
-                if line.startswith(HANDSHAKE):
-                    if not self._is_launched:
-                        self._is_launched = True
-                        self._launching.cancel()
-                        self._outlive_srun()
-                    answer = decode(line, Handshake)
-                    self._settle(answer.node, answer)
-                elif text := line.decode(errors="replace").strip():
+                if text := line.decode(errors="replace").strip():
                     self._complaint = text
                     if ended := _ENDED.search(text):
                         with contextlib.suppress(UsageError):  # it only looks like a list of nodes
                             self._note_end(expand_node_list(ended["hosts"]))
         self._launching.cancel()
-        for host in self._answers:
-            self._settle(host, None)
+        for host in tuple(self._awaited):
+            self._channels[host].abandon()
 
     def _note_end(self, hosts: Iterable[str]) -> None:
         for host in hosts:
             self._ended.add(host)
-            self._settle(host, None)
             if (channel := self._channels.get(host)) is not None and not channel.is_connected:
                 channel.abandon()
-
-    def _settle(self, host: str, answer: Handshake | None) -> None:
-        with contextlib.suppress(InvalidStateError, KeyError):  # it was settled before, or is no node of ours
-            self._answers[host].set_result(answer)
 
     def _outlive_srun(self) -> None:
         """End the process of srun's that has Slurm kill the whole step should ``srun`` itself be killed."""
@@ -178,61 +160,10 @@ class StepAgent(DialledAgent):
         self.channel.abandon()
         self.step.leave(self.host, lost=True)
 
-
-class PendingInStep:
-    """An agent that a step starts; if the step does not, it is started by itself."""
-
-    def __init__(self, step: Step, host: str, channel: Channel, start_alone: Callable[[str], Pending]) -> None:
-        self._step = step  # the step, and the host name of the node
-        self._host = host
-        self._channel = channel  # on which the agent will be reached
-        self._start_alone = start_alone  # starts the agent of a node by itself
-        self._alone: Pending | None = None
-        self._is_given_up = False
-
-    @property
-    def channel(self) -> Channel:
-        """On which it will be reached."""
-        return self._channel if self._alone is None else self._alone.channel
-
-    def when_due(self, call: Callable[[], object]) -> None:
-        """Call this once the step has answered or failed: nobody else has to wait for that."""
-        self._step.answer_of(self._host).add_done_callback(lambda _: call())
-
-    def handshake(self) -> Handshake | None:
-        """Wait for the handshake and return it; None if the agent ends without one, or is given up."""
-        if (answer := self._step.answer_of(self._host).result()) is not None:
-            return answer
-        if self._is_given_up:
-            return None
-        self._step.leave(self._host, lost=True)
-        self._channel.abandon()
-        self._alone = self._start_alone(self._host)
-        if self._is_given_up:
-            self._alone.give_up()
-        return self._alone.handshake()
-
-    def give_up(self) -> None:
-        """Have `handshake` wait no longer."""
-        self._is_given_up = True
-        self._step.give_up(self._host)
-        if self._alone is not None:
-            self._alone.give_up()
+    def note_answer(self) -> None:
+        """Take note of its handshake."""
+        self.step.note_answer(self.host)
 
     def complaint(self) -> str:
-        """Return what ``srun`` has complained about last, or else how far the agent has come."""
-        return self._step.complaint() if self._alone is None else self._alone.complaint()
-
-    def hand_over(self) -> AgentProcess:
-        """Return the agent, now that it runs."""
-        if self._alone is not None:
-            return self._alone.hand_over()
-        return StepAgent(self._step.process.pid, self._channel, self._step, self._host)
-
-    def cancel(self) -> None:
-        """End the agent."""
-        if self._alone is not None:
-            self._alone.cancel()
-            return
-        self._channel.close()
-        self._step.leave(self._host, lost=True)
+        """Return what ``srun`` has complained about last, or else how far the agents have come."""
+        return self.step.complaint()

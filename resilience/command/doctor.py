@@ -68,35 +68,17 @@ EXIT_NOT_CHECKED = 3
     help="File with the past readings of each device, and with the GPUs that each node had.  "
     "[default: laggard/devices.json in $XDG_STATE_HOME or ~/.local/state]",
 )
-@click.option(
-    "--expect",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Report a node with fewer than N devices as faulty.",
-)
-@click.option(
-    "--forget", is_flag=True, help="Discard all past readings and the list of GPUs first, after a change of hardware."
-)
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
-@click.option(
-    "--link-interface",
-    default="",
-    metavar="A,B",
-    help="Of many nodes, measure the links of the first network interface of each whose name begins so.",
-)
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")
 def doctor(
     *,
     as_json: bool,
     virtual_gpus: int | None,
     past_file: Path | None,
-    expect: int | None,
-    forget: bool,
     all_nodes: bool,
     hostlist: str | None,
     hostfile: Path | None,
-    link_interface: str,
 ) -> int:
     """Check the GPUs of this machine or of many nodes, once, and report which are slow."""
     # All probes run on all devices. Each device is compared with the others of its model, and with its own past
@@ -108,19 +90,19 @@ def doctor(
     transports, names = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
     path = past_file or default_past_file()
     try:
-        past = PastChecks() if forget else read_past(path)
+        past = read_past(path)
         nodes = _check(transports, virtual_gpus or 0, shown=not as_json)
         checked = {(host, check.gpu): check for host, node in nodes.items() for check in node.checks}
         boards = {host: node.boards for host, node in nodes.items()}
-        checks = with_faults(checked, boards, past.inventory, expect or 0)
+        checks = with_faults(checked, boards, past.inventory)
         diagnoses = diagnose(checks, past.readings)
-        where = _remember(path, checks, boards, forget=forget)
+        where = _remember(path, checks, boards)
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
             click.echo(f"laggard: {NO_GPU}", err=True)
             return EXIT_NOT_CHECKED
         with _progress(shown=not as_json) as progress:
             progress.add_task("measuring the links between the nodes")
-            links = check_links(transports, names, link_interface)
+            links = check_links(transports, names)
         peers = {host: node.peers for host, node in nodes.items()}
         click.echo(as_text(checks, diagnoses, links, peers, as_json=as_json, remark=where))
     except LaggardError as error:
@@ -179,14 +161,14 @@ def _progress(*, shown: bool) -> Progress:
     return Progress(*columns, transient=True, disable=not (shown and sys.stderr.isatty()))
 
 
-def _remember(path: Path, checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards], *, forget: bool) -> str:
+def _remember(path: Path, checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards]) -> str:
     """Add these checks to the past ones; return a sentence on the GPUs that are remembered."""
 
     def with_these(past: PastChecks) -> PastChecks:
         return PastChecks(remembered(past.readings, checks), inventoried(past.inventory, boards))
 
     try:
-        update_past(path, with_these, forget=forget)
+        update_past(path, with_these)
     except OSError as error:
         click.echo(f"laggard: cannot write past readings to {path}: {error}", err=True)
         return ""

@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 from laggard.collectors.links.handshake import key_of
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import circle
+from laggard.collectors.links.schedule import circle, partner_in
 from laggard.kvstore.client.environment import NODE
 from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.network import resolve_addresses
@@ -41,7 +41,7 @@ class LinkCheck:
     failures: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str], interface: str = "") -> LinkCheck:
+def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, str]) -> LinkCheck:
     """Return the times of transfers that the nodes send each other, each node one at a time."""
     hosts = list(transports)
     if len(hosts) < 2:
@@ -60,14 +60,9 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
             asked = {host: threads.submit(nodes[host].ask, command) for host, command in commands.items()}
             return {host: answer.result() for host, answer in asked.items()}
 
-        begin = {"key": key, "interface": interface}
-        listening = ask({host: {"host": host, "address": addresses[host], **begin} for host in hosts})
-        silent = {
-            host: "no answer" if answer is None else answer["failure"]
-            for host, answer in listening.items()
-            if answer is None or not answer["links"]
-        }
-        listens = {host: answer["links"] for host, answer in listening.items() if answer and answer["links"]}
+        listening = ask({host: {"host": host, "address": addresses[host], "key": key} for host in hosts})
+        silent = {host: "no answer" for host, answer in listening.items() if answer is None}
+        listens = {host: answer["links"] for host, answer in listening.items() if answer is not None}
         if len(listens) < 2:
             return LinkCheck(failures=silent)
         return _measured(ask, listens, silent)
@@ -75,7 +70,7 @@ def check_links(transports: Mapping[str, Transport | None], names: Mapping[str, 
 
 def _measured(ask: Ask, listens: Mapping[str, object], silent: Mapping[str, str]) -> LinkCheck:
     exchanges = circle(sorted(listens), PARTNERS)
-    partners = {host: [_partner(host, pairs) for pairs in exchanges] for host in listens}
+    partners = {host: [partner_in(pairs, host) for pairs in exchanges] for host in listens}
     n_bytes, check = FIRST_BYTES, LinkCheck(failures=silent)
     for number in range(2):  # the first only to choose the number of bytes
         terms = {"round": number, "addresses": listens, "n_bytes": n_bytes}
@@ -95,10 +90,6 @@ def _check_of(found: Mapping[str, Mapping[str, Any] | None], silent: Mapping[str
         for partner, why in answer["failures"].items()
     }
     return LinkCheck(readings, {**silent, **failures})
-
-
-def _partner(host: str, pairs: Sequence[tuple[str, str]]) -> str | None:
-    return next((other if one == host else one for one, other in pairs if host in {one, other}), None)
 
 
 class _Node:

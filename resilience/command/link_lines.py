@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 
 from laggard.collectors.links.reading import LinkReading
@@ -28,9 +27,8 @@ def lines_on_links(check: LinkCheck) -> list[str]:
     left = len(slow) - sum(map(len, groups))
     slowest = [_line(group, usual.duration_s) for group in groups]
     lines += _first_lines(slowest, left, f"at least {SHOWN_FROM} times as slow")
-    latency_s = statistics.median(each.latency_s for each in check.readings)
     count = counted(len(check.readings), "link", "links")
-    return [*lines, f"{count} measured: median {_range([_mb_per_s(usual)])} MB/s, round trip {1e6 * latency_s:.0f} us"]
+    return [*lines, f"{count} measured: median {_range([_mb_per_s(usual)])} MB/s"]
 
 
 def _median_of_nodes(links: Sequence[LinkReading]) -> LinkReading:

@@ -28,7 +28,7 @@ class PastReadingsError(LaggardError, ValueError):
 
     path: Path
     reason: str
-    template = "cannot read past readings from {path} ({reason}): --forget discards them, --past names another file"
+    template = "cannot read past readings from {path} ({reason}): remove it, or name another with --past"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ def read_past(path: Path) -> PastChecks:
         raise PastReadingsError(path, f"{type(error).__name__}: {error}") from error
 
 
-def update_past(path: Path, change: Callable[[PastChecks], PastChecks], *, forget: bool) -> None:
+def update_past(path: Path, change: Callable[[PastChecks], PastChecks]) -> None:
     """Replace the file by a changed one, atomically, and with what another doctor has written meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(path.with_name(path.name + ".lock")):
-        new = change(PastChecks() if forget else read_past(path))
+        new = change(read_past(path))
         content: Mapping[str, Any] = {_READINGS: new.readings, _INVENTORY: new.inventory}
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(content, file)

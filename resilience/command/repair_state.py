@@ -30,10 +30,6 @@ def _lines(done: Repair, directory: Path) -> list[str]:
     lost = f"; {done.lost_bytes} bytes are left out" if done.damage is not None else ""
     when = "" if done.committed_at_s is None else f" of {_clock(done.committed_at_s)}"
     lines = [f"{found}{lost}", f"State is as of commit {done.commits}{when}: {counted(done.keys, 'key', 'keys')}"]
-    if done.damaged_values:
-        names = ", ".join(repr(key) for key in done.damaged_values[:5])
-        more = f" and {len(done.damaged_values) - 5} more" if len(done.damaged_values) > 5 else ""
-        lines.append(f"damaged values, to be assigned again or deleted: {names}{more}")
     if done.kept is not None:
         lines.append(f"the damaged log is in {done.kept}; delete that folder when you no longer need it")
     if done.newer_backup_s is not None:

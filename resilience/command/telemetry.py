@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from laggard.resilience.controller.telemetry_processes import LOOPBACK
 from laggard.resilience.errors import UsageError
 from laggard.telemetry.settings import TelemetrySettings
 
@@ -29,7 +28,7 @@ def replay(dumps: tuple[Path, ...], port: int) -> int:
     from laggard.telemetry.server.runtime import serve_dump  # the web server's libraries are slow to load
 
     try:
-        serve_dump(dumps, TelemetrySettings(), LOOPBACK, port)
+        serve_dump(dumps, TelemetrySettings(), port)
     except (DumpError, TelemetryServerError) as error:
         raise click.ClickException(str(error)) from error
     return 0

@@ -192,7 +192,7 @@ class Controller:
             self._avoid_bad_nodes()
 
     def _time_to_save(self, signum: int) -> TimeToSave:
-        known = TimeToSave() if signum == signal.SIGINT else self._allocation.time_to_save()
+        known = TimeToSave() if signum == signal.SIGINT else self._allocation.manager.time_to_save()
         # Who asks by SIGUSR1 or SIGUSR2 does it in advance; who asks otherwise may kill us next.
         return known if known.seconds is not None or signum in WARNINGS else replace(known, seconds=LAST_GRACE_S)
 
@@ -200,7 +200,7 @@ class Controller:
         remembered = self._records.read_exclusions()
         bad, well = bad_and_well(self._roster, remembered, self._plan.settings.quarantine_s, self._clock.now_s())
         known_there = self._manager.words.keys()  # what is down or drained is given to nobody
-        if change := self._allocation.avoid(bad - known_there, well | known_there, len(self._hosts)):
+        if change := self._allocation.manager.avoid(bad - known_there, well | known_there, len(self._hosts)):
             self._account.tell("excluded", f"from this job when it is started again: {change}")
 
     def _run_launches(self, status: JobStatus) -> int:
@@ -407,7 +407,7 @@ class Controller:
 
     def _loss_of(self, host: str) -> NodeLost:
         self._manager.ask()
-        if self._allocation.time_to_save().is_over:  # the other nodes are told to end before we are
+        if self._allocation.manager.time_to_save().is_over:  # the other nodes are told to end before we are
             self._signals.anticipate()
             raise StopRequested(signal.SIGTERM)
         self._manager.await_answer(WORD_WAIT_S)

@@ -26,7 +26,7 @@ class ResourceManager:
         self.words: Mapping[str, NodeWord] = {}
         self.notices: deque[NodeWord] = deque()  # what is wrong with nodes in use, which the user should be told
         self._hosts = [node.hostname for node in allocation.nodes]
-        self._words_on: Callable[[Collection[str]], Mapping[str, NodeWord]] = allocation.words_on
+        self._words_on: Callable[[Collection[str]], Mapping[str, NodeWord]] = allocation.manager.words_on
         self._asking = ThreadPoolExecutor(1, "resource-manager")
         self._answer: Future[Mapping[str, NodeWord] | None] | None = None
         self._asked_s = -math.inf  # monotonic

@@ -89,7 +89,7 @@ class _Attempt:
     def _word(self) -> NodeWord | None:
         host = self._record.hostname
         try:
-            return self._allocation.words_on([host]).get(host)
+            return self._allocation.manager.words_on([host]).get(host)
         except ResourceManagerError:
             return None  # it says so later, or never: why the attempt has failed is known all the same
 

@@ -36,7 +36,6 @@ _NEEDED: Mapping[Manager, tuple[str, str]] = {
     "ray": ("needs a Ray cluster", "set RAY_ADDRESS to host:port of its head"),
 }
 
-MAX_LOCAL_NODES = 250
 MAX_HANG_S = 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -47,9 +46,9 @@ class JobOptions:
     """The options of ``laggard run``, as given, in the order of its help."""
 
     nodes: int | None = option(
-        None, "Nodes in use; the rest are the reserve.", "N", short="-N", unset="all, less --idle"
+        None, "Nodes in use; the rest are the reserve.", "N", short="-N", least=1, unset="all, less --idle"
     )
-    idle: int | None = option(None, "Nodes kept in reserve, to replace bad ones.", "N", short="-i")
+    idle: int | None = option(None, "Nodes kept in reserve, to replace bad ones.", "N", short="-i", least=0)
 
     resilient: bool = option(False, "Relaunch without a node that is slow or lost.", short="-r")
     exhaust_resources: bool = option(
@@ -121,7 +120,7 @@ class JobOptions:
         None, "Hosts to reach by ssh, also as user@host:port or node[01-16]; the first is this machine.", "A,B"
     )
     hostfile: Path | None = option(None, "File with such hosts, also as for MPI: host slots=8.", "FILE")
-    local_nodes: int | None = option(None, "Virtual nodes on this machine.", "N", unset="1")
+    local_nodes: int | None = option(None, "Virtual nodes on this machine.", "N", least=1, most=250, unset="1")
     virtual_gpus: int = option(
         0,
         "Virtual devices per node, for machines without GPUs.",
@@ -257,7 +256,9 @@ class JobOptions:
         """Return what manages the nodes: as named, else as other options imply, else the first that is detected."""
         hosts = self.hostlist is not None or self.hostfile is not None
         named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
-        self._check_local_nodes(named)
+        if self.local_nodes is not None and named != "local":
+            given = f"--local-nodes={self.local_nodes}"
+            raise UsageError(given, f"is for virtual nodes, not for {named}", "leave it out")
         if hosts and named != "ssh":
             raise UsageError("--hostlist and --hostfile", f"are for ssh, not for --wlm={named}", "leave one out")
         if named == "ssh" and not hosts:
@@ -268,13 +269,6 @@ class JobOptions:
         if named in _NEEDED and named not in found:
             raise UsageError(f"--wlm={named}", *_NEEDED[named])
         return named
-
-    def _check_local_nodes(self, manager: Manager | None) -> None:
-        given = self.local_nodes
-        if given is not None and manager != "local":
-            raise UsageError(f"--local-nodes={given}", f"is for virtual nodes, not for {manager}", "leave it out")
-        if given is not None and not 1 <= given <= MAX_LOCAL_NODES:
-            raise UsageError(f"--local-nodes={given}", "is out of range", f"use 1 to {MAX_LOCAL_NODES}")
 
     def may_miss(self, total: int) -> int:
         """Return how many nodes of an allocation of ``total`` the job can begin without."""
@@ -345,9 +339,7 @@ class JobOptions:
 
     def _active_nodes(self, total: int, *, may_be_fewer: bool = False) -> int:
         more = "ask for more nodes" + (" (--local-nodes makes virtual ones)" if total == 1 else "")
-        if self.nodes is not None and self.nodes < 1:
-            raise UsageError(f"--nodes={self.nodes}", "leaves no node to run on", f"use 1 to {total}")
-        if self.idle is not None and not 0 <= self.idle < total:
+        if self.idle is not None and self.idle >= total:
             use = f"the allocation has {total}, use 0 to {total - 1}, or {more}"
             raise UsageError(f"--idle={self.idle}", "leaves no node to run on", use)
         nodes = total - (self.idle or 0) if self.nodes is None else self.nodes

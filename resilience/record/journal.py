@@ -91,8 +91,8 @@ def event_of(entry: Entry) -> Event | None:
     """Return the event as which telemetry shows an entry; None if it does not."""
     time_us = round(entry.time_s * 1_000_000)
     match entry.record:
-        case LaunchBegan(launch, nodes):
-            return Event(time_us, "launch", launch=launch, nodes=nodes)
+        case LaunchBegan(launch, nodes, reserve):
+            return Event(time_us, "launch", launch=launch, nodes=nodes, reserve=reserve)
         case LaunchEnded(launch, why):
             return Event(time_us, "launch-end", wording.reason(why)[:MAX_TEXT], launch=launch)
         case FailureFound(failure):

@@ -199,7 +199,7 @@ def timeline_of_events(
         if event.kind == "launch" and event.launch is not None:
             if launches:
                 launches[-1] = replace(launches[-1], ended_s=time_s)
-            launches.append(Launch(event.launch, event.nodes, (), time_s))
+            launches.append(Launch(event.launch, event.nodes, event.reserve, time_s))
         elif event.kind == "verdict" and event.severity:
             verdicts.append(RecordedVerdict(time_s, _verdict_of(event)))
     if launches:

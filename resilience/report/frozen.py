@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.kvstore.series.timeseries import Floats
-from laggard.resilience.record.timeline import Timeline
 from laggard.resilience.report.inputs import ReportInputs
 from laggard.telemetry.curves import ask, curve_of, newest_of, step
-from laggard.telemetry.events import LaunchSpan
 from laggard.telemetry.link_matrix import SEND_TIME
 from laggard.telemetry.nodes.sources import LocalSource
 from laggard.telemetry.page.content import (
@@ -54,7 +51,7 @@ def frozen(inputs: ReportInputs, state: str) -> dict[str, Any]:
             "ended": _milliseconds(timeline.ended_s),
             "nodes": sorted(timeline.launches[-1].nodes) if timeline.launches else [],
             "missing": [],
-            "launches": launches_of([_span(timeline, number) for number in range(len(timeline.launches))]),
+            "launches": launches_of(events),
             "metrics": metrics_of(key for key in keys if key[0] in drawn),
             **accused_of(events),
             **events_of(events),
@@ -98,12 +95,6 @@ def _packed(curve: dict[str, Any]) -> dict[str, Any]:
         "highest": highest,
         "lines": base64.b64encode(_codes(values, lowest, highest).tobytes()).decode(),
     }
-
-
-def _span(timeline: Timeline, number: int) -> LaunchSpan:
-    launch = timeline.launches[number]
-    ended_us = None if math.isnan(launch.ended_s) else _us(launch.ended_s)
-    return LaunchSpan(launch.number, tuple(launch.nodes), tuple(launch.reserve), _us(launch.began_s), ended_us)
 
 
 def _codes(values: Floats, lowest: float, highest: float) -> NDArray[np.uint16]:

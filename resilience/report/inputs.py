@@ -67,7 +67,7 @@ def read_inputs(path: Path) -> ReportInputs:
         raise DumpError(str(path), "it has no samples; name another dump")
     if not 0 <= span[0] <= span[1] < LATEST_S:
         raise DumpError(str(path), f"it is damaged: its samples have Unix times from {span[0]:g} to {span[1]:g}")
-    events = events_of_series(store.read([EVENTS], 0, ALL_TIME_US))
+    events = events_of_series(store.samples.read([EVENTS], 0, ALL_TIME_US))
     name = path.name.removesuffix(_DUMP[1:])
     return _inputs(timeline_of_events(name, events, _devices(store), span), store, whole=False)
 

@@ -91,7 +91,7 @@ class NodesSource:
         """Answer one sub-query; nodes that do not answer in time are listed as missing."""
         hosts = sorted({*self._asker.hosts(), *self._expected()})
         if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
-            return Found(evaluate(query, span, self._rollups.downsampled(query, span).series, downsampled=True))
+            return Found(evaluate(query, span, self._rollups.history.downsampled(query, span).series, downsampled=True))
         replies = self._ask(query, span, hosts, meanwhile)
         beside = self._rollups.beside(query, span, _answered(replies))
         if replies.received and not replies.by_host and not beside.series:
@@ -104,7 +104,7 @@ class NodesSource:
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
         hosts = self._asker.hosts()
-        known = {key for key in self._rollups.series_keys() if metric in {"", key[0]}}
+        known = {key for key in self._rollups.history.series_keys() if metric in {"", key[0]}}
         if len(hosts) > ROLLUPS_ABOVE_NODES:
             return sorted(known)
         replies = self._asker.ask({"kind": "keys", "metric": metric}, hosts=hosts)

@@ -13,7 +13,7 @@ from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.telemetry import wording
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
-from laggard.telemetry.events import Event, LaunchSpan
+from laggard.telemetry.events import Event
 from laggard.telemetry.link_matrix import LINK_METRICS, natural
 
 MAX_EVENTS = 2_000
@@ -50,22 +50,26 @@ def accused_of(events: Iterable[Event]) -> dict[str, Any]:
     return {"accused": list(found), "evidence": evidence}
 
 
-def launches_of(spans: list[LaunchSpan]) -> list[dict[str, Any]]:
+def launches_of(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Return the launches as the page draws them: what each had, and which nodes of those before it were left out."""
     seen: dict[str, None] = {}
-    launches = []
-    for span in spans:
-        seen.update(dict.fromkeys((*span.nodes, *span.reserve)))
-        launches.append(
-            {
-                "number": span.number,
-                "began": span.began_us // MILLISECOND_US,
-                "ended": None if span.ended_us is None else span.ended_us // MILLISECOND_US,
-                "nodes": span.nodes,
-                "reserve": span.reserve,
-                "excluded": [host for host in seen if host not in {*span.nodes, *span.reserve}],
-            }
-        )
+    launches: list[dict[str, Any]] = []
+    for event in events:
+        if event.kind == "launch":
+            at_hand = dict.fromkeys((*event.nodes, *event.reserve))
+            seen |= at_hand
+            launches.append(
+                {
+                    "number": event.launch,
+                    "began": event.time_us // MILLISECOND_US,
+                    "ended": None,
+                    "nodes": event.nodes,
+                    "reserve": event.reserve,
+                    "excluded": [host for host in seen if host not in at_hand],
+                }
+            )
+        elif event.kind == "launch-end" and launches and launches[-1]["number"] == event.launch:
+            launches[-1]["ended"] = event.time_us // MILLISECOND_US
     return launches
 
 

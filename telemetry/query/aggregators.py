@@ -5,7 +5,6 @@ https://opentsdb.net/docs/build/html/user_guide/query/aggregators.html
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -105,10 +104,6 @@ def _percentile(quantile: float) -> Callable[[Floats], Floats]:
     return reduce
 
 
-def _natural(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)
-
-
 _EVERY = (
     Aggregator("sum", _sum),
     Aggregator("min", _low),
@@ -124,6 +119,4 @@ _EVERY = (
     Aggregator("none", _last, interpolates=False),
     *(Aggregator(f"p{digits}", _percentile(float(f"0.{digits}"))) for digits in _PERCENTILES),
 )
-AGGREGATORS: Mapping[str, Aggregator] = {
-    each.name: each for each in sorted(_EVERY, key=lambda each: _natural(each.name))
-}
+AGGREGATORS: Mapping[str, Aggregator] = {each.name: each for each in _EVERY}

@@ -5,34 +5,33 @@ https://opentsdb.net/docs/build/html/user_guide/query/filters.html
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
-from typing import Any
 
 from laggard.telemetry.errors import BadQueryError
 
 MAX_PATTERN = 1024
 _MAX_REPEATS = 3
+# What stands for one character of a value: one of a set, or a sign without its meaning.
+_ONE_CHARACTER = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\[^1-9]", re.DOTALL)
+# A group that is repeated takes exponential time; the others take it in other ways.
+_UNBOUNDED = re.compile(r"\)[*+{]|\(\?(?!:)|\\[1-9]")
 _TYPED = re.compile(r"([a-z_]+)\((.*)\)", re.DOTALL)
 
 Matcher = Callable[[str | None], bool]
 """Takes a series' value of the filter's tag, or None if it has no such tag."""
 
-_DESCRIPTIONS = {
-    "literal_or": ("host=literal_or(node1|node2)", "The value is one of those listed."),
-    "iliteral_or": ("host=iliteral_or(NODE1)", "The value is one of those listed; case is ignored."),
-    "not_literal_or": ("host=not_literal_or(node1)", "The value is none of those listed."),
-    "not_iliteral_or": ("host=not_iliteral_or(NODE1)", "The value is none of those listed; case is ignored."),
-    "wildcard": ("host=wildcard(node*)", "The value matches; * stands for any characters."),
-    "iwildcard": ("host=iwildcard(NODE*)", "The value matches; * stands for any characters and case is ignored."),
-    "regexp": ("host=regexp(node[0-9]+)", "The regular expression is found in the value."),
-    "not_key": ("host=not_key()", "The series does not have the tag."),
-}
-FILTER_TYPES: Mapping[str, Mapping[str, str]] = {
-    name: {"examples": example, "description": description} for name, (example, description) in _DESCRIPTIONS.items()
+FILTER_TYPES: Mapping[str, str] = {
+    "literal_or": "The value is one of those listed: node1|node2.",
+    "iliteral_or": "The value is one of those listed; case is ignored.",
+    "not_literal_or": "The value is none of those listed.",
+    "not_iliteral_or": "The value is none of those listed; case is ignored.",
+    "wildcard": "The value matches; * stands for any characters: node*.",
+    "iwildcard": "The value matches; * stands for any characters and case is ignored.",
+    "regexp": "The regular expression is found in the value: node[0-9]+.",
 }
 
 
@@ -58,7 +57,7 @@ class TagFilter:
 
 def matches(filters: Collection[TagFilter], tags: Mapping[str, str], *, explicit_tags: bool = False) -> bool:
     """Return whether a series with these tags passes all filters; with ``explicit_tags`` it may have no other tags."""
-    if explicit_tags and {f.key for f in filters if f.kind != "not_key"} != set(tags):
+    if explicit_tags and {f.key for f in filters} != set(tags):
         return False
     return all(f.accepts(tags.get(f.key)) for f in filters)
 
@@ -76,10 +75,6 @@ def filter_from_tag(key: str, value: str, *, group_by: bool) -> TagFilter:
 
 def _matcher(kind: str, expression: str) -> Matcher:
     match kind:
-        case "not_key":
-            if expression:
-                raise BadQueryError("the filter of not_key must be empty")
-            return lambda value: value is None
         case "literal_or" | "iliteral_or" | "not_literal_or" | "not_iliteral_or":
             return _literals(expression, folded="iliteral" in kind, wanted=not kind.startswith("not_"))
         case "wildcard" | "iwildcard":
@@ -102,51 +97,19 @@ def _wildcard(expression: str, *, folded: bool) -> Matcher:
     if "*" not in expression:
         raise BadQueryError(f"the wildcard {expression!r} has no *")
     fold = str.casefold if folded else str
-    head, *middle, tail = fold(expression).split("*")
-
-    def accepts(value: str | None) -> bool:
-        if value is None:
-            return False
-        text = fold(value)
-        at, end = len(head), len(text) - len(tail)
-        if at > end or not (text.startswith(head) and text.endswith(tail)):
-            return False
-        for part in middle:  # the first match is always the best: it leaves the most room for what follows
-            at = text.find(part, at, end) + len(part)
-            if at < len(part):
-                return False
-        return True
-
-    return accepts
+    # Such a pattern has no choice but the first place where a part is found.
+    pattern = re.compile(fnmatch.translate("*".join(map(glob.escape, fold(expression).split("*")))))
+    return lambda value: value is not None and pattern.match(fold(value)) is not None
 
 
 def _regexp(expression: str) -> Matcher:
+    plain = _ONE_CHARACTER.sub("_", expression)
+    if _UNBOUNDED.search(plain):
+        raise BadQueryError("a regular expression may repeat single characters only, and not look around or refer back")
+    if sum(map(plain.count, "*+{")) > _MAX_REPEATS:
+        raise BadQueryError(f"the regular expression {expression[:80]!r} has more than {_MAX_REPEATS} repeats")
     try:
-        parsed = _parser.parse(expression)
         pattern = re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:
         raise BadQueryError(f"{expression[:80]!r} is not a valid regular expression: {error}") from error
-    if _repeats(parsed) > _MAX_REPEATS:
-        raise BadQueryError(f"the regular expression {expression[:80]!r} has more than {_MAX_REPEATS} repeats")
     return lambda value: value is not None and pattern.search(value) is not None
-
-
-def _repeats(parsed: Any) -> int:
-    """Count the repeats; refuse those that can take exponential time, and other unbounded constructs."""
-    count = 0
-    for operation, argument in parsed:
-        if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
-            _, most, body = argument
-            if most > 1 and (len(body) != 1 or body[0][0] not in _ONE_CHARACTER):
-                raise BadQueryError("a regular expression may repeat single characters only, not groups")
-            count += most > 1 or _repeats(body)
-        elif operation is sre.SUBPATTERN:
-            count += _repeats(argument[-1])
-        elif operation is sre.BRANCH:
-            count += sum(_repeats(branch) for branch in argument[1])
-        elif operation not in _ONE_CHARACTER and operation is not sre.AT:
-            raise BadQueryError("a regular expression may not look around or refer back")
-    return count
-
-
-_ONE_CHARACTER = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)

@@ -7,6 +7,7 @@ possible meaning is accepted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -177,10 +178,15 @@ def _flag(value: object, name: str) -> bool:
 def _number(value: object, name: str, default: float) -> float:
     if value is None or value == "":
         return default
-    try:
-        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else float("nan")
-    except (ValueError, OverflowError):
-        number = float("nan")
-    if not abs(number) < float("inf"):
+    if (number := finite_number(value)) is None:
         raise BadQueryError(f"{name!r} must be a number")
     return number
+
+
+def finite_number(value: object) -> float | None:
+    """Return a number that clients may write as text; None if it is none, or not finite."""
+    try:
+        number = float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -25,7 +25,6 @@ UNITS_US = {
 }
 _DURATION = re.compile(r"(\d{1,15})(ms|[smhdwny])")
 _NUMBER = re.compile(r"\d{1,14}(\.\d{1,9})?")
-_MILLISECONDS = re.compile(r"(\d{1,14})ms")
 # OpenTSDB's own rule: a number that needs more than 32 bits is in milliseconds.
 _MAX_SECONDS = 2**32 - 1
 ALL_TIME_US = 10**14 * 1000
@@ -54,8 +53,6 @@ def parse_time(value: object, now_us: int) -> int:
         return now_us
     if text.endswith("-ago"):
         return max(0, now_us - parse_duration(text.removesuffix("-ago")))
-    if milliseconds := _MILLISECONDS.fullmatch(text):
-        return int(milliseconds[1]) * 1000
     if _NUMBER.fullmatch(text):
         return _from_number(float(text) if "." in text else int(text))
     raise BadQueryError(f"{_shown(text)} is not a time: give Unix seconds or milliseconds, or 1h-ago")

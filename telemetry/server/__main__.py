@@ -21,7 +21,6 @@ from laggard.telemetry.settings import TelemetrySettings, job_settings
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until standard input closes; print an expected failure as one line."""
     parser = argparse.ArgumentParser(prog="python -m laggard.telemetry.server", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, help="port, 0 for a free one (default: the settings' aggregator_port)")
     parser.add_argument("--dump", type=Path, nargs="+", metavar="PATH", help="dumps, or folders of dumps, to serve")
     given = parser.parse_args(arguments)
@@ -31,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = TelemetrySettings() if given.dump else job_settings(JobEnvironment.current())
         port = settings.aggregator_port if given.port is None else given.port
         if given.dump:
-            serve_dump(given.dump, settings, given.host, port)
+            serve_dump(given.dump, settings, port)
         else:
-            serve_job(current_session(), settings, given.host, port)
+            serve_job(current_session(), settings, port)
     except (LaggardError, redis.RedisError) as error:
         sys.stderr.write(f"telemetry server: {error}\n")
         return 1

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.errors import PointError, QueryTooLargeError, RequestError
-from laggard.telemetry.events import Event, EventSource, keys_of_events, series_of_events
+from laggard.telemetry.events import Event, keys_of_events, series_of_events
 from laggard.telemetry.nodes.sources import Found, Source
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS
@@ -57,7 +57,8 @@ class Service:
 
     reach: Callable[[], Reach]  # returns how far the telemetry reaches
     source: Source  # answers queries
-    events: EventSource  # the job's events
+    # Returns the job's events in a time range (Unix times in microseconds, both ends included), in order
+    events: Callable[[int, int], list[Event]]
     put: Callable[[Batch], bool] | None  # stores samples and returns whether that worked; None if nothing can be stored
     window_s: float  # how long nodes keep samples, in seconds; older ones are not stored
     token: str = field(repr=False)  # required of a request that changes something
@@ -78,7 +79,7 @@ def query(service: Service, call: Call) -> Response:
     asked = query_from_json(call.json(), now, arrays=arrays)
     span = Span(asked.start_us, asked.end_us, asked.milliseconds)
     # Events are read once, while the nodes work on the first sub-query.
-    events = cache(partial(service.events.between, asked.start_us, asked.end_us))
+    events = cache(partial(service.events, asked.start_us, asked.end_us))
     answers: list[tuple[SubQuery, Answer]] = []
     missing: set[str] = set()
     approximate: list[str] = []
@@ -122,7 +123,7 @@ def lookups(service: Service, call: Call) -> Response:
     metric, pairs = parse_lookup(call.parameters.get("m", ""))
     name = "" if metric == "*" else metric
     keys = [] if name == EVENTS else service.source.series_keys(name)
-    events = service.events.between(0, ALL_TIME_US) if name in {"", EVENTS} else []
+    events = service.events(0, ALL_TIME_US) if name in {"", EVENTS} else []
     return JsonResponse(lookup([*keys, *keys_of_events(events)], name, pairs, call.number("limit", DEFAULT_LIMIT)))
 
 
@@ -132,8 +133,8 @@ def aggregators(_: Service, __: Call) -> Response:
 
 
 def filters(_: Service, __: Call) -> Response:
-    """``/api/config/filters``: the filter types, with examples."""
-    return JsonResponse(FILTER_TYPES)
+    """``/api/config/filters``: the filter types."""
+    return JsonResponse({name: {"description": meaning} for name, meaning in FILTER_TYPES.items()})
 
 
 def about(_: Service, __: Call) -> Response:

@@ -48,7 +48,7 @@ class FollowedJob:
 
     def nodes_ever(self) -> set[str]:
         """Return the nodes of all launches: one that was lost is missed until the job ends."""
-        return self.nodes().union(*(launch.nodes for launch in self._events.launches))
+        return self.nodes().union(*(event.nodes for event in self._all_events()))
 
     def reach(self, watch: NodeWatch) -> Reach:
         """Return since when there has been something to see, and on which nodes."""

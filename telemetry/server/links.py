@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from starlette.responses import Response
 
 from laggard.telemetry.errors import RequestError
-from laggard.telemetry.events import LaunchSpan
 from laggard.telemetry.links import links_between
-from laggard.telemetry.page.content import accused_nodes
+from laggard.telemetry.page.content import MILLISECOND_US, accused_nodes, launches_of
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.server.answers import JsonResponse
 from laggard.telemetry.server.handlers import Service
@@ -21,18 +21,18 @@ def links(service: Service, call: Call) -> Response:
     reach = service.reach()
     end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
     number, everything = call.parameters.get("launch"), Span(reach.began_us, end_us)
+    events = service.events(0, end_us)
     if number:
-        launch = _launch(number, service.events.launches)
-        span = Span(launch.began_us, launch.ended_us or end_us)
-        found = links_between(service.source, span, {*launch.nodes})
+        launch = _launch(number, launches_of(events))
+        ended_us = end_us if launch["ended"] is None else launch["ended"] * MILLISECOND_US
+        found = links_between(service.source, Span(launch["began"] * MILLISECOND_US, ended_us), {*launch["nodes"]})
     else:
         found = links_between(service.source, everything)
-    accused = accused_nodes(service.events.between(0, end_us))
-    return JsonResponse({"links": None if found is None else found.to_json(accused)})
+    return JsonResponse({"links": None if found is None else found.to_json(accused_nodes(events))})
 
 
-def _launch(number: str, launches: Sequence[LaunchSpan]) -> LaunchSpan:
-    found = [each for each in launches if str(each.number) == number]
+def _launch(number: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    found = [each for each in launches if str(each["number"]) == number]
     if not found:
         raise RequestError(404, f"launch {number[:20]!r} is not known: the page lists those that are")
     return found[-1]

@@ -45,7 +45,7 @@ def page(_: Service, __: Call) -> Response:
 def job(service: Service, call: Call) -> Response:
     """``/page/job``: what there is to show in a time range, in milliseconds of Unix time."""
     span = _span(call)
-    events = service.events.between(0, span.end_us)
+    events = service.events(0, span.end_us)
     reach = service.reach()
     # A launch that began before the range goes on in it.
     shown = [event for event in events if event.time_us >= span.start_us or event.kind == "launch"]
@@ -58,7 +58,7 @@ def job(service: Service, call: Call) -> Response:
             "ended": (reach.newest_us if reach.ended_us is None else reach.ended_us) // MILLISECOND_US,
             "nodes": sorted(reach.nodes),
             "missing": sorted(reach.missing),
-            "launches": launches_of(service.events.launches),
+            "launches": launches_of(events),
             "metrics": metrics_of(service.source.series_keys()),
             **accused_of(events),
             **events_of(shown),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ import numpy as np
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.errors import BadQueryError, PointError
+from laggard.telemetry.query.parsing import finite_number
 from laggard.telemetry.query.times import SECOND_US, parse_time
 
 MAX_TAGS = 8
@@ -21,7 +21,6 @@ MAX_AHEAD_S = 60.0
 MAX_NAME = 256
 # OpenTSDB's rule for names; \w is any letter or digit of any script, and _.
 _NAME = re.compile(r"[\w\-./]+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +76,6 @@ def _point(metric: Any, timestamp: Any, value: Any, tags: Mapping[Any, Any]) -> 
         raise PointError(f"timestamp: {error}") from error
     if time_us == 0:
         raise PointError("timestamp must be above 0")
-    return Point(key_of(metric, tags), time_us, _number(value))
-
-
-def _number(value: object) -> float:
-    if isinstance(value, str):
-        readable = len(value) < 64 and _NUMBER.fullmatch(value) is not None
-    else:
-        readable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308
-    if not readable or not math.isfinite(number := float(value)):  # type: ignore[arg-type]
+    if (number := finite_number(value)) is None:
         raise PointError(f"the value {str(value)[:40]!r} is not a finite number")
-    return number
+    return Point(key_of(metric, tags), time_us, number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import secrets
 import socket
@@ -22,7 +21,7 @@ from laggard.kvstore.client.connection import Session, write_private
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import TelemetryServerError
-from laggard.telemetry.events import Event, EventLog, LaunchSpan, events_of_series
+from laggard.telemetry.events import EventLog, events_of_series
 from laggard.telemetry.nodes.bus import Listener, NodeAsker
 from laggard.telemetry.nodes.restart_notice import tell_if_restarted
 from laggard.telemetry.nodes.sources import LocalSource, NodesSource
@@ -38,6 +37,7 @@ from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups
 
+LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
 KEEP_INTERVAL_S = 1.0
 KEEP_ALIVE_S = 75
@@ -47,7 +47,7 @@ BACKLOG = 128
 SEND_BUFFER_BYTES = 1 << 20
 
 
-def serve_job(session: Session, settings: TelemetrySettings, host: str, port: int) -> None:
+def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
     """Serve a job's telemetry until a pipe at standard input closes or a signal arrives."""
     # The token for requests that change something is in the file `telemetry-token` beside the endpoint file.
     directory = session.environment.endpoint_file.parent
@@ -57,12 +57,17 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
     asker = NodeAsker(session.client, endpoint, settings.query_deadline)
     watch = NodeWatch(asker, job.nodes_ever)
     rollups = Rollups(settings.tier_windows_s, max_bytes=settings.primary_megabytes << 20, clock=time.time)
-    store = _NodeStore(directory / socket_name(session.environment.node))
+    store, store_lock = BatchSocket(directory / socket_name(session.environment.node)), threading.Lock()
+
+    def put(batch: Batch) -> bool:
+        with store_lock:
+            return store.send(batch) or store.send(batch)  # the first may find it closed
+
     service = Service(
         reach=lambda: job.reach(watch),
         source=NodesSource(asker, rollups, job.nodes),
-        events=events,
-        put=store.put,
+        events=events.between,
+        put=put,
         window_s=settings.default_tmdb_window,
         token=_token(directory),
         reading_needs_token=settings.reading_needs_token,
@@ -72,7 +77,7 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
     )
 
     def keep() -> None:
-        rollups.trim()
+        rollups.history.tiers.trim()
         job.update()
 
     tell_if_restarted(session, TOKEN_FILE, "the telemetry server begins anew; it has what the nodes still have")
@@ -82,21 +87,21 @@ def serve_job(session: Session, settings: TelemetrySettings, host: str, port: in
         _repeated(keep),
         watch,
     ):
-        _serve(service, settings, host, port)
+        _serve(service, settings, port)
 
 
-def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, port: int) -> None:
+def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, port: int) -> None:
     """Serve dumps as if their job were still running, until a pipe at standard input closes or a signal arrives."""
     history = read_dump(paths)
     size, span_us = history.size(), history.span_us()
-    all_events = events_of_series(history.read([EVENTS], 0, ALL_TIME_US))
+    all_events = events_of_series(history.samples.read([EVENTS], 0, ALL_TIME_US))
     reach = _reach_of_dump(span_us or (0, 0), ", ".join(path.name for path in paths))
     first = "" if span_us is None else f", the first at {time.ctime(span_us[0] / SECOND_US)}"
     sys.stdout.write(f"{size.samples} samples of {len(history.series_keys())} series{first}\n")
     service = Service(
         reach=lambda: reach,
         source=LocalSource(history),
-        events=_PastEvents(all_events),
+        events=lambda start_us, end_us: [event for event in all_events if start_us <= event.time_us <= end_us],
         put=None,
         window_s=0.0,
         token=secrets.token_hex(32),
@@ -105,11 +110,11 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, host: str, po
         health=lambda: {"status": "ok", "samples": size.samples},
         own_metrics=list,
     )
-    _serve(service, settings, host, port)
+    _serve(service, settings, port)
 
 
-def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) -> None:
-    with _bound(host, port) as listener:
+def _serve(service: Service, settings: TelemetrySettings, port: int) -> None:
+    with _bound(port) as listener:
         chosen = listener.getsockname()[1]
         config = uvicorn.Config(
             make_app(service),
@@ -124,7 +129,7 @@ def _serve(service: Service, settings: TelemetrySettings, host: str, port: int) 
             timeout_graceful_shutdown=STOP_DEADLINE_S,
         )
         server = uvicorn.Server(config)
-        sys.stdout.write(f"telemetry at http://{host}:{chosen}\n")
+        sys.stdout.write(f"telemetry at http://{LOOPBACK}:{chosen}\n")
         sys.stdout.write(f"ssh command: {settings.tunnel_command(chosen)}\n")
         sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
@@ -140,24 +145,17 @@ def _end_with_input(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        if not ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback:
-            reason = "it is not a loopback address: use 127.0.0.1, and ssh from other machines"
-            raise TelemetryServerError(host, port, reason)
-    except ValueError:
-        raise TelemetryServerError(host, port, "it is not an IP address: use 127.0.0.1") from None
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _bound(port: int) -> socket.socket:
     # asyncio sets TCP_NODELAY only if the protocol is explicit; else the end of an answer may be delayed by 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
-        listener.bind((host, port))
+        listener.bind((LOOPBACK, port))
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise TelemetryServerError(host, port, f"{error.strerror}; choose another port") from error
+        raise TelemetryServerError(port, f"{error.strerror}; choose another port") from error
     return listener
 
 
@@ -194,28 +192,3 @@ def _repeated(action: Callable[[], None]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(STOP_DEADLINE_S)
-
-
-class _NodeStore:
-    """Sends samples to this node's store, from several threads."""
-
-    def __init__(self, path: Path) -> None:
-        self._socket = BatchSocket(path)
-        self._lock = threading.Lock()
-
-    def put(self, batch: Batch) -> bool:
-        """Store a batch."""
-        with self._lock:
-            return self._socket.send(batch) or self._socket.send(batch)  # the first may find it closed
-
-
-class _PastEvents:
-    """The events of a dump."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self._events = events
-        self.launches: list[LaunchSpan] = []
-
-    def between(self, start_us: int, end_us: int) -> list[Event]:
-        """Return the events in a time range, both ends included, in order."""
-        return [event for event in self._events if start_us <= event.time_us <= end_us]

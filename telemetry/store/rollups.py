@@ -135,18 +135,6 @@ class Rollups:
                 _log.info("%d of %d rollups of %s are of unknown series", unknown, chunk.n_rows, source.host)
             self._tiers.add_rows(where({**rows, "series": places}, known), INTERVAL_US)
 
-    def trim(self) -> None:
-        """Drop rollups that are too old, or too many."""
-        self._tiers.trim()
-
-    def nbytes(self) -> int:
-        """Return their memory in bytes."""
-        return self._tiers.nbytes()
-
-    def series_keys(self) -> list[SeriesKey]:
-        """Return the keys of all series that have rollups."""
-        return self.history.series_keys()
-
     def can_answer(self, query: SubQuery, span: Span) -> bool:
         """Return whether the rollups have the whole range, and give this downsampling exactly."""
         if query.downsample is None or not query.metrics:
@@ -154,10 +142,6 @@ class Rollups:
         grid = self.history.grid(query, span)
         first_us = self.history.origins()[-1].complete_from_us
         return first_us <= grid.begin_us and all(each.exact for each in plan(grid, self.history.origins()))
-
-    def downsampled(self, query: SubQuery, span: Span) -> Downsampled:
-        """Return the series of all nodes that a query selects, downsampled as it asks."""
-        return self.history.downsampled(query, span)
 
     def beside(self, query: SubQuery, span: Span, answered: Mapping[str, Run]) -> Downsampled:
         """Return what the answers of some nodes lack: other nodes, and what a node had before it was started anew."""
@@ -192,9 +176,8 @@ class Rollups:
         numbers = np.full(max(len(sender.numbers), first + len(keys)), -1, dtype=np.int64)
         numbers[: len(sender.numbers)] = sender.numbers
         for place, key in enumerate(keys, first):
-            if numbers[place] < 0:
-                number = self._tiers.number_of(key, sender.source.name)
-                numbers[place] = -1 if number is None else number
+            number = self._tiers.number_of(key, sender.source.name)
+            numbers[place] = -1 if number is None else number
         sender.numbers = numbers
 
 

@@ -89,14 +89,9 @@ TABLE: dict[str, Sequence[Visit]] = {
             {"FAKE_NVML_STALL": "1"},
         )
     ],
-    "a GPU that is gone, until it is forgotten": [
+    "a GPU that is gone": [
         Visit([H100] * 2, 0, 2, ["2 GPUs are remembered in "]),
         Visit([H100], 1, 1, [GONE]),
-        Visit([H100], 0, 1, arguments=["--forget"]),
-        Visit([H100], 0, 1),
-    ],
-    "fewer than expected": [
-        Visit([H100], 1, 1, ["machine: 1 of 2 expected devices are there"], arguments=["--expect=2"])
     ],
     "a row that cannot be remapped, and no CuPy": [
         Visit(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from laggard.collectors.links.gate import DONE, PINGS, TRANSFERS, Gate, Step
+from laggard.collectors.links.gate import DONE, TRANSFERS, Gate, Step
 from laggard.collectors.links.handshake import NONCE_BYTES, PROOF_BYTES, UnauthenticatedError, key_of
 from laggard.collectors.links.prober import LinkProber, LinkRound
 from laggard.collectors.links.transfer import LinkCall, LinkListener
@@ -30,7 +30,6 @@ def listener() -> Iterator[LinkListener]:
 
 def test_a_partner_that_knows_the_secret_is_timed(listener: LinkListener) -> None:
     with LinkCall(LOOPBACK, (LOOPBACK, listener.port), KEY) as call:
-        assert call.latency_s() > 0
         transfer = call.send(N_BYTES, 3)
     assert transfer.duration_s > 0
     assert transfer.foreign_share == 0  # loopback is no NIC
@@ -91,7 +90,7 @@ def test_unauthenticated_clients_that_say_nothing_are_few_and_soon_gone(listener
     for each in silent:
         each.close()
     with LinkCall(LOOPBACK, (LOOPBACK, listener.port), KEY) as call:
-        assert call.latency_s() > 0
+        assert call.send(N_BYTES, 1).duration_s > 0
 
 
 def test_a_listener_listens_at_the_nodes_address_alone(listener: LinkListener) -> None:
@@ -121,7 +120,7 @@ def test_each_node_sends_to_each_partner_in_turn() -> None:
     found = together(probers, lambda prober: prober.run(7, circle[prober.host], addresses, N_BYTES))
     for host, round_ in found.items():
         assert [reading.receiver for reading in round_.readings] == circle[host], round_.failures
-        assert all(reading.duration_s > 0 and reading.latency_s > 0 for reading in round_.readings)
+        assert all(reading.duration_s > 0 for reading in round_.readings)
         assert {(reading.round, reading.sender, reading.n_bytes) for reading in round_.readings} == {(7, host, N_BYTES)}
     for prober in probers:
         prober.close()
@@ -143,9 +142,9 @@ def test_a_partner_that_is_gone_is_named_and_the_others_are_measured() -> None:
 
 def test_a_node_that_is_a_round_ahead_is_not_measured_and_not_waited_for() -> None:
     gate = Gate()
-    gate.reach(Step(4, 1, PINGS))
+    gate.reach(Step(4, 1, TRANSFERS))
     soon_s = time.monotonic() + DEADLINE_S
-    assert gate.wait(Step(4, 1, PINGS), soon_s)
+    assert gate.wait(Step(4, 1, TRANSFERS), soon_s)
     assert not gate.wait(Step(4, 0, TRANSFERS), soon_s)
     assert gate.wait(Step(4, 0, DONE), soon_s)
-    assert not gate.wait(Step(4, 1, TRANSFERS), time.monotonic())
+    assert not gate.wait(Step(4, 1, DONE), time.monotonic())

@@ -15,7 +15,7 @@ from laggard.collectors.probes import WRONG
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
-from laggard.resilience.allocation.base import ChildAgent
+from laggard.resilience.allocation.base import ChildAgent, Unmanaged
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.records import Records
@@ -53,18 +53,23 @@ def test_strikes_of_other_nodes_stay_as_they_are(state_server: StateServer) -> N
     assert records.read_strikes() == [elsewhere, here[1]]
 
 
+class Meteorologist(Unmanaged):
+    """Knows why nodes are down."""
+
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
+        return {host: NodeWord("Slurm", host, "down", "rain") for host in hosts}
+
+
 class Unreachable(LocalAllocation):
     """Nodes whose agents cannot be started anew until ``mended``; their manager knows why."""
 
+    manager = Meteorologist()
     mended = threading.Event()
 
     def start_agent_again(self, node: NodeRecord) -> ChildAgent:
         if not self.mended.is_set():
             raise AllocationError("no answer by pigeon")
         return super().start_agent_again(node)
-
-    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
-        return {host: NodeWord("Slurm", host, "down", "rain") for host in hosts}
 
 
 class Site:

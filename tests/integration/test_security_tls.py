@@ -25,7 +25,7 @@ from laggard.resilience.controller.state_server_supervisor import StateSuperviso
 from laggard.system.certificates import Authority
 
 DEADLINE_S = 60.0
-HAS_TLS = choose_program(None, encrypt=True).tls
+HAS_TLS = choose_program(encrypt=True).tls
 needs_tls = pytest.mark.skipif(not HAS_TLS, reason="needs a redis-server or valkey-server with TLS on PATH")
 
 
@@ -104,13 +104,13 @@ def test_the_endpoint_file_is_enough_to_connect(tmp_path: Path, server: StateSer
 def test_a_named_server_with_tls_encrypts_only_beyond_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = str(choose_program(None, encrypt=True).path)
+    named = str(choose_program(encrypt=True).path)
     monkeypatch.setenv("LAGGARD_STATE_SERVER", named)
     with StateServer.start(tmp_path, job="a") as server:
         assert not server.endpoint.encrypted
         assert not server.endpoint.exposed
         assert ping(server.endpoint)
-    assert choose_program(None, encrypt=True).tls
+    assert choose_program(encrypt=True).tls
 
 
 def test_without_a_server_that_supports_tls_the_connection_is_plain_and_reported_as_such(

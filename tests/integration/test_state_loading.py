@@ -38,23 +38,26 @@ def full(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> Path:
+def slow(full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The servers to come are slow."""
+    del full  # which was made by a fast one
     program = tmp_path / "slow-server"
-    fast = choose_program(None, encrypt=False).path
+    fast = choose_program(encrypt=False).path
     program.write_text(f'#!/bin/sh\nexec {fast} "$@" --key-load-delay 100\n')
     program.chmod(0o700)
-    return program
+    monkeypatch.setenv("LAGGARD_STATE_SERVER", str(program))
 
 
 @pytest.mark.parametrize("full", [MANY_COMMANDS], indirect=True)
+@pytest.mark.usefixtures("slow")
 def test_loading_may_take_longer_than_the_deadline_if_it_gets_on_and_the_user_hears_of_it(
-    full: Path, slow: Path
+    full: Path,
 ) -> None:
     told: list[str] = []
     began_s = time.monotonic()
     with (
         StateServer.start(
-            full, job="a", binary=slow, deadline_s=PATIENCE_S, on_loading=told.append, message_interval_s=0.5
+            full, job="a", deadline_s=PATIENCE_S, on_loading=told.append, message_interval_s=0.5
         ) as server,
         server.endpoint.connect() as client,
     ):
@@ -66,9 +69,10 @@ def test_loading_may_take_longer_than_the_deadline_if_it_gets_on_and_the_user_he
     )
 
 
-def test_a_client_waits_for_a_server_that_loads_for_longer_than_the_client_retries(full: Path, slow: Path) -> None:
+@pytest.mark.usefixtures("slow")
+def test_a_client_waits_for_a_server_that_loads_for_longer_than_the_client_retries(full: Path) -> None:
     servers: list[StateServer] = []
-    first = StateServer.start(full, job="a", binary=slow, deadline_s=DEADLINE_S)
+    first = StateServer.start(full, job="a", deadline_s=DEADLINE_S)
     first.stop()
     thread = threading.Thread(target=lambda: servers.append(first.start_again(DEADLINE_S)))
     thread.start()
@@ -91,12 +95,13 @@ def is_loading(client: redis.Redis) -> bool:
 
 
 @pytest.mark.parametrize("full", [MANY_COMMANDS], indirect=True)
-def test_a_server_that_stops_while_it_loads_is_given_up(full: Path, slow: Path) -> None:
+@pytest.mark.usefixtures("slow")
+def test_a_server_that_stops_while_it_loads_is_given_up(full: Path) -> None:
     outcome: list[BaseException | StateServer] = []
 
     def start() -> None:
         try:
-            outcome.append(StateServer.start(full, job="a", binary=slow, deadline_s=1.0))
+            outcome.append(StateServer.start(full, job="a", deadline_s=1.0))
         except ServerStartError as error:
             outcome.append(error)
 

@@ -153,25 +153,17 @@ def test_a_commit_whose_chunks_did_not_arrive_is_refused_whole(
     assert chunks(client) == []
 
 
-def test_chunks_of_an_interrupted_upload_expire_and_are_collected_by_the_next_launch(
-    client: redis.Redis, state_server: StateServer, state: State
-) -> None:
+def test_chunks_of_an_interrupted_upload_expire(client: redis.Redis, state_server: StateServer, state: State) -> None:
     state["kept"] = LARGE
     kept = chunks(client)
     interrupted = State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)
-    layout_of(interrupted)._committer._commit_script = None  # type: ignore[assignment]
+    layout_of(interrupted)._commit_script = None  # type: ignore[assignment]
     with pytest.raises(TypeError):
         interrupted["torn"] = LARGE
     torn = set(chunks(client)) - set(kept)
     assert torn
     assert all(0 < client.ttl(name) <= 3600 for name in torn)
     assert all(client.ttl(name) == -1 for name in kept)
-    State(client, state_server.endpoint, 0, chunk_bytes=CHUNK_BYTES)["other"] = LARGE
-    assert torn <= set(chunks(client)), "an upload of the same launch may still be under way"
-    begin_launch(client, state_server.endpoint, 1)
-    State(client, state_server.endpoint, 1, chunk_bytes=CHUNK_BYTES)["other"] = LARGE
-    assert not torn & set(chunks(client))
-    assert set(kept) <= set(chunks(client))
 
 
 def test_a_reader_beside_a_writer_sees_one_version_or_another_never_a_mix(
@@ -396,7 +388,7 @@ def test_no_increment_of_several_processes_is_lost(state: State, state_server: S
 
 
 def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = layout_of(state)._committer._commit_script
+    script = layout_of(state)._commit_script
     lost = iter([True, True, False])
 
     def answer_lost(**kwargs: object) -> object:
@@ -405,7 +397,7 @@ def test_a_commit_whose_reply_was_lost_is_applied_once(state: State, monkeypatch
             raise redis.ConnectionError("cut")
         return reply
 
-    monkeypatch.setattr(layout_of(state)._committer, "_commit_script", answer_lost)
+    monkeypatch.setattr(layout_of(state), "_commit_script", answer_lost)
     state.append("a", 1)
     assert state["a"] == [1]
     assert state.commits() == 1

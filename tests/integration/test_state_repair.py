@@ -95,14 +95,6 @@ def test_a_log_that_is_whole_is_left_as_it_is(directory: Path) -> None:
     assert not list(directory.glob("damaged-*")) + list(directory.glob("repair-*"))
 
 
-def test_values_that_do_not_match_their_checksums_are_named(directory: Path) -> None:
-    data = log_of(directory).read_bytes()
-    change(log_of(directory), data.rindex(bytes([COMMITS, 0, 0, 0, 0, 0, 0, 0] * 10)), b"\1")
-    outcome = CliRunner().invoke(repair_state, [str(directory)], standalone_mode=False)
-    assert "there is no damage in the log" in outcome.output
-    assert "damaged values, to be assigned again or deleted: 'array'" in outcome.output
-
-
 @pytest.mark.parametrize("content", [None, bytes(88), b"\xff" * 88], ids=["none", "zeros", "not text"])
 def test_a_log_without_its_list_of_files_needs_a_backup(directory: Path, content: bytes | None) -> None:
     manifest = directory / "appendonlydir/appendonly.aof.manifest"

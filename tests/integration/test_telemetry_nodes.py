@@ -456,7 +456,7 @@ def test_rollups_answer_as_the_samples_would() -> None:
         (expected,) = evaluate(sub_query, span, node.samples.read(["power"], 0, 2**60))
 
         assert rollups.can_answer(sub_query, span)
-        (found,) = evaluate(sub_query, span, rollups.downsampled(sub_query, span).series, downsampled=True)
+        (found,) = evaluate(sub_query, span, rollups.history.downsampled(sub_query, span).series, downsampled=True)
 
         np.testing.assert_array_equal(found.times_us, expected.times_us)
         np.testing.assert_allclose(found.values, expected.values, rtol=1e-9, atol=1e-9)
@@ -478,7 +478,7 @@ def test_a_dump_of_all_nodes_is_read_back_as_it_was(
         host, _, path = written.partition(":")
         assert (host, Path(path).parent) == (node, tmp_path / "dumps")
 
-    store = read_dump([tmp_path / "dumps"])
+    store = read_dump([tmp_path / "dumps"]).samples
 
     series = sorted(store.read(store.metrics(), 0, 2**60), key=lambda each: each.tags["host"])
     assert [dict(each.tags) for each in series] == [{"host": f"node{i}", "k": "a=b&c"} for i in (3, 4)]

@@ -186,8 +186,9 @@ def test_the_page_is_worked_with_pointer_and_keys(replay: str, tmp_path: Path) -
         with urllib.request.urlopen(f"{replay}page/job?start=0&end=1", timeout=DEADLINE_S) as answer:  # noqa: S310
             told = json.load(answer)
         x = lane[0] + lane[2] * ((T0 + 200) * 1000 - told["began"]) / (told["ended"] - told["began"])
-        second_of_three = lane[1] + tab.measure("document.querySelector('#lane .u-over').clientHeight") / 2
-        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=second_of_three)
+        # Of five rows the second: launches, verdicts, failures, and the two nodes of the launch.
+        y = lane[1] + 0.3 * tab.measure("document.querySelector('#lane .u-over').clientHeight")
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         tab.wait_for("document.querySelector('#lane-text').textContent.includes('verdict: node7 gpu 3: <img')")
 
         tab.measure("Object.assign(document.querySelector('#map-metric'), {value: 'load_average'})")

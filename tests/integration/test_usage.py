@@ -53,7 +53,9 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("options", "message"),
     [
         (["--local-nodes=3", "--nodes=4"], r"--nodes=4 is more than the allocation of 3: use at most 3"),
-        (["--nodes=0"], r"--nodes=0 leaves no node to run on: use 1 to 1"),
+        (["--nodes=0"], r"Invalid value for '--nodes' / '-N': 0 is not in the range x>=1"),
+        (["--local-nodes=2", "--idle=-1"], r"Invalid value for '--idle' / '-i': -1 is not in the range x>=0"),
+        (["--local-nodes=251"], r"Invalid value for '--local-nodes': 251 is not in the range 1<=x<=250"),
         (["--local-nodes=2", "--idle=2"], r"--idle=2 leaves no node to run on: .* use 0 to 1"),
         (["--nodes=7"], r"--nodes=7 is more than the allocation of 1: .* \(--local-nodes makes virtual ones\)"),
         (["--exhaust-resources"], r"--exhaust-resources has no effect without --resilient: add it, or leave this out"),

@@ -56,7 +56,7 @@ TABLE: dict[str, Sequence[Visit]] = {
             [A100],
             1,
             0,
-            ["gpu 0: NVLink: 4 links are active, 12 were at an earlier check (--forget forgets it)"],
+            ["gpu 0: NVLink: 4 links are active, 12 were at an earlier check"],
             {**BRIDGES, "FAKE_NVML_BRIDGED": "1"},
         ),
     ],

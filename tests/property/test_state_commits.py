@@ -62,8 +62,7 @@ class Counted:
 def hooked(state: State, hook: Any) -> list[str]:
     runs: list[str] = []
     layout: Any = state._layout
-    committer = layout._committer
-    committer._commit_script = Counted(committer._commit_script, runs, hook)
+    layout._commit_script = Counted(layout._commit_script, runs, hook)
     return runs
 
 

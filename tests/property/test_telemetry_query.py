@@ -124,7 +124,7 @@ sub_bodies = st.fixed_dictionaries(
         "tags": json_values,
         "filters": st.lists(
             st.fixed_dictionaries(
-                {"type": st.sampled_from(["regexp", "wildcard", "literal_or", "not_key"]) | st.text(max_size=5)},
+                {"type": st.sampled_from(["regexp", "wildcard", "literal_or"]) | st.text(max_size=5)},
                 optional={"tagk": json_values, "filter": json_values, "groupBy": json_values},
             ),
             max_size=3,

@@ -31,8 +31,19 @@ class AgentHandle(base.ChildAgent):
         super().__init__(popen)
 
 
+class Manager(base.Unmanaged):
+    """What Slurm says of the nodes: now and then that one is down, and it may take its time."""
+
+    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
+        scheduler = here().scheduler
+        scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
+        return {host: NodeWord("Slurm", host, "down") for host in hosts if scheduler.chance.random() < 0.1}
+
+
 class Allocation(base.Allocation):
     """The nodes of a job, as ``laggard.resilience.allocation.Allocation``."""
+
+    manager = Manager()
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -61,11 +72,6 @@ class Allocation(base.Allocation):
             raise UnreachableNodesError("no answer by ssh", {host: "no answer"}, ["true"])
         self._marks[host] = f"{self._marks[host].partition('.')[0]}.{scheduler.events}"
         return self.start_agent(node)
-
-    def words_on(self, hosts: Collection[str]) -> dict[str, NodeWord]:
-        scheduler = here().scheduler
-        scheduler.block(scheduler.chance.choice((0.01, 0.01, 3.0)))
-        return {host: NodeWord("Slurm", host, "down") for host in hosts if scheduler.chance.random() < 0.1}
 
     def clear(self, node: NodeRecord) -> None:
         if self._is_here(node.hostname):

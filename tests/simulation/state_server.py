@@ -20,7 +20,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import ServerStartError
 from laggard.kvstore.server import process as server
 from laggard.kvstore.server.process import StateServer
-from laggard.kvstore.state import commits
+from laggard.kvstore.state import layout
 from tests.simulation.modules import Popen, machine
 from tests.simulation.processes import Process, here, step
 from tests.simulation.scheduler import Thread, current
@@ -215,7 +215,7 @@ class Client:
         script: Callable[[Sequence[str], Sequence[Any]], Any] = {
             fence._BEGIN_LUA: self._begin,
             fence.EXECUTE_LUA: self._execute,
-            commits._COMMIT_LUA: self._commit,
+            layout._COMMIT_LUA: self._commit,
         }[text]
         return lambda keys, args: self._call(lambda: script(keys, args))
 

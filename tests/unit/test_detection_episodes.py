@@ -316,7 +316,7 @@ def test_slowness_at_times_is_said_once_with_its_share_and_its_greatest_slowdown
 
 
 def sent(times: Mapping[tuple[str, str], float]) -> list[LinkReading]:
-    return [LinkReading(1, *ends, seconds, 1 << 20, 3e-5, 0.0) for ends, seconds in times.items()]
+    return [LinkReading(1, *ends, seconds, 1 << 20, 0.0) for ends, seconds in times.items()]
 
 
 OTHERS = {("x", "y"): 1.0, ("y", "x"): 1.0, ("y", "z"): 3.0}

@@ -2,49 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
 import subprocess
 import tempfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from typing import IO, cast
 
-from laggard.resilience.agent.channel import Channel
-from laggard.resilience.agent.loop import Loop
-from laggard.resilience.allocation.discovery import PendingAgent, await_handshakes
+import pytest
+
+from laggard.resilience.allocation.agent_listener import AgentListener
+from laggard.resilience.allocation.discovery import OwnAgent, Pending, await_handshakes
+from laggard.resilience.allocation.remote import HANDSHAKE_COMMAND
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.handshake import Handshake
 
-LOOP = Loop("handshakes")
-HANDSHAKE = encode(Handshake(8, ("0", "1"))).decode().rstrip()
-NOISE = "for n in $(seq 400); do echo welcome $n; done; printf 'no end {\"Handshake\": '"
+ANSWERS = f"exec {shlex.join(HANDSHAKE_COMMAND)}"
+NOISE = 'for n in $(seq 400); do echo welcome $n; done; printf \'no end {"is": "Handshake", \''
+HERE = Handshake(len(os.sched_getaffinity(0)), ())
+
+Start = Callable[[str], OwnAgent]
 
 
-def agent(script: str, *, hangs: bool = False) -> PendingAgent:
-    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the pending agent closes it
-    process = subprocess.Popen(
-        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
-    )
-    if not hangs:
-        process.wait(60)  # what it prints fits into the pipe
-    return PendingAgent(process, stderr, Channel(LOOP, lambda _: None))
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Returns a function that starts an agent by a script of a shell."""
+    listener = AgentListener("127.0.0.1")
+    started: list[OwnAgent] = []
+
+    def start(script: str) -> OwnAgent:
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - the agent closes it
+        command, pipe = ["sh", "-c", script], subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True)
+        channel = listener.channel(lambda _: process.poll() is None)
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            cast("IO[bytes]", process.stdin).write(encode(listener.admit(channel)))
+            cast("IO[bytes]", process.stdin).flush()
+        started.append(OwnAgent(process.pid, channel, process, stderr))
+        return started[-1]
+
+    yield start
+    for agent in started:
+        with contextlib.suppress(BrokenPipeError):
+            agent.close()
+        agent.kill()
+        agent.wait()
+    listener.close()
 
 
-def test_a_noisy_shell_does_not_hide_the_handshake() -> None:
-    *_, remote = Ssh().command("node1", ["echo", HANDSHAKE])
-    noisy = agent(f"{NOISE}; {remote}")
-    assert await_handshakes({"node1": noisy}) == {"node1": Handshake(8, ("0", "1"))}
-    noisy.cancel()
+def test_a_noisy_shell_does_not_hide_the_handshake(start: Start) -> None:
+    *_, remote = Ssh().command("node1", HANDSHAKE_COMMAND)
+    assert await_handshakes({"node1": Pending(start(f"{NOISE}; {remote}"))}) == {"node1": HERE}
 
 
-def test_noise_without_end_is_not_read_for_ever() -> None:
-    endless = agent("while echo welcome; do :; done", hangs=True)
-    endless.max_noise_bytes = 5000
-    assert await_handshakes({"node1": endless}) == {}
+def test_noise_without_end_is_not_read_for_ever(start: Start) -> None:
+    endless = start("while echo welcome; do :; done")
+    assert await_handshakes({"node1": Pending(endless)}, late_s=0.5, refusal_s=0.5, may_miss=-1) == {}
     assert endless.complaint() == "a shell answers, but laggard does not start there"
-    endless.cancel()
 
 
-def test_a_host_that_hangs_is_named_before_it_is_given_up() -> None:
-    hanging, well = agent("exec sleep 600", hangs=True), agent(f"echo '{HANDSHAKE}'")
+def test_a_host_that_hangs_is_named_before_it_is_given_up(start: Start) -> None:
+    hanging, well = start("exec sleep 600"), start(ANSWERS)
     named: list[str] = []
 
     def on_late(late: Collection[str]) -> None:
@@ -52,17 +72,20 @@ def test_a_host_that_hangs_is_named_before_it_is_given_up() -> None:
         assert hanging.complaint() == "nothing answers yet"
         hanging.process.kill()
 
-    assert await_handshakes({"node1": well, "node2": hanging}, 1, on_late, 0.01).keys() == {"node1"}
+    pending = {"node1": Pending(well), "node2": Pending(hanging)}
+    assert await_handshakes(pending, 1, on_late, 0.01) == {"node1": HERE}
     assert "node2" in named
-    hanging.cancel()
-    well.cancel()
 
 
-def test_nobody_is_late_where_all_have_answered_or_failed() -> None:
-    refused, well = agent("echo 'Connection refused' >&2; exit 255"), agent(f"echo '{HANDSHAKE}'")
+def test_nobody_is_late_where_all_have_answered_or_failed(start: Start) -> None:
+    refused = start("echo 'Connection refused' >&2; exit 255")
     named: list[str] = []
-    assert await_handshakes({"node1": well, "node2": refused}, 0, named.extend).keys() == {"node1"}
+    pending = {"node1": Pending(start(ANSWERS)), "node2": Pending(refused)}
+    assert await_handshakes(pending, 0, named.extend, 60.0, 60.0) == {"node1": HERE}
     assert named == []
     assert refused.complaint() == "Connection refused"
-    refused.cancel()
-    well.cancel()
+
+
+def test_an_agent_that_nothing_starts_is_started_by_itself(start: Start) -> None:
+    pending = Pending(start("exit 1"), lambda: start(ANSWERS))
+    assert await_handshakes({"node1": pending}, 0, late_s=60.0, refusal_s=60.0) == {"node1": HERE}

@@ -75,7 +75,7 @@ def test_transfers_below_a_leaf_and_between_leaves_are_compared_with_their_like(
 
 def test_readings_are_the_log_of_seconds_a_byte_and_what_cannot_be_is_left_out() -> None:
     def reading(sender: str, receiver: str, duration_s: float, n_bytes: int) -> LinkReading:
-        return LinkReading(0, sender, receiver, duration_s, n_bytes, 3e-5, 0.25)
+        return LinkReading(0, sender, receiver, duration_s, n_bytes, 0.25)
 
     found = flows_of(
         [

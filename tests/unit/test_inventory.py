@@ -25,9 +25,9 @@ def listed(*uuids: str, is_all: bool = True, n_links: int | None = 12) -> Boards
 
 
 def faults_with(
-    boards: Boards, checks: Mapping[tuple[str, str], DeviceCheck] | None = None, expected: int = 0
+    boards: Boards, checks: Mapping[tuple[str, str], DeviceCheck] | None = None
 ) -> dict[str, tuple[str, ...]]:
-    found = with_faults(checks or {}, {"node1": boards}, KNOWN, expected)
+    found = with_faults(checks or {}, {"node1": boards}, KNOWN)
     return {gpu: check.faults for (_, gpu), check in found.items()}
 
 
@@ -55,13 +55,6 @@ def test_a_fault_of_a_board_is_shown_with_its_devices_or_else_with_its_machine()
     }
 
 
-def test_fewer_devices_than_expected_are_a_fault_unless_their_machine_gave_no_answer() -> None:
-    one = {("node1", "0"): DeviceCheck("0")}
-    assert faults_with(Boards(), one, expected=2)[ALL_DEVICES] == ("1 of 2 expected devices are there",)
-    silent = {("node1", ALL_DEVICES): DeviceCheck(ALL_DEVICES, trouble="no answer")}
-    assert faults_with(Boards(), silent, expected=2) == {ALL_DEVICES: ()}
-
-
 def test_a_report_that_cannot_be_read_is_no_fault() -> None:
     found = with_faults({}, {"node1": Boards(failure="a bug")}, {})["node1", ALL_DEVICES]
     assert (found.faults, found.failure) == ((), "a bug")
@@ -83,11 +76,9 @@ def test_two_doctors_that_share_a_file_lose_nothing_of_one_another(tmp_path: Pat
     def change(past: PastChecks) -> PastChecks:
         return PastChecks(past.readings, {**past.inventory, "node2": {"GPU-2": {"name": "", "links": 0}}})
 
-    update_past(path, lambda _: with_node("node1"), forget=False)
-    update_past(path, change, forget=False)
+    update_past(path, lambda _: with_node("node1"))
+    update_past(path, change)
     assert set(read_past(path).inventory) == {"node1", "node2"}
-    update_past(path, change, forget=True)
-    assert set(read_past(path).inventory) == {"node2"}
     assert [file.stat().st_mode & 0o077 for file in path.parent.iterdir()] == [0, 0]
 
 
@@ -96,7 +87,7 @@ def test_a_file_of_an_earlier_version_has_no_inventory_and_nonsense_is_refused(t
     path.write_text(json.dumps({"laggard-devices-1": {"GPU-0": {"clock": [1.0]}}}))
     assert read_past(path) == PastChecks({"GPU-0": {"clock": [1.0]}}, {})
     path.write_text("[1]")
-    with pytest.raises(PastReadingsError, match="--forget discards them"):
+    with pytest.raises(PastReadingsError, match="remove it, or name another with --past"):
         read_past(path)
 
 

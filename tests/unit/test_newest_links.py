@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from laggard.collectors.links.collector import LINK_TIME, LinkReport
-from laggard.collectors.links.prober import LinkRound
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.kvstore.series.streams import Sample
 from laggard.resilience.record.newest_links import MAX_LINKS, LinkLog
 from laggard.telemetry.link_matrix import LEAF, SEND_TIME
@@ -16,8 +14,8 @@ MIB = 1 << 20
 def sample(
     host: str, peer: str, seconds: float, *, number: int = 0, launch: int = 0, n_bytes: int = MIB, leaf: str = ""
 ) -> Sample:
-    reading = LinkReading(number, host, peer, seconds, n_bytes, 1e-4, 0.0)
-    tags = LinkReport(LinkRound([reading], {}), LinkSymptoms(), launch, leaf).tags(host)
+    reading = LinkReading(number, host, peer, seconds, n_bytes, 0.0)
+    tags = LinkReport((reading,), launch=launch, leaf=leaf).tags(host)
     return Sample(LINK_TIME, 1000.0 + 10 * launch + number, (seconds,), tags)
 
 

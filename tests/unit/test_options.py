@@ -25,10 +25,7 @@ ROOT = Path(__file__).parents[2]
             JobOptions(local_nodes=3, nodes=4),
             "--nodes=4 is more than the allocation of 3: use at most 3, or ask for more",
         ),
-        (JobOptions(local_nodes=3, nodes=0), "--nodes=0 leaves no node to run on: use 1 to 3"),
-        (JobOptions(local_nodes=3, nodes=-1), "--nodes=-1 leaves no node to run on: use 1 to 3"),
         (JobOptions(local_nodes=3, idle=3), "--idle=3 leaves no node to run on: the allocation has 3, use 0 to 2"),
-        (JobOptions(local_nodes=3, idle=-1), "--idle=-1 leaves no node to run on: the allocation has 3, use 0 to 2"),
         (
             JobOptions(local_nodes=3, nodes=3, idle=1),
             "--nodes=3 and --idle=1 together are more than the allocation",
@@ -167,8 +164,6 @@ def test_the_manager_of_the_nodes_is_detected(options: JobOptions, environ: dict
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (JobOptions(local_nodes=0), "--local-nodes=0 is out of range: use 1 to 250"),
-        (JobOptions(local_nodes=251), "--local-nodes=251 is out of range"),
         (JobOptions(local_nodes=3, hostlist="a,b"), "--local-nodes=3 is for virtual nodes, not for ssh: leave it out"),
         (JobOptions(local_nodes=3, wlm="slurm"), "--local-nodes=3 is for virtual nodes, not for slurm: leave it out"),
         (JobOptions(hostlist="a", wlm="slurm"), "--hostlist and --hostfile are for ssh, not for --wlm=slurm"),

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from laggard.collectors.links.collector import LinkReport, newest_due, stride_of
-from laggard.collectors.links.prober import FIRST_BYTES, LinkRound, bytes_for
+from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import moment_s
@@ -54,13 +54,12 @@ class Job:
                     receiver,
                     slow.get((sender, receiver), 1.0) * self.n_bytes / RATE,
                     self.n_bytes,
-                    3e-5,
                     foreign,
                 )
                 for sender, receiver in permutations(NODES, 2)
                 if sender == host
             ]
-            tags = LinkReport(LinkRound(readings), self.symptoms[host]).tags(host)
+            tags = LinkReport(tuple(readings), symptoms=self.symptoms[host]).tags(host)
             self.judge.note_device((host, ""), tags)
         return self.judge.judge({}, 30.0 * self._round)
 

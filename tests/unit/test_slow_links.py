@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import pytest
@@ -35,14 +35,14 @@ def readings(
 ) -> Iterator[list[LinkReading]]:
     """Yield rounds without noise."""
     shares = foreign or {}
-    for number, sub_rounds in enumerate(rounds_of(nodes, "train 0", leaves)):
+    rounds = rounds_of(nodes, "train 0", leaves)
+    for number, sub_rounds in enumerate(map(rounds, count())):
         yield [
             LinkReading(
                 number,
                 *ends,
                 0.034 * slow.get(ends, 1.0),
                 2**22,
-                3e-5,
                 max(shares.get(end, 0.0) for end in ends),
             )
             for pairs in sub_rounds
@@ -304,10 +304,10 @@ def test_readings_of_unknown_nodes_and_impossible_times_are_left_out() -> None:
     nodes = names(3)
     analysis = SlowLinkAnalysis(nodes)
     broken = [
-        LinkReading(0, "node0", "elsewhere", 0.03, 2**22, 3e-5, 0.0),
-        LinkReading(0, "node0", "node1", 0.0, 2**22, 3e-5, 0.0),
-        LinkReading(0, "node0", "node1", float("nan"), 2**22, 3e-5, 0.0),
-        LinkReading(0, "node0", "node1", 0.03, 0, 3e-5, 0.0),
+        LinkReading(0, "node0", "elsewhere", 0.03, 2**22, 0.0),
+        LinkReading(0, "node0", "node1", 0.0, 2**22, 0.0),
+        LinkReading(0, "node0", "node1", float("nan"), 2**22, 0.0),
+        LinkReading(0, "node0", "node1", 0.03, 0, 0.0),
     ]
     assert analysis.add_round(broken) == []
     assert analysis.add_round([]) == []

@@ -17,7 +17,7 @@ from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.curves import MAX_POINTS, peers_of, step
 from laggard.telemetry.errors import RequestError
-from laggard.telemetry.events import Event, LaunchSpan
+from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
     accused,
@@ -197,14 +197,18 @@ def test_numbers_have_five_digits_and_what_is_not_finite_is_none() -> None:
     assert numbers(values) == [1.2346, 123460.0, 0.0, None, None, None]
 
 
-def test_a_launch_does_without_the_nodes_that_were_there_before() -> None:
-    spans = [
-        LaunchSpan(0, ("a", "b"), ("c",), 1_500_000, 2_500_000),
-        LaunchSpan(1, ("a", "c"), (), 3_000_000),
-        LaunchSpan(2, ("a", "b"), ("c",), 4_000_000),
-    ]
-    found = launches_of(spans)
-    assert [each["excluded"] for each in found] == [[], ["b"], []]
+def test_a_launch_does_without_the_nodes_that_were_there_before_and_ends_with_its_own_end() -> None:
+    found = launches_of(
+        [
+            Event(0, "launch-end", launch=0),
+            Event(1_500_000, "launch", launch=0, nodes=("a", "b"), reserve=("c",)),
+            Event(2_500_000, "launch-end", launch=0),
+            Event(3_000_000, "launch", launch=1, nodes=("a", "c")),
+            Event(3_500_000, "launch-end", launch=0),
+            Event(4_000_000, "launch", launch=2, nodes=("a", "b"), reserve=("c",)),
+        ]
+    )
+    assert [(each["number"], each["excluded"]) for each in found] == [(0, []), (1, ["b"]), (2, [])]
     assert [(each["began"], each["ended"]) for each in found] == [(1500, 2500), (3000, None), (4000, None)]
 
 

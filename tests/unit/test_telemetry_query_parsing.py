@@ -25,7 +25,6 @@ HOUR_US = 3_600_000_000
         (1_600_000_000_123, 1_600_000_000_123_000),
         ("1600000000123", 1_600_000_000_123_000),
         ("1600000000.25", 1_600_000_000_250_000),
-        ("1600000000123ms", 1_600_000_000_123_000),
     ],
 )
 def test_times_in_every_form_are_understood(text: object, expected_us: int) -> None:
@@ -83,7 +82,6 @@ def test_a_bad_downsampling_is_refused_and_the_bad_part_named(text: str, named: 
         ("wildcard", "a*b*a", ["aba", "axbxa", "abba"], ["aa", "ab", "aab"]),
         ("iwildcard", "WEB*", ["web1"], ["w", None]),
         ("regexp", "web0[12]$", ["web01", "my-web02"], ["web03", "web011", None]),
-        ("not_key", "", [None], ["", "a"]),
     ],
 )
 def test_each_filter_type_accepts_and_refuses(
@@ -103,7 +101,7 @@ def test_each_filter_type_accepts_and_refuses(
         ("regexp", r"(a)\1"),
         ("regexp", "a*a*a*a*b"),
         ("regexp", "(?=a)"),
-        ("not_key", "x"),
+        ("not_key", ""),
         ("literal_or", ""),
         ("magic", "x"),
     ],

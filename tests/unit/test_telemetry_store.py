@@ -85,7 +85,7 @@ def test_what_was_not_received_is_part_of_the_next_message_and_what_was_is_not()
     assert node.message() is None
     node.add(12)
     node.publish(rollups)
-    found = rollups.downsampled(*query("10s-count", 0, 19))
+    found = rollups.history.downsampled(*query("10s-count", 0, 19))
     assert counted(found.series) == {"a": [(0, 3), (10, 2)]}
 
 
@@ -97,7 +97,7 @@ def test_the_names_of_all_series_are_sent_with_every_sixth_message_and_otherwise
             node.add(number, metric=f"new{number}")
         late = new_rollups()  # a primary that was started just now
         node.publish(late)
-        names.append([metric for metric, _ in late.series_keys()])
+        names.append([metric for metric, _ in late.history.series_keys()])
     assert names == [
         *(["first"], [], ["new2"], [], [], []),
         *(["first", "new2"], ["new7"], [], [], [], []),
@@ -112,7 +112,7 @@ def test_a_primary_that_was_started_later_has_the_series_from_their_names_on() -
     for number in range(1, 8):
         node.add(10 * number)
         node.publish(late)
-    assert counted(late.downsampled(*query("10s-count", 0, 79)).series) == {"a": [(60, 1), (70, 1)]}
+    assert counted(late.history.downsampled(*query("10s-count", 0, 79)).series) == {"a": [(60, 1), (70, 1)]}
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -136,9 +136,9 @@ def test_a_message_that_is_damaged_is_refused_and_leaves_nothing() -> None:
     for length in range(len(message)):
         with pytest.raises(ValueError, match="not valid rollups"):
             rollups.take(message[:length])
-    assert rollups.series_keys() == []
+    assert rollups.history.series_keys() == []
     rollups.take(message)
-    assert rollups.series_keys() == [key_of("m", {"host": "a"})]
+    assert rollups.history.series_keys() == [key_of("m", {"host": "a"})]
 
 
 @pytest.mark.parametrize(("first", "is_refused"), [(-1, True), (0, False), (399_999, False), (400_000, True)])
@@ -156,7 +156,7 @@ def test_a_node_has_a_limited_number_of_series(first: int, *, is_refused: bool) 
             rollups.take(changed)
     else:
         rollups.take(changed)
-    assert len(rollups.series_keys()) == (not is_refused)
+    assert len(rollups.history.series_keys()) == (not is_refused)
 
 
 def test_rows_of_a_series_without_a_name_are_left_out_and_negative_numbers_refused() -> None:
@@ -204,11 +204,11 @@ def test_rollups_do_not_answer_for_times_that_they_have_dropped() -> None:
     times = [10 * number for number in range(131_072)]  # so many rows are packed, and dropped, together
     node.add(*times)
     node.publish(rollups)
-    before = rollups.nbytes()
+    before = rollups.history.tiers.nbytes()
     assert rollups.can_answer(*query("10s-sum", 0, 99))
     clock_s[0] += times[-1] + 10_000.0
-    rollups.trim()
-    assert rollups.nbytes() < before
+    rollups.history.tiers.trim()
+    assert rollups.history.tiers.nbytes() < before
     assert not rollups.can_answer(*query("10s-sum", 0, 99))
     assert rollups.can_answer(*query("10s-sum", times[-1] + 60, times[-1] + 99))
 
@@ -397,27 +397,6 @@ def test_tiers_that_are_too_large_lose_the_oldest_of_a_fine_one_that_is_large_fi
 # -- a node's history --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("end_s", "n_found"), [(4.999999, 1), (5, 2), (9.999999, 2), (10, 3)])
-def test_a_range_that_is_read_includes_both_of_its_ends(end_s: float, n_found: int) -> None:
-    node = Node()
-    node.add(-0.000001, 0, 5, 10)
-    (found,) = node.history.read(["m"], us(0), us(end_s))
-    assert len(found.values) == n_found
-    assert list(node.history.read(["m"], us(6), us(9))) == []
-    assert list(node.history.read(["x"], us(0), us(9))) == []
-
-
-def test_samples_that_are_gone_are_read_as_averages_of_a_second() -> None:
-    node = Node(samples_window_s=500)
-    node.add(1.25, 1.75, 2.5, value=3.0)
-    node.add(900.25, 900.75, value=5.0)
-    node.tiers.fold()
-    node.samples.trim()
-    (found,) = node.history.read(["m"], us(0), us(1000), lambda tags: tags["host"] == "a")
-    assert counted([found]) == {"a": [(1, 3.0), (2, 3.0), (900.25, 5.0), (900.75, 5.0)]}
-    assert list(node.history.read(["m"], us(0), us(1000), lambda tags: tags["host"] == "b")) == []
-
-
 def test_an_answer_from_summaries_says_how_wide_their_averages_are() -> None:
     node = Node(samples_window_s=500)
     node.add(*range(0, 1000, 10))
@@ -448,7 +427,6 @@ def test_a_history_has_what_is_beside_it_too() -> None:
     assert sorted(both.metrics()) == ["m", "n"]
     assert [dict(tags)["host"] for metric, tags in both.series_keys() if metric == "m"] == ["a", "b"]
     assert both.span_us() == (us(0), us(60))
-    assert counted(list(both.read(["m"], us(0), us(99)))) == {"a": [(0, 1), (10, 1)], "b": [(5, 1), (30, 1)]}
     found = both.downsampled(*query("1m-p95", 0, 59))
     assert (len(found.series), found.approximate_us) == (2, SECOND_US)  # of the less exact one
     assert one.history.downsampled(*query("1m-p95", 0, 59)).approximate_us == 0

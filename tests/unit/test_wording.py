@@ -16,7 +16,7 @@ import pytest
 
 import laggard
 from laggard.collectors.links.collector import LinkReport
-from laggard.collectors.links.prober import FIRST_BYTES, LinkRound
+from laggard.collectors.links.prober import FIRST_BYTES
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.detectors import SlowGPUDetector, Verdict
@@ -111,12 +111,12 @@ def a_link(_: Path) -> Decisions:
     for number in range(40):
         for host in NODES:
             found = [
-                LinkReading(number, sender, receiver, _link_s(number, sender, receiver, told[-1]), told[-1], 3e-5, 0.0)
+                LinkReading(number, sender, receiver, _link_s(number, sender, receiver, told[-1]), told[-1], 0.0)
                 for sender, receiver in permutations(NODES, 2)
                 if sender == host
             ]
             symptoms = LinkSymptoms("eth0", 1000 if host == "node3" else 100_000, "full")
-            judge.note_device((host, ""), LinkReport(LinkRound(found), symptoms).tags(host))
+            judge.note_device((host, ""), LinkReport(tuple(found), symptoms=symptoms).tags(host))
         verdicts += judge.judge({}, 30.0 * number)
         notices += map(type, judge.take_notices())
     assert [verdict.action for verdict in verdicts] == ["report", "restart"]

@@ -89,16 +89,6 @@ class ChildProcess:
             self._changed.wait_for(lambda: self._ended or self.process.poll() is None, _DRAIN_S)
             return "".join(self._tail)
 
-    def output_after(self, text: str, before: str) -> str | None:
-        """Return the last lines of output that follow a line with one text, and precede one with another."""
-        # None if the first text has not been seen.
-        lines = self.output().splitlines(keepends=True)
-        first = next((at for at, line in enumerate(lines) if text in line), None)
-        if first is None:
-            return None
-        last = next((at for at, line in enumerate(lines) if before in line), len(lines))
-        return "".join(lines[first + 1 : last][-_TAIL_LINES:])
-
     def _follow(self, process: subprocess.Popen[bytes], log: Path) -> None:
         output = cast("IO[bytes]", process.stdout)
         with output, log.open("ab", buffering=0) as file:

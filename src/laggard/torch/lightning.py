@@ -48,7 +48,6 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Have the trainer read and write checkpoints of State."""
-        del pl_module, stage
         if type(trainer.strategy) not in (SingleDeviceStrategy, DDPStrategy):
             kind = type(trainer.strategy).__name__
             raise TypeError(f"checkpoints of {kind} cannot be kept in State; use one device, or the strategy ddp")
@@ -56,7 +55,6 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to report."""
-        del pl_module
         self._reporter = StepReporter(trainer.global_rank)
         self._reporter.begin()
         self._n_steps = trainer.global_step
@@ -65,7 +63,6 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Report the step, and save a checkpoint when it is time."""
-        del pl_module, batch, batch_idx
         if self._reporter is None or trainer.global_step == self._n_steps:  # gradients are still accumulated
             return
         self._n_steps = trainer.global_step

@@ -52,7 +52,6 @@ class _OfStep:
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Return that no path means anything here."""
-        del checkpoint_id
         return False
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:

@@ -65,26 +65,22 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]  # mypy does not read 
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
     ) -> None:
         """Begin to report."""
-        del state, control, more
         _refuse_split_models(args)
         self._reporter = StepReporter(args.process_index)
         self._reporter.begin()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Report the step."""
-        del args, control, more
         if self._reporter is not None:
             self._reporter.end(state.global_step)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Report the loss that the Trainer logs."""
-        del args, state, control
         if self._reporter is not None and "loss" in (logs := more.get("logs") or {}):
             self._reporter.add_loss(logs["loss"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Keep the checkpoint that the Trainer has just written."""
-        del control, more
         if self._reporter is None:
             return
         folder = _folder(args, state.global_step)
