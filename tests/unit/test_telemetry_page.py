@@ -21,6 +21,7 @@ from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
     accused,
+    accused_nodes,
     accused_of,
     events_of,
     launches_of,
@@ -51,6 +52,7 @@ def test_a_device_is_accused_until_it_is_well_again_and_the_newest_comes_first()
     ]
 
     assert list(accused(events)) == [("node4", ""), ("node2", "1")]
+    assert accused_nodes(events) == ["node4"]
     assert accused_of(events)["evidence"][1] == {"time": 2000, "text": "node2 gpu 1: 20 % slower (very slow, restart)"}
 
 
