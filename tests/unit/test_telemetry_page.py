@@ -71,6 +71,10 @@ def test_a_device_is_compared_with_its_own_model_only() -> None:
     assert np.isnan(ratios[3:]).all()
 
 
+def test_two_devices_of_a_model_are_peers() -> None:
+    assert ratios_to_peers(np.array([1.0, 3.0]), ["H100"] * 2) == pytest.approx([0.5, 1.5])
+
+
 def test_where_most_read_nothing_there_is_no_ratio() -> None:
     assert np.isnan(ratios_to_peers(np.array([0.0, 0.0, 3.0]), ["H100"] * 3)).all()
 
