@@ -152,10 +152,12 @@ def test_in_a_restless_group_only_the_beginnings_of_runs_count() -> None:
     assert history.intermittent.tolist() == about(found, rel=1e-5)
 
 
-def test_evidence_of_slowness_at_times_has_a_cap_and_nothing_happens_before_the_first_test() -> None:
+def test_evidence_of_slowness_at_times_has_a_cap_and_a_device_alone_all_of_the_budget() -> None:
     history, yes = History.empty(1), np.ones(1, np.bool_)
-    accumulate_intermittent(history, yes, yes, together(1), 0, BUDGET)
+    accumulate_intermittent(history, yes, ~yes, together(1), 0, BUDGET)
     assert history.intermittent.tolist() == [0.0]
+    accumulate_intermittent(history, yes, yes, together(1), 1, BUDGET)
+    assert history.intermittent.tolist() == about([6 * onset_weight(1)])
     for sign in (1, -1):
         history.intermittent[:] = sign * 5000
         accumulate_intermittent(history, yes, yes, together(1), 1, BUDGET)

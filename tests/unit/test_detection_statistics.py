@@ -606,6 +606,15 @@ def test_the_evidence_is_that_of_an_obvious_slow_book(often: float) -> None:
         np.testing.assert_allclose(getattr(rates, name).reshape(5, -1).T, by_age, err_msg=name)
 
 
+def test_a_round_without_readings_changes_nothing() -> None:
+    history, rates, no = History.empty(2), Rates(np.array([2])), np.zeros(2, np.bool_)
+    history.run[:], history.evidence[:] = 3, 7.0
+    accumulate(history, [[no, no], [no, no]], [no, no], [no, no], rates, grouping(0, 0), np.array([5, 5]), 0.01)
+    assert (history.run == 3).all()
+    assert (history.evidence == 7.0).all()
+    assert not rates.rounds.any()
+
+
 def test_evidence_has_a_cap_and_a_run_a_longest_length() -> None:
     history, rates, yes = History.empty(1), Rates(np.array([4])), np.ones(1, np.bool_)
     for number in range(1, 301):
