@@ -760,6 +760,14 @@ def test_a_cross_section_judges_by_the_effect_the_peers_and_the_repeats(
     assert checked([1.0] * 4 + [ratio], repeats) == expected
 
 
+def test_a_device_that_is_slow_in_all_samples_is_as_slow_as_in_its_fastest() -> None:
+    devices: list[DeviceId] = [(f"n{number}", "0") for number in range(5)]
+    readings = dict.fromkeys(devices[:4], (1.0, 1.0, 1.0)) | {devices[4]: (1.3, 1.6, 1.6)}
+    [verdict] = SlowGPUAnalysis(groups=dict.fromkeys(devices, "one model")).check(readings)
+    assert verdict.action == "restart"
+    assert verdict.slowdown == pytest.approx(1.3)
+
+
 def test_a_cross_section_accuses_fewer_than_45_percent() -> None:
     assert set(checked([1.0] * 12 + [1.5] * 8)) == {*range(12, 20)}
     assert checked([1.0] * 11 + [1.5] * 9) == {}
