@@ -62,5 +62,11 @@ def test_the_tests_of_a_module_are_those_that_reach_it_the_nearest_first() -> No
     assert far
 
 
+def test_a_test_reaches_what_a_package_loads_when_it_is_first_used() -> None:
+    near, *_ = files_testing("detectors/statistics/slow_gpu_analysis.py")
+
+    assert "tests/unit/test_detection_analysis.py" in near  # from laggard.detectors import SlowGPUAnalysis
+
+
 def test_every_equivalent_mutant_has_a_reason() -> None:
     assert all(len(reason) > 20 for reason in equivalents().values())
