@@ -90,6 +90,7 @@ def _sources() -> Path:
 
 
 SOURCES = _sources()
+FACE = (ROOT / "src/laggard" if SOURCES == ROOT else SOURCES) / "__init__.py"
 
 
 def mutants_of(file: str) -> list[Mutant]:
@@ -190,6 +191,8 @@ def loaded_by(face: str) -> Mapping[str, str]:
 def file_of(name: str) -> str | None:
     """Return the file of ours that has what is imported by this name."""
     parts = name.split(".")[1:]
+    if len(parts) == 1 and (later := loaded_by(str(FACE)).get(parts[0])):
+        return file_of(later)
     for place in (parts, parts[:-1]):
         for file in ("/".join(place) + ".py", "/".join([*place, "__init__.py"])):
             if place and (SOURCES / file).is_file():
