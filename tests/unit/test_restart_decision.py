@@ -125,13 +125,3 @@ def test_a_cost_may_be_given_as_a_number_of_seconds() -> None:
         RestartCost(2.5),
         RestartCost(7.0, 8.0),
     ]
-
-
-@pytest.mark.parametrize(
-    ("cost_s", "remaining_s", "can_pay"),
-    [(100.0, 200.0, True), (100.0, 199.9, False), (100.0, None, True), (0.0, 0.0, True), (0.1, 0.0, False)],
-)
-def test_a_restart_can_pay_if_what_remains_would_lose_as_much(
-    cost_s: float, remaining_s: float | None, can_pay: bool
-) -> None:
-    assert RestartCost(cost_s, remaining_s).can_pay(2.0) == can_pay
