@@ -20,12 +20,14 @@ def duration(seconds: float) -> str:
     """Return a length of time: ``0.4 s``, ``12 min 30 s``, ``3 h 20 min``."""
     if math.isnan(seconds):
         return "unknown"
-    if abs(seconds) < 99.95:
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 99.95:
         return f"{seconds:.1f} s"
-    sign, whole = ("-" if seconds < 0 else ""), round(abs(seconds))
+    whole = round(seconds)
     if whole < 3600:
-        return f"{sign}{whole // 60} min {whole % 60} s"
-    return f"{sign}{whole // 3600:,} h {whole % 3600 // 60} min"
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
 def counted(number: int, one: str, several: str) -> str:
@@ -56,7 +58,7 @@ def _cut(part: str, width: int) -> str:
     return f"{part[: end if end > 0 else part.index(',')]},…]"
 
 
-def wrapped(text: str, width: int, indent: int = 0) -> str:
+def wrapped(text: str, width: int, indent: int) -> str:
     """Return text in lines of at most ``width`` columns, all but the first indented; long words stay whole."""
     lines = textwrap.wrap(text, max(20, width - indent), break_long_words=False, break_on_hyphens=False)
     return f"\n{' ' * indent}".join(lines)

@@ -24,7 +24,7 @@ import signal
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -90,6 +90,7 @@ def _sources() -> Path:
 
 
 SOURCES = _sources()
+FACE = (ROOT / "src/laggard" if SOURCES == ROOT else SOURCES) / "__init__.py"
 
 
 def mutants_of(file: str) -> list[Mutant]:
@@ -180,13 +181,23 @@ def imports_of(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
+def loaded_by(face: str) -> Mapping[str, str]:
+    """Return what a package loads when it is first used, by its name there: the stub beside its file says so."""
+    stub = (SOURCES / face).with_suffix(".pyi")
+    return {name.rpartition(".")[2]: name for name in (imports_of(stub) if stub.is_file() else ())}
+
+
 def file_of(name: str) -> str | None:
     """Return the file of ours that has what is imported by this name."""
     parts = name.split(".")[1:]
+    if len(parts) == 1 and (later := loaded_by(str(FACE)).get(parts[0])):
+        return file_of(later)
     for place in (parts, parts[:-1]):
         for file in ("/".join(place) + ".py", "/".join([*place, "__init__.py"])):
             if place and (SOURCES / file).is_file():
-                return file
+                later = loaded_by(file).get(parts[-1])
+                return file_of(later) if later else file
     return None
 
 

@@ -35,9 +35,9 @@ class Flows:
     def calm(self) -> NDArray[np.bool_]:
         """Return which flows had the NICs to themselves, both ways: acknowledgements wait behind what goes back."""
         disturbed = self.foreign > MOST_FOREIGN
-        count = int(max(self.sender.max(initial=0), self.receiver.max(initial=0))) + 1
-        ways, back = self.sender * count + self.receiver, self.receiver * count + self.sender
-        return np.asarray(~(disturbed | np.isin(back, ways[disturbed])))
+        ways = set(zip(self.sender[disturbed].tolist(), self.receiver[disturbed].tolist(), strict=True))
+        back = zip(self.receiver.tolist(), self.sender.tolist(), strict=True)
+        return np.asarray(~(disturbed | np.fromiter((each in ways for each in back), np.bool_, len(self))))
 
     def undisturbed(self) -> Flows:
         """Return the flows that were calm."""

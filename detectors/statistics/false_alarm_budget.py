@@ -136,8 +136,9 @@ def accumulate(
     budget: float,
 ) -> None:
     """Add one round's exceedances to the history and the rates."""
-    present = int(np.count_nonzero(tested[0] | tested[1]))
-    places = len(tested) * max(1, present)
+    places = len(tested) * np.count_nonzero(tested[0] | tested[1])
+    if not places:
+        return
     cap = np.float32(_EVIDENCE_CAP / budget)
     quiet = history.reported == 0
     first, again = rates.first(), rates.again()

@@ -46,12 +46,12 @@ def accumulate_intermittent(
     budget: float,
 ) -> None:
     """Add one round of the test against the own past, ``(n_devices,)``, before the runs are updated."""
-    if not rounds_tested:
+    places = np.count_nonzero(tested)
+    if not places:
         return
     healthy = typical_rate(history, grouping)
     faulty = np.minimum(_FAULTY_RATES * healthy, (1 + healthy) / 2)
     before, evidence = history.run[SELF, RESTART], history.intermittent
-    places = max(1, int(np.count_nonzero(tested)))
     share = np.float32(onset_weight(rounds_tested) / places)
     np.add(evidence, share, out=evidence, where=tested)
     np.multiply(evidence, grouping.per_device((1 - faulty) / (1 - healthy)), out=evidence, where=tested & (before == 0))

@@ -54,7 +54,7 @@ class NewVerdicts:
             found, is_sure = _found_at(row, history, usual, grouping, budget, now_s)
             own_past = found.reference == "own past"
             by_host[host][row] = verdict_of(index.devices[row], found, sure=is_sure, own_past=own_past)
-        history.intermittent[at_times >= bar] *= -1  # said once, until it has been well for long
+        np.negative(at_times, out=at_times, where=at_times >= bar)  # said once, until it has been well for long
         new: list[Verdict] = []
         for verdicts in by_host.values():
             certain = {row for row in verdicts if most[row] >= bar}

@@ -12,7 +12,7 @@ from laggard.kvstore.series.timeseries import Times, TimeSeries
 from laggard.telemetry.query.downsampling import Downsample, buckets
 from laggard.telemetry.query.engine import Span, is_wanted
 from laggard.telemetry.query.parsing import SubQuery
-from laggard.telemetry.query.times import SECOND_US
+from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.store.planning import SAMPLES, Grid, Origin, Segment, plan
 from laggard.telemetry.store.summaries import (
     COLUMNS,
@@ -32,7 +32,6 @@ from laggard.telemetry.store.tiers import Known, Tiers
 MAX_SAMPLES = 1_000_000
 # While a store drops what is old, a plan may be overtaken.
 ATTEMPTS = 3
-_ALWAYS_US = 2**62
 
 
 @dataclass(slots=True)
@@ -116,7 +115,7 @@ class History:
         known = [each for each in self.tiers.known([metric]) if from_source(each.source)]
         for attempt in range(ATTEMPTS):
             origins = self.origins()
-            segments = plan(Grid(0, _ALWAYS_US, SAMPLES, "avg"), origins)
+            segments = plan(Grid(0, ALL_TIME_US, SAMPLES, "avg"), origins)
             summaries: list[Summarized] = []
             samples: list[TimeSeries] = []
             for segment in reversed(segments):
@@ -151,7 +150,7 @@ class History:
         oldest_us, newest = self.samples.oldest_us(), self.samples.newest()
         spans = [] if oldest_us is None else [(oldest_us, max(each.time_us for each in newest))]
         # What is also there as samples has more exact times.
-        kept_us = self.samples.complete_from_us if self._has_samples else _ALWAYS_US
+        kept_us = self.samples.complete_from_us if self._has_samples else ALL_TIME_US
         if (span := self.tiers.span_us()) is not None and (not spans or span[0] < kept_us):
             spans.append((span[0], min(span[1], kept_us)))
         if self._beside is not None and (more := self._beside.span_us()) is not None:

@@ -176,9 +176,8 @@ class Rollups:
         numbers = np.full(max(len(sender.numbers), first + len(keys)), -1, dtype=np.int64)
         numbers[: len(sender.numbers)] = sender.numbers
         for place, key in enumerate(keys, first):
-            if numbers[place] < 0:
-                number = self._tiers.number_of(key, sender.source.name)
-                numbers[place] = -1 if number is None else number
+            number = self._tiers.number_of(key, sender.source.name)
+            numbers[place] = -1 if number is None else number
         sender.numbers = numbers
 
 

@@ -152,10 +152,12 @@ def test_in_a_restless_group_only_the_beginnings_of_runs_count() -> None:
     assert history.intermittent.tolist() == about(found, rel=1e-5)
 
 
-def test_evidence_of_slowness_at_times_has_a_cap_and_nothing_happens_before_the_first_test() -> None:
+def test_evidence_of_slowness_at_times_has_a_cap_and_a_device_alone_all_of_the_budget() -> None:
     history, yes = History.empty(1), np.ones(1, np.bool_)
-    accumulate_intermittent(history, yes, yes, together(1), 0, BUDGET)
+    accumulate_intermittent(history, yes, ~yes, together(1), 0, BUDGET)
     assert history.intermittent.tolist() == [0.0]
+    accumulate_intermittent(history, yes, yes, together(1), 1, BUDGET)
+    assert history.intermittent.tolist() == about([6 * onset_weight(1)])
     for sign in (1, -1):
         history.intermittent[:] = sign * 5000
         accumulate_intermittent(history, yes, yes, together(1), 1, BUDGET)
@@ -170,6 +172,7 @@ def test_a_verdict_is_graver_the_more_certain_and_the_slower() -> None:
         verdict = verdict_of(("n1", "0"), Slow(slowdown, "peers"), sure=sure, own_past=own_past)
         return verdict.severity, verdict.action, rank_of(verdict)
 
+    assert not verdict_of(("n1", "0"), Slow(9.0, "peers"), sure=False).evidence.own_past
     assert graded(9.0, sure=False) == ("suspect", "report", 1)
     assert graded(9.0, sure=False, own_past=True) == ("suspect", "report", 2)
     assert graded(1.05, sure=True) == ("slow", "restart", 4)
@@ -224,9 +227,10 @@ def test_a_nodes_verdict_has_the_longest_episode_and_the_certainty_of_its_worst_
 class Round:
     """Evidence about the devices of two nodes, which have been slow for three rounds of log seconds of 0.3."""
 
-    def __init__(self) -> None:
+    def __init__(self, *hosts: str) -> None:
         self.new = NewVerdicts()
-        self.index = DeviceIndex((host, gpu) for host in ("n1", "n2") for gpu in "01")
+        each = zip(hosts or ("n1", "n1", "n2", "n2"), "0101" if not hosts else "0123", strict=True)
+        self.index = DeviceIndex(each)
         self.history = History.empty(4)
         self.history.baseline[:] = [0.0, 0.0, 0.0, 0.5]
         self.history.rounds[:], self.history.seen[:], self.history.recent[:] = 3, 8, 0.3
@@ -296,6 +300,20 @@ def test_a_device_that_is_half_way_counts_towards_its_nodes_verdict(other: float
     whole = job.verdicts({(SELF, RESTART, 1): 100.0})
     assert [each.gpu for each in whole] == ([] if gpu is None else [None])
     assert job.verdicts({}) == []
+
+
+def test_of_a_node_whose_other_devices_are_well_only_what_is_new_is_told() -> None:
+    job = Round("n1", "n1", "n1", "n2")
+    assert [each.gpu for each in job.verdicts({(SELF, RESTART, 0): 100.0})] == ["0"]
+    assert [each.gpu for each in job.verdicts({(SELF, RESTART, 1): 100.0})] == ["1"]
+
+
+def test_a_nodes_verdict_is_not_told_again_when_one_of_its_devices_is_slow_again() -> None:
+    job = Round()
+    assert [each.gpu for each in job.verdicts({(SELF, RESTART, 0): 100.0, (SELF, RESTART, 1): 100.0})] == [None]
+    job.history.reported[1] = 0  # it was well in between
+    assert job.verdicts({}) == []
+    assert job.history.reported[1] == 6
 
 
 def test_slowness_at_times_is_said_once_with_its_share_and_its_greatest_slowdown() -> None:

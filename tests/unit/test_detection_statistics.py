@@ -606,6 +606,15 @@ def test_the_evidence_is_that_of_an_obvious_slow_book(often: float) -> None:
         np.testing.assert_allclose(getattr(rates, name).reshape(5, -1).T, by_age, err_msg=name)
 
 
+def test_a_round_without_readings_changes_nothing() -> None:
+    history, rates, no = History.empty(2), Rates(np.array([2])), np.zeros(2, np.bool_)
+    history.run[:], history.evidence[:] = 3, 7.0
+    accumulate(history, [[no, no], [no, no]], [no, no], [no, no], rates, grouping(0, 0), np.array([5, 5]), 0.01)
+    assert (history.run == 3).all()
+    assert (history.evidence == 7.0).all()
+    assert not rates.rounds.any()
+
+
 def test_evidence_has_a_cap_and_a_run_a_longest_length() -> None:
     history, rates, yes = History.empty(1), Rates(np.array([4])), np.ones(1, np.bool_)
     for number in range(1, 301):
@@ -749,6 +758,14 @@ def test_a_cross_section_judges_by_the_effect_the_peers_and_the_repeats(
     ratio: float, repeats: tuple[float, ...], expected: dict[int, tuple[str, float]]
 ) -> None:
     assert checked([1.0] * 4 + [ratio], repeats) == expected
+
+
+def test_a_device_that_is_slow_in_all_samples_is_as_slow_as_in_its_fastest() -> None:
+    devices: list[DeviceId] = [(f"n{number}", "0") for number in range(5)]
+    readings = dict.fromkeys(devices[:4], (1.0, 1.0, 1.0)) | {devices[4]: (1.3, 1.6, 1.6)}
+    [verdict] = SlowGPUAnalysis(groups=dict.fromkeys(devices, "one model")).check(readings)
+    assert verdict.action == "restart"
+    assert verdict.slowdown == pytest.approx(1.3)
 
 
 def test_a_cross_section_accuses_fewer_than_45_percent() -> None:

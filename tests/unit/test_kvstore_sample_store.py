@@ -36,7 +36,7 @@ def test_a_series_without_samples_in_the_window_is_forgotten() -> None:
     store.trim()
 
     assert store.metrics() == {"new"}
-    assert (store.size().series, store.size().samples) == (1, 5)
+    assert (store.size().series, store.size().samples, store.size().nbytes) == (1, 5, 700 + 5 * 16)
 
 
 def test_a_store_beyond_its_limit_drops_the_oldest_samples_and_counts_them() -> None:

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.mutants import SOURCES, edits, equivalents, files_testing, mutants_of, pure_modules, sample
+from tests.mutants import SOURCES, edits, equivalents, file_of, files_testing, mutants_of, pure_modules, sample
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,11 @@ def test_the_tests_of_a_module_are_those_that_reach_it_the_nearest_first() -> No
     assert "tests/unit/test_query_engine.py" in near
     assert len({*near, *next_to_it, *far}) == len(near + next_to_it + far)
     assert far
+
+
+@pytest.mark.parametrize("name", ["laggard.SlowGPUDetector", "laggard.detectors.SlowGPUDetector"])
+def test_a_test_reaches_what_a_package_loads_when_it_is_first_used(name: str) -> None:
+    assert file_of(name) == "detectors/slow_gpu.py"
 
 
 def test_every_equivalent_mutant_has_a_reason() -> None:

@@ -16,7 +16,7 @@ from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.reasons import Change
 from laggard.resilience.decision.signatures import Kind
-from laggard.resilience.record.effective_time import effective_time
+from laggard.resilience.record.effective_time import EffectiveTime, TimeParts, effective_time
 from laggard.resilience.record.entries import LaunchEndCause
 from laggard.resilience.record.timeline import Launch, LogLine, RecordedFailure, RecordedVerdict, Timeline
 from laggard.resilience.views.story import MAX_LINES, story
@@ -292,3 +292,31 @@ def test_the_stacks_of_a_hang_are_named() -> None:
     hung = RecordedFailure(T0 + 99, ProgramHung(60.0, suspect="node2"), "launch-0-stacks")
     lines = told(replace(job(failed(0, 0, 100, cause="hang"), ended_s=101), failures=(hung,)))
     assert any("see what its ranks waited for: launch-0-stacks beside the report" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("start_s", "starting took"),
+        ("relaunch_s", "1 relaunch took"),
+        ("waiting_s", "back-off after failures without progress took"),
+        ("repeated_s", "launch 0 repeated"),
+        ("slow_s", "launch 0 waited"),
+        ("lost_s", "lost since the last work that was kept"),
+    ],
+)
+def test_a_loss_is_told_if_it_does_not_read_0(part: str, words: str) -> None:
+    first = failed(0, 0, 100, wait_s=0.5)
+    second = replace(failed(1, 101, 200), nodes=("node1",), cause="end", why=())
+    timeline = replace(job(first, second, ended_s=200, exit_code=0), verdicts=(accused(50, 2.0),))
+    for seconds, is_told in ((0.05, True), (0.0499, False)):
+        parts = TimeParts(**{part: seconds})
+        times = EffectiveTime("steps", 200.0, parts, (parts, TimeParts()))
+        text = "\n".join(story(timeline, times, running=False))
+        assert (words in text) == is_told
+
+
+def test_the_first_launch_that_was_followed_by_a_pause_dates_the_back_off() -> None:
+    launches = [failed(0, 0, 100), failed(1, 100, 200, wait_s=0.5), failed(2, 201, 300, wait_s=30), failed(3, 330, 400)]
+    line = next(line for line in told(job(*launches, ended_s=400)) if "back-off after" in line)
+    assert line == "   3:20  back-off after failures without progress took 30.5 s"

@@ -21,6 +21,7 @@ from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
     accused,
+    accused_nodes,
     accused_of,
     events_of,
     launches_of,
@@ -51,6 +52,7 @@ def test_a_device_is_accused_until_it_is_well_again_and_the_newest_comes_first()
     ]
 
     assert list(accused(events)) == [("node4", ""), ("node2", "1")]
+    assert accused_nodes(events) == ["node4"]
     assert accused_of(events)["evidence"][1] == {"time": 2000, "text": "node2 gpu 1: 20 % slower (very slow, restart)"}
 
 
@@ -67,6 +69,10 @@ def test_a_device_is_compared_with_its_own_model_only() -> None:
 
     assert ratios[:3] == pytest.approx([1.0, 1.2, 1.0])
     assert np.isnan(ratios[3:]).all()
+
+
+def test_two_devices_of_a_model_are_peers() -> None:
+    assert ratios_to_peers(np.array([1.0, 3.0]), ["H100"] * 2) == pytest.approx([0.5, 1.5])
 
 
 def test_where_most_read_nothing_there_is_no_ratio() -> None:
@@ -197,15 +203,18 @@ def test_numbers_have_five_digits_and_what_is_not_finite_is_none() -> None:
     assert numbers(values) == [1.2346, 123460.0, 0.0, None, None, None]
 
 
-def test_a_launch_does_without_the_nodes_that_were_there_before() -> None:
-    events = [
-        Event(1_500_000, "launch", launch=0, nodes=("a", "b"), reserve=("c",)),
-        Event(2_500_000, "launch-end", launch=0),
-        Event(3_000_000, "launch", launch=1, nodes=("a", "c")),
-        Event(4_000_000, "launch", launch=2, nodes=("a", "b"), reserve=("c",)),
-    ]
-    found = launches_of(events)
-    assert [each["excluded"] for each in found] == [[], ["b"], []]
+def test_a_launch_does_without_the_nodes_that_were_there_before_and_ends_with_its_own_end() -> None:
+    found = launches_of(
+        [
+            Event(0, "launch-end", launch=0),
+            Event(1_500_000, "launch", launch=0, nodes=("a", "b"), reserve=("c",)),
+            Event(2_500_000, "launch-end", launch=0),
+            Event(3_000_000, "launch", launch=1, nodes=("a", "c")),
+            Event(3_500_000, "launch-end", launch=0),
+            Event(4_000_000, "launch", launch=2, nodes=("a", "b"), reserve=("c",)),
+        ]
+    )
+    assert [(each["number"], each["excluded"]) for each in found] == [(0, []), (1, ["b"]), (2, [])]
     assert [(each["began"], each["ended"]) for each in found] == [(1500, 2500), (3000, None), (4000, None)]
 
 

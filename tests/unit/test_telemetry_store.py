@@ -60,8 +60,8 @@ class Node:
         self.publisher.received()
 
 
-def new_rollups(now_s: Callable[[], float] = lambda: T0 + 1000.0, windows_s: float = 1e9) -> Rollups:
-    return Rollups(dict.fromkeys(WINDOWS_S, windows_s), max_bytes=1 << 30, clock=now_s)
+def new_rollups(now_s: Callable[[], float] = lambda: T0 + 1000.0, ten_seconds_s: float = 1e9) -> Rollups:
+    return Rollups(WINDOWS_S | {10 * SECOND_US: ten_seconds_s}, max_bytes=1 << 30, clock=now_s)
 
 
 def counted(series: Sequence[TimeSeries]) -> dict[str, list[tuple[float, float]]]:
@@ -103,6 +103,15 @@ def test_the_names_of_all_series_are_sent_with_every_sixth_message_and_otherwise
         *(["first", "new2"], ["new7"], [], [], [], []),
         ["first", "new2", "new7"],
     ]
+
+
+def test_the_primary_has_the_keys_of_the_node() -> None:
+    node, rollups = Node(), new_rollups()
+    keys = [key_of("m", {"host": "a", "gpu": "0", "model": "H100"}), key_of("n", {})]
+    for key in keys:
+        node.samples.extend(key, np.array([us(1)]), np.ones(1))
+    node.publish(rollups)
+    assert rollups.history.series_keys() == keys
 
 
 def test_a_primary_that_was_started_later_has_the_series_from_their_names_on() -> None:
@@ -200,7 +209,7 @@ def test_rollups_answer_what_their_buckets_give_exactly(
 
 def test_rollups_do_not_answer_for_times_that_they_have_dropped() -> None:
     clock_s = [T0 + 1000.0]
-    rollups, node = new_rollups(lambda: clock_s[0], windows_s=5000), Node()
+    rollups, node = new_rollups(lambda: clock_s[0], ten_seconds_s=5000), Node()
     times = [10 * number for number in range(131_072)]  # so many rows are packed, and dropped, together
     node.add(*times)
     node.publish(rollups)
@@ -210,6 +219,7 @@ def test_rollups_do_not_answer_for_times_that_they_have_dropped() -> None:
     rollups.history.tiers.trim()
     assert rollups.history.tiers.nbytes() < before
     assert not rollups.can_answer(*query("10s-sum", 0, 99))
+    assert rollups.can_answer(*query("1m-sum", 0, 99))  # of minutes everything is left
     assert rollups.can_answer(*query("10s-sum", times[-1] + 60, times[-1] + 99))
 
 
@@ -331,7 +341,7 @@ def test_batches_are_dropped_when_all_of_them_is_too_old_and_the_tier_says_so() 
 
 
 @pytest.mark.parametrize(
-    ("ahead_us", "kept_until_us"), [(3600 * SECOND_US, 3600 * SECOND_US), (3601 * SECOND_US, 3600 * SECOND_US)]
+    ("ahead_us", "kept_until_us"), [(3600 * SECOND_US, 3600 * SECOND_US), (3620 * SECOND_US, 3600 * SECOND_US)]
 )
 def test_a_clock_that_is_wrong_does_not_keep_a_batch_for_longer(ahead_us: int, kept_until_us: int) -> None:
     tier = Tier(10 * SECOND_US, batch_rows=2)

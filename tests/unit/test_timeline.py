@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from laggard.detectors.evidence import StillSlow
+from laggard.detectors.evidence import Slow, StillSlow
 from laggard.detectors.verdict import Action, Evidence, Verdict
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.decision.events import ProgramHung
@@ -24,7 +24,7 @@ from laggard.resilience.record.entries import (
     Told,
 )
 from laggard.resilience.record.journal import Entry
-from laggard.resilience.record.timeline import Timeline, timeline_of_entries, timeline_of_events
+from laggard.resilience.record.timeline import RecordedVerdict, Timeline, timeline_of_entries, timeline_of_events
 from laggard.telemetry.course import Gap, JobBegan, LaunchBegan, LaunchProgressed, Progress
 from laggard.telemetry.events import Event
 
@@ -115,6 +115,28 @@ def test_failures_and_verdicts_are_those_of_the_launch_in_which_they_came() -> N
     assert found.failure_of(second) is None
     assert [each.target for each in found.verdicts[:1]] == ["n2 gpu 0"]
     assert replace(found.verdicts[0], of=replace(found.verdicts[0].of, gpu=None)).target == "n2"
+
+
+def test_a_failure_alone_is_what_a_launch_ended_with() -> None:
+    found = rebuilt((1.0, LaunchBegan(0, ("n1",), (), "n1")), (6.0, FailureFound(failure("n1"))))
+    assert found.failure_of(found.launches[0]) == found.failures[0]
+
+
+@pytest.mark.parametrize(
+    ("slow", "since_s"),
+    [(Slow(1.5, "peers", since_s=70.0), 70.0), (Slow(1.5, "peers"), 90.0), (StillSlow(1.5), 90.0)],
+)
+def test_a_device_is_slow_since_its_first_slow_round_if_that_is_known(slow: Slow | StillSlow, since_s: float) -> None:
+    told = RecordedVerdict(90.0, Verdict("n1", "0", 1.5, "slow", Evidence("n1", "0", slow)))
+    assert told.since_s == since_s
+    assert not told.is_over
+    assert replace(told, of=replace(told.of, severity="well again")).is_over
+
+
+@pytest.mark.parametrize(("gpu", "about"), [("0", [True, False, False, False]), (None, [True, True, True, False])])
+def test_a_verdict_on_a_node_is_about_all_of_its_devices(gpu: str | None, about: list[bool]) -> None:
+    told = RecordedVerdict(90.0, replace(verdict("n1"), gpu=gpu))
+    assert [told.is_about(*whom) for whom in (("n1", "0"), ("n1", "1"), ("n1", None), ("n2", "0"))] == about
 
 
 def test_the_record_says_how_many_metrics_it_had_no_room_for() -> None:

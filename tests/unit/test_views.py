@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -33,6 +34,9 @@ from laggard.telemetry.course import JobBegan, LaunchBegan
 from tests.made_up_job import T0, entries
 
 ROOM = 20
+MEASURED = MappingProxyType(
+    {"DeviceUtilization": 90.0, "DevicePowerUsage": 300.0, "DeviceSmClock": 1700.0, "DeviceMemoryUtilization": 50.0}
+)
 PAGES: tuple[Page, ...] = ("devices", "overview", "nodes", "history", "metrics")
 
 
@@ -43,7 +47,7 @@ def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3, hostile: s
     timeline = timeline_of_entries([Entry.from_json(entry.to_json()) for entry in told])
     devices = [(f"node{node + 1}", str(gpu)) for node in range(n_nodes) for gpu in range(n_gpus)]
     readings = Readings(
-        devices={device: {"DeviceUtilization": 90.0, "DevicePowerUsage": 300.0} for device in devices},
+        devices=dict.fromkeys(devices, MEASURED),
         nodes={host: {"load_average": 1.0} for host, _ in devices},
         probes={device: [0.01, 0.012 if device == ("node3", "1") else 0.01] for device in devices},
         metrics={f"loss{hostile}": [1.0, 3.0]},
@@ -127,6 +131,12 @@ def test_at_level_0_the_columns_are_missing_and_it_says_how_to_get_them() -> Non
     assert "util %" not in text
     assert "--telemetry-level=3" in text
     assert "probe ms" in text
+
+
+@pytest.mark.parametrize(("column", "width"), [("power W", 76), ("MHz", 76), ("memory %", 110)])
+def test_a_column_is_there_if_the_terminal_is_wide_enough_for_it(column: str, width: int) -> None:
+    shown = [column in "\n".join(printed(snapshot_of(), View(), columns, 24)) for columns in (width - 1, width)]
+    assert shown == [False, True]
 
 
 def test_the_details_of_one_device() -> None:
