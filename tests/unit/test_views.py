@@ -33,7 +33,7 @@ from laggard.telemetry.course import JobBegan, LaunchBegan
 from tests.made_up_job import T0, entries
 
 ROOM = 20
-PAGES: tuple[Page, ...] = ("devices", "overview", "links", "nodes", "history", "metrics")
+PAGES: tuple[Page, ...] = ("devices", "overview", "nodes", "history", "metrics")
 
 
 def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3, hostile: str = "") -> Snapshot:
@@ -320,7 +320,7 @@ def test_every_key_of_a_letter_that_is_listed_does_something() -> None:
     body = body_of(snapshot, view, 80, 24)
     keys = [key for key in HELP if len(key) == 1]
     assert [key for key in keys if after_key(key, replace(view, page="overview"), body) == view] == []
-    assert keys == ["d", "o", "n", "l", "m", "h", "/", "s", "c", "q"]
+    assert keys == ["d", "o", "n", "m", "h", "/", "s", "c", "q"]
 
 
 @pytest.mark.parametrize(
