@@ -24,8 +24,6 @@ class Cause:
 
     kind: str
     detail: str = ""  # the cause with its numbers
-    n_alike: int = 0  # of a whole node: how many of how many devices have a cause of this kind
-    n_devices: int = 0
 
     def __str__(self) -> str:
         return wording.cause(self)

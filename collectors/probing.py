@@ -14,7 +14,7 @@ from laggard.collectors.device import Device, GpuDevice
 from laggard.collectors.errors import DriverUnavailableError
 from laggard.collectors.probe_schedule import Intrusion
 from laggard.collectors.probes import WRONG, Probe, gemm_probe
-from laggard.collectors.symptoms import SymptomReader, SymptomTracker
+from laggard.collectors.symptoms import SymptomReader, Symptoms
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 
 WARM_UP_LIMIT_S = 0.2
@@ -80,7 +80,7 @@ class Probing:
         self.intrusion = Intrusion(max_intrusion)
         self._reader = reader = reader_of(device)
         self._utilisation: int | None = None
-        self._symptoms = SymptomTracker(reader, is_of_this_job) if reader else None
+        self._status = reader.status() if reader else None  # after the last round
         self._warm_up = WarmUp(reader.is_idle) if reader else None
         self._warmed = self._multiplied = False
         self._wrong = ""
@@ -114,9 +114,10 @@ class Probing:
         # repeat of the product waited for the device, by the host's clock alone; `wrong`: the device computes wrong
         # results; `utilisation`, `temperature`: how busy the device was before, and how hot.
         cause, temperature_c = UNKNOWN, None
-        if self._symptoms is not None:
-            symptoms = self._symptoms.take()
-            cause, temperature_c = cause_of(symptoms), symptoms.now.get("temperature_c")
+        if self._reader is not None and self._status is not None:
+            before, self._status = self._status, self._reader.status()
+            cause = cause_of(Symptoms.between(before, self._status, is_of_this_job))
+            temperature_c = self._status.values.get("temperature_c")
         tags = {
             "cause": cause.to_tag() if cause.is_known else "",
             WARMED: "yes" if self._warmed else "",

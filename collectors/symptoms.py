@@ -157,19 +157,6 @@ class SymptomReader:
                 yield int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData)
 
 
-class SymptomTracker:
-    """Symptoms from one round to the next."""
-
-    def __init__(self, reader: SymptomReader, is_ours: Callable[[int], bool]) -> None:
-        self._reader, self._is_ours = reader, is_ours
-        self._last = reader.status()
-
-    def take(self) -> Symptoms:
-        """Return the symptoms since the last call."""
-        before, self._last = self._last, self._reader.status()
-        return Symptoms.between(before, self._last, self._is_ours)
-
-
 def link_states(handle: Any) -> list[bool]:
     """Return whether each of a device's NVLinks is active."""
     active: list[bool] = []

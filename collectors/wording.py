@@ -10,5 +10,4 @@ if TYPE_CHECKING:
 
 def cause(found: Cause) -> str:
     """Return a cause as a verdict gives it."""
-    alike = f" (as on {found.n_alike} of its {found.n_devices} devices)" if found.n_devices else ""
-    return f"{found.detail or found.kind}{alike}"
+    return found.detail or found.kind

@@ -191,7 +191,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
     def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
         """Judge one cross-section without history, as :meth:`SlowGPUAnalysis.check` does."""
         del analysis_args
-        accused = [verdict for verdict in self._readings.check(data) if verdict.action == "restart"]
+        accused = [verdict for verdict in self._readings.compared.check(data) if verdict.action == "restart"]
         return bool(accused), sorted({verdict.host for verdict in accused})
 
 

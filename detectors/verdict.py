@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -91,24 +90,12 @@ class Verdict:
         """Return the verdict of which :meth:`to_fields` returned the values."""
         return record_of(cls, fields)
 
-    def to_json(self) -> str:
-        """Return the verdict as JSON text."""
-        return json.dumps(self.to_fields())
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Verdict:
-        """Parse the text that :meth:`to_json` returned."""
-        return cls.of_fields(json.loads(text))
-
 
 def with_cause(verdict: Verdict, causes: Mapping[DeviceId, Cause]) -> Verdict:
     """Return the verdict with its likely cause; ``causes`` are by device."""
     if verdict.gpu is not None:
         return replace(verdict, cause=causes.get((verdict.host, verdict.gpu), UNKNOWN))
-    of_node = [cause for (host, _), cause in causes.items() if host == verdict.host]
-    kinds = Counter(cause.kind for cause in of_node if cause.is_known)
-    if not kinds:
-        return verdict
-    kind, count = kinds.most_common(1)[0]
-    cause = next(cause for cause in of_node if cause.kind == kind)
-    return replace(verdict, cause=replace(cause, n_alike=count, n_devices=len(of_node)))
+    known = [cause for (host, _), cause in causes.items() if host == verdict.host and cause.is_known]
+    kinds = Counter(cause.kind for cause in known)
+    usual = max(known, key=lambda cause: kinds[cause.kind], default=UNKNOWN)
+    return replace(verdict, cause=usual)

@@ -117,17 +117,14 @@ class LinkCollector:
     def _probe(self) -> None:
         try:
             self._board.tell_address(self._prober.host, self._prober.listens_at)
-            last = math.floor(self._clock.now_s() / self._interval_s) - 1
-            while not self._ended.is_set():
+            number = math.floor(self._clock.now_s() / self._interval_s) - 1
+            while True:
                 now_s = self._clock.now_s()
-                due = newest_due(last, now_s, self._interval_s, self._seed)
-                wait_s = moment_s(due, self._interval_s, self._seed) - now_s
-                called = self._prober.wait_for_call(last, max(0.0, wait_s))
-                last = due if called is None else called
-                if self._ended.is_set():
+                number = newest_due(number, now_s, self._interval_s, self._seed)
+                if self._ended.wait(max(0.0, moment_s(number, self._interval_s, self._seed) - now_s)):
                     return
                 try:
-                    self._probe_once(last)
+                    self._probe_once(number)
                 except KVStoreError as error:
                     if isinstance(error, FencedError):
                         raise

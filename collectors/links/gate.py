@@ -28,8 +28,6 @@ class Gate:
 
     def __init__(self) -> None:
         self._now = Step(-1, 0, 0)
-        self._called = -1
-        self._closed = False
         self._changed = threading.Condition()
 
     def reach(self, step: Step) -> None:
@@ -44,21 +42,5 @@ class Gate:
         Whoever is done stays done in later exchanges.
         """
         with self._changed:
-            if step.round > self._called:
-                self._called = step.round
-                self._changed.notify_all()
             is_there = self._changed.wait_for(lambda: self._now >= step, max(0.0, until_s - time.monotonic()))
             return is_there and not has_passed(self._now, step)
-
-    def wait_for_call(self, after: int, timeout_s: float) -> int | None:
-        """Wait until a partner is in a later round than this one; return that round, or None if the time is over."""
-        # A node that was held up so joins the others at once, and does not stay a round behind them.
-        with self._changed:
-            self._changed.wait_for(lambda: self._called > after or self._closed, timeout_s)
-            return self._called if self._called > after else None
-
-    def close(self) -> None:
-        """Wait for nobody any more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()

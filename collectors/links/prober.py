@@ -43,13 +43,8 @@ class LinkProber:
         """Where its partners call it."""
         return self._address, self._listener.port
 
-    def wait_for_call(self, after: int, timeout_s: float) -> int | None:
-        """Wait until a partner is in a later round than this one; see :meth:`Gate.wait_for_call`."""
-        return self._gate.wait_for_call(after, timeout_s)
-
     def close(self) -> None:
         """Take no more calls."""
-        self._gate.close()
         self._listener.close()
 
     def run(

@@ -30,7 +30,6 @@ WAIT_S = 15.0
 """How long a node waits for its partner: longer than a transfer may take, since the partner may be in one."""
 LONGEST_S = 1.0
 """Once an exchange's transfers have taken this long, there are no more repeats."""
-MAX_CALLERS = 8
 MAX_BYTES = 64 << 20
 # What a NIC carries beside the payload: headers, and the acknowledgements of the transfer in the other direction.
 _OWN_SHARE = 0.08
@@ -61,7 +60,6 @@ class LinkListener:
         self._interface = interface_of(address)
         self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
         self._unproven = Unproven[socket.socket](shut_down)
-        self._callers = threading.BoundedSemaphore(MAX_CALLERS)
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="link-listener", daemon=True).start()
 
@@ -79,8 +77,7 @@ class LinkListener:
             try:
                 with self._unproven.holding(connection):
                     answer(connection, self._key, HANDSHAKE_S)
-                with self._callers:
-                    self._serve_partner(connection)
+                self._serve_partner(connection)
             except UnauthenticatedError as error:
                 _log.warning("%s: %s", address, error)
             except OSError as error:

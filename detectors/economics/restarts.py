@@ -20,7 +20,7 @@ from laggard.kvstore.control import LaunchRecord, Signs
 
 Episodes = Callable[[DeviceId], Episode | None]
 
-_VERSION = 2
+_VERSION = 3
 _SLOW_CHIP = 1.07  # as for a verdict by peers alone: chips of one model differ by less
 
 
@@ -61,12 +61,12 @@ class Restarts:
         self._incidents = Incidents.from_state(kept["incidents"])
         hosts = frozenset(node.hostname for node in self._launch.nodes) if same_run else frozenset()
         self._incidents.forget_hosts(hosts, now_s)
-        newest = [Verdict.from_json(text) for text in kept["verdicts"]]
+        newest = [Verdict.of_fields(fields) for fields in kept["verdicts"]]
         self._newest = {(verdict.host, verdict.gpu): verdict for verdict in newest}
 
     def to_state(self) -> dict[str, Any]:
         """Return what the next launch should know, as plain values."""
-        verdicts = [verdict.to_json() for subject, verdict in self._newest.items() if subject in self._incidents.open]
+        verdicts = [verdict.to_fields() for subject, verdict in self._newest.items() if subject in self._incidents.open]
         return {
             "version": _VERSION,
             "cost": self._cost.to_state(),

@@ -16,7 +16,6 @@ from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.judging.section_readings import Condition, Probes
 from laggard.detectors.notices import Notice
-from laggard.detectors.statistics.device_index import Readings
 from laggard.detectors.statistics.device_states import DeviceStates
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.verdict import Verdict, with_cause
@@ -139,10 +138,6 @@ class DeviceReadings(Analysis):
     def take_notices(self) -> Sequence[Notice]:
         """Return what all devices share."""
         return self.compared.take_notices()
-
-    def check(self, readings: Readings) -> list[Verdict]:
-        """Judge one cross-section without history, see :meth:`SlowGPUAnalysis.check`."""
-        return self.compared.check(readings)
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 

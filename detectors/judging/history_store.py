@@ -24,11 +24,6 @@ class HistoryStore:
         self._state = state
         self.commits = 0
 
-    @property
-    def keeps(self) -> bool:
-        """Whether there is a place."""
-        return self._state is not None
-
     def read(self, key: str) -> Any:
         """Return what was kept; ``None`` if there is nothing."""
         try:
@@ -61,11 +56,6 @@ class SectionKeeper:
         """Begin a launch: read what was kept of the one before."""
         kept = self._keeper.read(_SECTIONS) or {"sections": {}, "asked": {}}
         self._sections, self.asked = dict(kept["sections"]), dict(kept["asked"])
-
-    @property
-    def keeps(self) -> bool:
-        """Whether there is a place."""
-        return self._keeper.keeps
 
     @property
     def commits(self) -> int:

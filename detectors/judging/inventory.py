@@ -39,14 +39,16 @@ def inventoried(inventory: Inventory, boards: Mapping[str, Boards]) -> dict[str,
 
 
 def with_faults(
-    checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards], inventory: Inventory
+    checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards], inventory: Inventory, expected: int = 0
 ) -> dict[DeviceId, DeviceCheck]:
     """Return the checks with what the driver and the inventory say is wrong."""
     # What concerns no device that was checked stands in a check of all devices of its host.
     found = dict(checks)
     for host, listed in boards.items():
         here = {device: check for device, check in checks.items() if device[0] == host and device[1] != ALL_DEVICES}
-        machine = _gone(listed, inventory.get(host, {}))
+        has_said_why = (host, ALL_DEVICES) in checks
+        machine = [] if has_said_why else _too_few(len(here), expected)
+        machine += _gone(listed, inventory.get(host, {}))
         for board in listed.found:
             faults = _faults_of(board, inventory.get(host, {}))
             of_board = [device for device, check in here.items() if board.uuid and check.board == board.uuid]
@@ -58,6 +60,10 @@ def with_faults(
             failure = "; ".join(reason for reason in (whole.failure, listed.failure) if reason)
             found = {(host, ALL_DEVICES): replace(whole, faults=tuple(machine), failure=failure), **found}
     return found
+
+
+def _too_few(present: int, expected: int) -> list[str]:
+    return [f"{present} of {expected} expected devices are there"] if present < expected else []
 
 
 def _gone(listed: Boards, known: Mapping[str, KnownBoard]) -> list[str]:

@@ -172,7 +172,7 @@ class Judge:
 
     def keep(self) -> None:
         """Write what is known to the state: seldom, since each time takes the state server some time."""
-        if self._key and self._has_read and self._keeper.keeps:
+        if self._key and self._has_read:
             analysis, restarts = self._analysis.to_state(), self.restarts.to_state()
             self._keeper.write(self._key, {"run": self._run, "analysis": analysis, "restarts": restarts})
 

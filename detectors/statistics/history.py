@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.errors import StateVersionError
 from laggard.detectors.statistics.baseline import usual_and_noise
 from laggard.detectors.statistics.estimates import Floats
 
@@ -43,7 +42,6 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, tuple[int, ...]]] = {
 }
 _OF_ONE_RUN = ("evidence", "intermittent", "run", "since_s", "rounds", "reported")
 _OF_ONE_STATE = ("baseline", "common", "noise", "recent", "seen", "intermittent")
-_VERSION = 5
 
 
 @dataclass
@@ -238,50 +236,8 @@ def _unpacked(saved: Mapping[str, Any], dtype: type[np.generic]) -> NDArray[Any]
     return np.frombuffer(base64.b64decode(saved["base64"]), stored).reshape(saved["shape"]).astype(dtype)
 
 
-@dataclass
-class Saved:
-    """Everything that an analysis remembers."""
-
-    devices: list[DeviceId]  # the devices of the history's rows
-    history: History
-    rounds_tested: NDArray[np.int64]  # number of rounds of the run in which each test was possible, `(2,)`
-    reported_hosts: dict[str, int]  # rank of the worst verdict against each whole node
-    codes: NDArray[np.int32]  # each device's group
-
-    def to_state(self, identity: Mapping[DeviceId, str]) -> dict[str, Any]:
-        """Return values of JSON; ``identity`` maps devices to names that stay with them when they move."""
-        return {
-            "version": _VERSION,
-            "devices": [list(device) for device in self.devices],
-            "identities": [identity.get(device, "") for device in self.devices],
-            "rounds_tested": self.rounds_tested.tolist(),
-            "reported_hosts": dict(self.reported_hosts),
-            "codes": self.codes.tolist(),
-            "history": self.history.to_state(),
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], identity: Mapping[DeviceId, str], *, same_run: bool) -> Self:
-        """Read a state back, without devices whose place another device has taken."""
-        if state["version"] != _VERSION:
-            raise StateVersionError(state["version"], _VERSION)
-        names = [(str(host), str(gpu)) for host, gpu in state["devices"]]
-        present = _present_places(names, state["identities"], identity)
-        kept = np.array([row for row, device in enumerate(present) if device is not None], np.intp)
-        history = History.from_state(state["history"]).take(kept)
-        if not same_run:
-            history.forget_run()
-        return cls(
-            devices=[device for device in present if device is not None],
-            history=history,
-            rounds_tested=np.array(state["rounds_tested"], np.int64) * same_run,
-            reported_hosts=dict(state["reported_hosts"]) if same_run else {},
-            codes=np.asarray(state["codes"], np.int32)[kept],
-        )
-
-
-def _present_places(
-    saved: Sequence[DeviceId], names: Sequence[str], identity: Mapping[DeviceId, str]
+def present_places(
+    saved: Iterable[DeviceId], names: Sequence[str], identity: Mapping[DeviceId, str]
 ) -> list[DeviceId | None]:
     """Return where each saved device is now: where its name is, else where it was; ``None`` if another is there now."""
     device_of = {name: device for device, name in identity.items()}

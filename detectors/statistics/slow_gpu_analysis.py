@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.economics.episode import Episode
+from laggard.detectors.errors import StateVersionError
 from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import DisturbancesLast, Group, GroupNotice, Noisy, PaceChanged
 from laggard.detectors.statistics.common_mode import CommonMode
@@ -30,12 +31,13 @@ from laggard.detectors.statistics.exceedance import Scales, compare
 from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
 from laggard.detectors.statistics.findings import merged_by_node, verdict_of
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
-from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, WARM_UP, History, Saved
+from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, WARM_UP, History, present_places
 from laggard.detectors.statistics.intermittent import accumulate_intermittent
 from laggard.detectors.statistics.new_verdicts import NewVerdicts
 from laggard.detectors.statistics.thresholds import SELF_NOISES, SILICON_SLOW, Thresholds
 from laggard.detectors.verdict import Verdict
 
+_VERSION = 5  # of what is kept
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 
@@ -436,14 +438,16 @@ class SlowGPUAnalysis:
         identity
             Each device's name that stays with it when it moves (its UUID); without one, a device is its host and gpu.
         """
-        saved = Saved(
-            list(self._index.devices),
-            self._history,
-            self._rounds_tested,
-            self._new_verdicts.reported_hosts,
-            self._grouping.codes,
-        )
-        return saved.to_state(identity or {})
+        names = identity or {}
+        return {
+            "version": _VERSION,
+            "devices": [list(device) for device in self.devices],
+            "identities": [names.get(device, "") for device in self.devices],
+            "rounds_tested": self._rounds_tested.tolist(),
+            "reported_hosts": dict(self._new_verdicts.reported_hosts),
+            "codes": self._grouping.codes.tolist(),
+            "history": self._history.to_state(),
+        }
 
     @classmethod
     def from_state(
@@ -473,10 +477,19 @@ class SlowGPUAnalysis:
         StateVersionError
             If the state was written by another version of laggard.
         """
-        saved = Saved.from_state(state, identity or {}, same_run=same_run)
+        if state["version"] != _VERSION:
+            raise StateVersionError(state["version"], _VERSION)
+        saved = ((str(host), str(gpu)) for host, gpu in state["devices"])
+        present = present_places(saved, state["identities"], identity or {})
+        kept = np.array([row for row, device in enumerate(present) if device is not None], np.intp)
         analysis = cls(**parameters)
-        analysis._index, analysis._history = DeviceIndex(saved.devices), saved.history
-        analysis._rounds_tested, analysis._new_verdicts.reported_hosts = saved.rounds_tested, saved.reported_hosts
-        analysis._regroup(saved.codes if analysis._labels is None else None)
+        analysis._index = DeviceIndex(device for device in present if device is not None)
+        analysis._history = History.from_state(state["history"]).take(kept)
+        if same_run:
+            analysis._rounds_tested = np.array(state["rounds_tested"], np.int64)
+            analysis._new_verdicts.reported_hosts = dict(state["reported_hosts"])
+        else:
+            analysis._history.forget_run()
+        analysis._regroup(np.asarray(state["codes"], np.int32)[kept] if analysis._labels is None else None)
         analysis._has_begun = True
         return analysis

@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from typing import IO, cast
 
 from laggard.resilience.agent.channel import Channel
+from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import decode
 from laggard.resilience.wire.handshake import Handshake
 
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
 LATE_S = 9.0
-# An unreachable node has failed by then. Those that are only slow get until ANSWER_S, unless too many have failed.
+# An unreachable node has failed by then. Those that are only slow may take as long as until a first heartbeat, unless
+# too many have failed.
 REFUSAL_S = 10.0
-ANSWER_S = 60.0
 
 Late = Callable[[Collection[str]], None]
 
@@ -157,7 +158,7 @@ def await_handshakes(
         on_late([host for host, answer in answers.items() if answer in late])
     done, late = wait(answers.values(), refusal_s - late_s)
     if late and sum(answer.result() is None for answer in done) <= may_miss:
-        wait(late, ANSWER_S - refusal_s)
+        wait(late, HeartbeatTiming(len(pending)).first_heartbeat_s - refusal_s)
     for each in pending.values():
         each.give_up()
     return {host: found for host, answer in answers.items() if (found := answer.result()) is not None}

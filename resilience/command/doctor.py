@@ -68,6 +68,12 @@ EXIT_NOT_CHECKED = 3
     help="File with the past readings of each device, and with the GPUs that each node had.  "
     "[default: laggard/devices.json in $XDG_STATE_HOME or ~/.local/state]",
 )
+@click.option(
+    "--expect",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Report a node with fewer than N devices as faulty.",
+)
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")
 @click.option("--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="File with such hosts, one per line.")
@@ -76,6 +82,7 @@ def doctor(
     as_json: bool,
     virtual_gpus: int | None,
     past_file: Path | None,
+    expect: int | None,
     all_nodes: bool,
     hostlist: str | None,
     hostfile: Path | None,
@@ -94,7 +101,7 @@ def doctor(
         nodes = _check(transports, virtual_gpus or 0, shown=not as_json)
         checked = {(host, check.gpu): check for host, node in nodes.items() for check in node.checks}
         boards = {host: node.boards for host, node in nodes.items()}
-        checks = with_faults(checked, boards, past.inventory)
+        checks = with_faults(checked, boards, past.inventory, expect or 0)
         diagnoses = diagnose(checks, past.readings)
         where = _remember(path, checks, boards)
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy

@@ -24,7 +24,6 @@ class Grid:
 
     places: tuple[tuple[int, int], ...]  # line and column of each cell
     labels: tuple[tuple[int, int, str], ...] = ()  # line, column and text of each name
-    cell: int = CELL  # columns per cell
 
     @property
     def height(self) -> int:
@@ -43,9 +42,9 @@ class Grid:
         """Return the lines in sight, given the sign of each cell."""
         parts: dict[int, list[tuple[int, str, Style]]] = {line: [] for line in range(self.height)[lines]}
         for line, column, text in self.labels:
-            parts.get(line, []).append((column, text, STYLES["▸"] if text.endswith("▸") else Style()))
+            parts.get(line, []).append((column, text, Style()))
         for at, ((line, column), sign) in enumerate(zip(self.places, signs, strict=True)):
-            parts.get(line, []).append((column, sign.rjust(self.cell), _SELECTED if at == selected else STYLES[sign]))
+            parts.get(line, []).append((column, sign.rjust(CELL), _SELECTED if at == selected else STYLES[sign]))
         return [_line_of(each) for each in parts.values()]
 
 

@@ -13,15 +13,6 @@ from rich.text import Text
 
 from laggard.resilience.text import abbreviated, clock, counted
 from laggard.resilience.views.grid import Grid, column_of, grid_of
-from laggard.resilience.views.links import (
-    MEANINGS,
-    cell_names,
-    link_description,
-    link_grid,
-    link_signs,
-    link_summary,
-    matrix_that_fits,
-)
 from laggard.resilience.views.map import colourings, description
 from laggard.resilience.views.signs import legend
 from laggard.resilience.views.snapshot import Snapshot
@@ -35,12 +26,11 @@ from laggard.resilience.views.tables import (
     sorted_devices,
 )
 
-Page = Literal["devices", "overview", "links", "nodes", "history", "metrics"]
+Page = Literal["devices", "overview", "nodes", "history", "metrics"]
 HELP: Mapping[str, str] = {
     "d": "the devices, the worst first",
     "o": "the map of all devices",
     "n": "the nodes",
-    "l": "the links: who sends to whom how fast",
     "m": "the program's own metrics",
     "h": "what has happened, the newest first",
     "Enter": "all about the selected device; Esc goes back",
@@ -50,7 +40,7 @@ HELP: Mapping[str, str] = {
     "c": "map: colour by the next reading",
     "q": "quit; the job keeps running",
 }
-_PAGES = " d devices  o map  n nodes  l links  h history  m metrics "
+_PAGES = " d devices  o map  n nodes  h history  m metrics "
 _ALWAYS = " / find  ? help  q quit"
 
 
@@ -62,7 +52,7 @@ class View:
     sort: str = "worst"  # order of the devices
     backwards: bool = False
     colour: int = 0  # how many times the map's colouring was changed
-    selected: int = 0  # the selected row, device of the map or link of the matrix
+    selected: int = 0  # the selected row or device of the map
     name: str = ""  # what it is called, by which it is found again when the order changes
     details: bool = False  # whether all about the selected device is shown
     find: str | None = None  # the text that is being searched for; None outside a search
@@ -92,8 +82,6 @@ def body_of(snapshot: Snapshot, view: View, width: int, height: int, trouble: st
     match view.page:
         case "overview":
             return _map(snapshot, view, width, room)
-        case "links":
-            return _links(snapshot, width, room)
         case "nodes":
             nodes = snapshot.nodes
             return _table([node.host for node in nodes], room - 1, lambda _, lines: node_table(nodes[lines]))
@@ -156,23 +144,6 @@ def _map(snapshot: Snapshot, view: View, width: int, room: int) -> Body:
 
     title = f"{len(devices):,} devices by {by.label}"
     return Body([device.name for device in devices], grid, max(1, room - 1 - len(below)), draw, title)
-
-
-def _links(snapshot: Snapshot, width: int, room: int) -> Body:
-    below = legend(MEANINGS, width)
-    room = max(1, room - 1 - len(below))
-    matrix = matrix_that_fits(snapshot, width, room)
-    if matrix is None:
-        nothing = Text("no link was measured in this launch so far: --detect=slow-link does that", "dim")
-        return Body([], Grid(()), room, lambda *_: nothing, "links")
-    accused, signs, names = matrix.accused(snapshot.slow_nodes), link_signs(matrix), cell_names(matrix)
-    grid = link_grid(matrix, accused)
-
-    def draw(at: int, lines: slice) -> RenderableType:
-        said = link_description(matrix, at, accused) if names else ""
-        return Group(_described(said, width), *grid.drawn(signs, at, lines), *below)
-
-    return Body(names, grid, room, draw, link_summary(matrix))
 
 
 def _described(words: str, width: int) -> Text:

@@ -30,7 +30,6 @@ STYLES: Mapping[str, Style] = {
     **{str(number): _digit(number) for number in range(10)},
     "X": Style(color="white", bgcolor="#b3261e", bold=True),
     "x": Style(color="red", bold=True),
-    "▸": Style(color="red", bold=True),
     "/": Style(dim=True),
     "?": Style(dim=True),
 }

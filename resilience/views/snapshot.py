@@ -16,7 +16,7 @@ from laggard.resilience.record import wording
 from laggard.resilience.record.effective_time import EffectiveTime, effective_time
 from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline
 from laggard.resilience.text import printable
-from laggard.telemetry.link_matrix import Link, natural
+from laggard.telemetry.link_matrix import natural
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -126,9 +126,6 @@ class Readings:
     # Newest values of the program's own metrics, by name
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: Sequence[str] = ()  # nodes that did not answer
-    # Newest times of the transfers of the current launch, in seconds, by sender and receiver
-    links: Mapping[Link, float] = field(default_factory=dict)
-    leaves: Mapping[str, str] = field(default_factory=dict)  # the leaf switch of each node, as far as it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +140,6 @@ class Snapshot:
     devices: tuple[DeviceState, ...]
     metrics: tuple[UserMetric, ...]
     missing: tuple[str, ...] = ()
-    links: Mapping[Link, float] = field(default_factory=dict)
-    leaves: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def slow_nodes(self) -> list[str]:
@@ -226,8 +221,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
         if values
     )
     missing = tuple(map(printable, readings.missing))
-    links, leaves = readings.links, readings.leaves
-    return Snapshot(taken_s, timeline, level, port, nodes, devices, metrics, missing, links, leaves)
+    return Snapshot(taken_s, timeline, level, port, nodes, devices, metrics, missing)
 
 
 # The nodes that a user looks for come first.

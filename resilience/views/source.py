@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import redis
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.links.collector import LINK_TIME
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.kvstore.series.streams import Series
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import OtherFormatError, published_entries
-from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.running_jobs import RunningJob
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
@@ -45,8 +42,6 @@ class LiveSource:
         self._series = Series(self._client, job.endpoint, launch=0)
         self._nodes = NodeAsker(self._client, job.endpoint)
         self._last_ids = dict.fromkeys(PROBES, f"{round((time.time() - BACK_S) * 1000)}-0")
-        self._last_ids[LINK_TIME] = "-"
-        self._links = LinkLog()
         self._probes: dict[DeviceId, deque[float]] = {}
         self._models: dict[DeviceId, str] = {}
         self._job = job  # the job to read
@@ -63,10 +58,7 @@ class LiveSource:
         """Return the current status of the job."""
         job, timeline = _course(self._client, self._job)
         self._read_probes()
-        self._read_links()
-        links = self._links.of(timeline.launches[-1].number if timeline.launches else 0)
-        readings = replace(self._readings(job.level), links=links.seconds, leaves=links.leaves)
-        return compose(timeline, readings, time.time(), level=job.level, port=job.port)
+        return compose(timeline, self._readings(job.level), time.time(), level=job.level, port=job.port)
 
     def _read_probes(self) -> None:
         for metric in PROBES:
@@ -75,11 +67,6 @@ class LiveSource:
                 device = sample.tags["host"], sample.tags.get("gpu", "")
                 self._models[device] = sample.tags.get("model", "")
                 self._probes.setdefault(device, deque(maxlen=HISTORY)).append(min(sample.values))
-
-    def _read_links(self) -> None:
-        for sample_id, sample in self._series.read(LINK_TIME, self._last_ids[LINK_TIME]):
-            self._last_ids[LINK_TIME] = sample_id
-            self._links.add(sample)
 
     def _readings(self, level: int) -> Readings:
         if level == 0:

@@ -32,7 +32,7 @@ from laggard.telemetry.errors import NodeError
 KEY_WAIT_S = 0.1  # so soon the end of the job and a new size of the terminal are noticed
 # The rest of a key's escape sequence follows its first byte at once, usually over ssh too.
 SEQUENCE_S = 0.05
-_PAGES: dict[str, Page] = {"d": "devices", "o": "overview", "n": "nodes", "h": "history", "m": "metrics", "l": "links"}
+_PAGES: dict[str, Page] = {"d": "devices", "o": "overview", "n": "nodes", "h": "history", "m": "metrics"}
 _KEY = re.compile(r"\x1b[\[O][\d;]*[A-Za-z~]|.", re.DOTALL)
 _NAMED = {
     "\r": "enter",

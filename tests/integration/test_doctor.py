@@ -55,6 +55,15 @@ def test_the_processor_is_checked_as_virtual_devices_if_that_is_asked_for(tmp_pa
     assert done.returncode == int("slow" in row.split())  # this machine's other work may make one slow
 
 
+def test_devices_that_are_expected_and_missing_are_a_fault(tmp_path: Path) -> None:
+    past = ("--past", str(tmp_path / "past.json"))
+    done = run_doctor("--expect=2", *past, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1
+    assert "0 of 2 expected devices are there" in done.stdout  # and no virtual ones instead
+
+    assert run_doctor("--expect=1", *past, **virtual_devices(1, tmp_path)).returncode == 0
+
+
 def test_a_check_that_dies_is_reported(tmp_path: Path) -> None:
     directory = tmp_path / "missing"  # the device has no place for its clock
 

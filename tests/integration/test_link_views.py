@@ -1,4 +1,4 @@
-"""The reports of links in a running job's state server become the matrix of ``laggard top`` and that of the report."""
+"""The reports of links in a running job's state server become the matrix of the report."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
-from laggard.resilience.record.running_jobs import running_jobs
 from laggard.resilience.report.inputs import read_inputs
-from laggard.resilience.views.source import LiveSource
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.link_matrix import SEND_TIME
 from tests.made_up_job import running_job, write_record
@@ -42,16 +40,6 @@ def report_links(server: StateServer) -> None:
                 sample("node3", "node1", 0.04, launch=1),
             ]
         )
-
-
-def test_top_has_the_links_of_the_current_launch(job: StateServer) -> None:
-    report_links(job)
-    (running,) = running_jobs()
-    with LiveSource(running) as source:
-        snapshot = source.snapshot()
-
-    assert snapshot.links == {("node1", "node3"): 0.03, ("node3", "node1"): 0.04}
-    assert snapshot.leaves == {"node1": "leaf1"}
 
 
 def test_the_record_keeps_readings_of_links_instead_of_the_nodes_reports(

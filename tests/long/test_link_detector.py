@@ -8,9 +8,10 @@ from tests.integration.jobs import RunningJob
 
 # Ends once both directions of the one link have been measured.
 PROGRAM = """
-import json, time
+import time
 import ray
 from laggard import SlowLinkDetector, State
+from laggard.collectors.links.collector import LinkReport
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.series.streams import Series
 
@@ -21,8 +22,8 @@ links = set()
 with SlowLinkDetector(collection_rate=1, state=State.current()):
     while len(links) < 2:
         for _, sample in series.read("links"):
-            readings, _, _ = json.loads(sample.tags["report"])
-            links |= {(each["sender"], each["receiver"]) for each in readings}
+            readings = LinkReport.of_tags(sample.tags).readings
+            links |= {(each.sender, each.receiver) for each in readings}
         time.sleep(0.1)
 print(sorted(links))
 """

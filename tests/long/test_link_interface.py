@@ -92,6 +92,7 @@ def test_people_find_the_links_in_telemetry_and_in_the_report(
 # Prints what the launch's nodes go by, and what they report themselves; the first launch asks for another.
 LEAVES = """
 import os, signal, time
+from laggard.collectors.links.collector import LinkReport
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.series.streams import Series
@@ -103,8 +104,8 @@ if os.environ["LAGGARD_NODE"] == "node1":
     print(f"launch {launch.launch} with {dict(sorted(launch.leaves.items()))}", flush=True)
     series, reported = Series(session.client, session.endpoint, launch.launch), {}
     while len(reported) < 2:
-        tags = [sample.tags for _, sample in series.read("links")]
-        reported = {each["host"]: each["leaf"] for each in tags if each["launch"] == str(launch.launch)}
+        reports = [(sample.tags["host"], LinkReport.of_tags(sample.tags)) for _, sample in series.read("links")]
+        reported = {host: report.leaf for host, report in reports if report.launch == launch.launch}
         time.sleep(0.1)
     print(f"reported {dict(sorted(reported.items()))}", flush=True)
     if launch.launch == 0:
@@ -126,7 +127,8 @@ def test_each_launch_goes_by_the_leaves_of_a_file_of_groups(start_job: Start, tm
 
 # Ends once each node has reported two rounds of readings.
 PROGRAM = """
-import json, os, time
+import os, time
+from laggard.collectors.links.collector import LinkReport
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.series.streams import Series
 
@@ -136,8 +138,8 @@ if os.environ["LAGGARD_NODE"] == "node1":
     links = set()
     while len(links) < 12:
         for _, sample in series.read("links"):
-            readings, _, _ = json.loads(sample.tags["report"])
-            links |= {(each["round"], each["sender"], each["receiver"]) for each in readings}
+            readings = LinkReport.of_tags(sample.tags).readings
+            links |= {(each.round, each.sender, each.receiver) for each in readings}
         time.sleep(0.1)
     print(sorted({(sender, receiver) for _, sender, receiver in links}))
 """

@@ -36,7 +36,7 @@ def test_a_device_has_its_own_cause_and_not_its_neighbours() -> None:
 def test_a_node_has_the_cause_that_most_of_its_devices_have() -> None:
     causes = {("node1", "0"): UNKNOWN, ("node1", "1"): LINK, ("node1", "2"): HOT, ("node1", "3"): HOTTER}
 
-    assert str(with_cause(verdict(None), causes).cause) == f"{HOT} (as on 2 of its 4 devices)"
+    assert with_cause(verdict(None), causes).cause == HOT
     assert with_cause(verdict(None), {("node1", "0"): UNKNOWN, ("node2", "0"): HOT}).cause == UNKNOWN
 
 

@@ -25,9 +25,9 @@ def listed(*uuids: str, is_all: bool = True, n_links: int | None = 12) -> Boards
 
 
 def faults_with(
-    boards: Boards, checks: Mapping[tuple[str, str], DeviceCheck] | None = None
+    boards: Boards, checks: Mapping[tuple[str, str], DeviceCheck] | None = None, expected: int = 0
 ) -> dict[str, tuple[str, ...]]:
-    found = with_faults(checks or {}, {"node1": boards}, KNOWN)
+    found = with_faults(checks or {}, {"node1": boards}, KNOWN, expected)
     return {gpu: check.faults for (_, gpu), check in found.items()}
 
 
@@ -53,6 +53,13 @@ def test_a_fault_of_a_board_is_shown_with_its_devices_or_else_with_its_machine()
     assert faults_with(Boards((Board("the driver", faults=("no answer",)),))) == {
         ALL_DEVICES: ("the driver: no answer",)
     }
+
+
+def test_fewer_devices_than_expected_are_a_fault_unless_their_machine_gave_no_answer() -> None:
+    one = {("node1", "0"): DeviceCheck("0")}
+    assert faults_with(Boards(), one, expected=2)[ALL_DEVICES] == ("1 of 2 expected devices are there",)
+    silent = {("node1", ALL_DEVICES): DeviceCheck(ALL_DEVICES, trouble="no answer")}
+    assert faults_with(Boards(), silent, expected=2) == {ALL_DEVICES: ()}
 
 
 def test_a_report_that_cannot_be_read_is_no_fault() -> None:

@@ -237,8 +237,8 @@ def test_what_a_device_loses_by_being_slow_at_times_is_summed_up_until_a_restart
 def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
     kept = Restarts().to_state()
     Restarts().restore(kept, 0.0, same_run=True)
-    assert kept["version"] == 2
-    with pytest.raises(ValueError, match="state has version 1, this program reads version 2"):
+    assert kept["version"] == 3
+    with pytest.raises(ValueError, match="state has version 1, this program reads version 3"):
         Restarts().restore(kept | {"version": 1}, 0.0, same_run=True)
 
 

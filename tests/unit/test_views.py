@@ -37,7 +37,7 @@ ROOM = 20
 MEASURED = MappingProxyType(
     {"DeviceUtilization": 90.0, "DevicePowerUsage": 300.0, "DeviceSmClock": 1700.0, "DeviceMemoryUtilization": 50.0}
 )
-PAGES: tuple[Page, ...] = ("devices", "overview", "links", "nodes", "history", "metrics")
+PAGES: tuple[Page, ...] = ("devices", "overview", "nodes", "history", "metrics")
 
 
 def snapshot_of(n_nodes: int = 3, n_gpus: int = 2, *, level: int = 3, hostile: str = "") -> Snapshot:
@@ -330,7 +330,7 @@ def test_every_key_of_a_letter_that_is_listed_does_something() -> None:
     body = body_of(snapshot, view, 80, 24)
     keys = [key for key in HELP if len(key) == 1]
     assert [key for key in keys if after_key(key, replace(view, page="overview"), body) == view] == []
-    assert keys == ["d", "o", "n", "l", "m", "h", "/", "s", "c", "q"]
+    assert keys == ["d", "o", "n", "m", "h", "/", "s", "c", "q"]
 
 
 @pytest.mark.parametrize(

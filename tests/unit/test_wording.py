@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import pkgutil
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -64,14 +65,15 @@ def a_slow_device(_: Path) -> Decisions:
     for device in DEVICES:
         cause = {"cause": '["cooling", "91 C"]'} if device == DEVICES[5] else {}
         detector.note_device(device, {"model": "V100"} | cause)
-    verdicts = []
+    verdicts = list[Verdict]()
     for number in range(60):
         slow = 12 <= number < 17 or number >= 25
         readings = {
             device: [0.01 * (1.5 if slow and device == DEVICES[5] else 1) * (1 + 1e-3 * ((number + place) % 3))]
             for place, device in enumerate(DEVICES)
         }
-        verdicts += [Verdict.from_json(verdict.to_json()) for verdict in detector.judge(readings, 10.0 * number)]
+        fields = json.dumps([verdict.to_fields() for verdict in detector.judge(readings, 10.0 * number)])
+        verdicts += map(Verdict.of_fields, json.loads(fields))
     return decisions_of(verdicts)
 
 
