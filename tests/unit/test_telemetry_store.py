@@ -357,16 +357,16 @@ def test_a_view_has_the_chunks_of_a_metric_that_reach_into_a_range() -> None:
     tier = Tier(10 * SECOND_US, batch_rows=2)
     tier.add(rows(10, 20))
     tier.add(rows(10, 20, series=1))
-    pack(tier, metrics=(0, 7))
+    pack(tier, metrics=(1, 7))
 
     def n_chunks(metric: int, begin_s: float, end_s: float) -> int:
         return len(tier.view([metric], us(begin_s), us(end_s)).chunks)
 
-    assert n_chunks(0, 0, 100) == n_chunks(7, 0, 100) == 1
-    assert len(tier.view([0, 7, 8], us(0), us(100)).chunks) == 2
+    assert n_chunks(1, 0, 100) == n_chunks(7, 0, 100) == 1
+    assert len(tier.view([1, 7, 8], us(0), us(100)).chunks) == 2
     assert n_chunks(8, 0, 100) == 0
-    assert (n_chunks(0, 29, 40), n_chunks(0, 30, 40)) == (1, 0)
-    assert (n_chunks(0, 0, 11), n_chunks(0, 0, 10)) == (1, 0)
+    assert (n_chunks(1, 29, 40), n_chunks(1, 30, 40)) == (1, 0)
+    assert (n_chunks(1, 0, 11), n_chunks(1, 0, 10)) == (1, 0)
 
 
 # -- all tiers ---------------------------------------------------------------------------------------------------------
