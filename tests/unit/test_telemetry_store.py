@@ -12,6 +12,7 @@ from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.engine import Span
+from laggard.telemetry.store.chunks import pack_rows
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
 from laggard.telemetry.store.summaries import Summaries, merged, of_samples
@@ -465,3 +466,14 @@ def test_everything_is_each_time_once_from_its_finest_source() -> None:
     assert counted(samples) == {"a": [(900.5, 1)]}
     assert node.history.everything("m", lambda source: source == "x")[0] == []
     assert node.history.everything("x") == ([], [])
+
+
+def test_summaries_of_numbers_with_few_decimals_take_a_few_bytes_each() -> None:
+    rng = np.random.default_rng(1)
+    times_us = us(0) + np.arange(60_000, dtype=np.int64) * 100_000
+    for decimals, most_bytes in ((1, 16), (15, 40)):
+        watts = np.round(rng.normal(300, 20, len(times_us)), decimals)
+        of_samples_ = of_samples(np.zeros(len(times_us), np.int64), times_us, watts)
+        packed = pack_rows(merged(of_samples_, SECOND_US), SECOND_US)
+        assert (packed.nbytes / 6000 < 16) == (most_bytes == 16)
+        assert packed.nbytes / 6000 < most_bytes
