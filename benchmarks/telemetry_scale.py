@@ -19,10 +19,9 @@ import numpy as np
 from benchmarks.telemetry_job import DEADLINE_S, Job, cpu_s, running_job
 from laggard.kvstore.series.sample_store import key_of
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import INTERVAL_US, ROLLUPS, Publisher, Rollups, Run
 from laggard.telemetry.store.summaries import Summaries, merged, of_samples
-from laggard.telemetry.store.tiers import TEN_SECONDS_US, Tiers
+from laggard.telemetry.store.tiers import TEN_SECONDS_US, WINDOWS_S, Tiers
 
 __all__ = ["print_scale"]
 
@@ -42,7 +41,7 @@ def print_scale(n_nodes: int, seconds: float) -> None:
 
 def _print_cost(n_nodes: int) -> None:
     nodes = [_Node(f"node{number:05}") for number in range(min(FEW_NODES, n_nodes))]
-    rollups = Rollups(TelemetrySettings().tier_windows_s, max_bytes=1 << 40, clock=time.time)
+    rollups = Rollups(WINDOWS_S, max_bytes=1 << 40, clock=time.time)
     intervals = HOURS * 3600 * SECOND_US // INTERVAL_US if n_nodes >= FEW_NODES * 10 else 60
     first_us = round(time.time()) * SECOND_US - intervals * INTERVAL_US
     used_s, sizes = 0.0, []

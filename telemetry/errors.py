@@ -10,7 +10,7 @@ class TelemetryError(LaggardError):
 
 
 class BadQueryError(TelemetryError, ValueError):
-    """The query has no meaning; the reason names the part."""
+    """A query, or a sample from outside, has no meaning; the reason names the part."""
 
     reason: str
     template = "{reason}"
@@ -18,13 +18,6 @@ class BadQueryError(TelemetryError, ValueError):
 
 class QueryTooLargeError(BadQueryError):
     """The answer, or the work for it, exceeds what one query may take."""
-
-
-class PointError(TelemetryError, ValueError):
-    """What was sent is not a valid sample."""
-
-    reason: str
-    template = "{reason}"
 
 
 class NoAnswerError(TelemetryError, RuntimeError):

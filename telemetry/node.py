@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import redis
@@ -25,7 +26,7 @@ from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import INTERVAL_US, ROLLUPS, Publisher, Run
-from laggard.telemetry.store.tiers import Tiers
+from laggard.telemetry.store.tiers import WINDOWS_S, Tiers
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -55,7 +56,7 @@ class NodeTelemetry:
         self._clock = clock  # returns Unix time in seconds
         self._host = session.environment.node
         self._events = EventLog(session.client, session.endpoint)
-        tiers = Tiers(settings.tier_windows_s, max_bytes=settings.tiers_megabytes << 20, clock=clock)
+        tiers = Tiers(WINDOWS_S, max_bytes=settings.tiers_megabytes << 20, clock=clock)
         # The node's samples; collectors in this process add to it directly
         self.store = SampleStore(
             settings.default_tmdb_window, clock=clock, max_bytes=settings.store_megabytes << 20, observe=tiers.add
@@ -90,14 +91,18 @@ class NodeTelemetry:
 
     def _answer(self, question: Mapping[str, Any]) -> Value:
         if question["kind"] == "dump":
-            try:
-                return {"path": self._dump()}
-            except (OSError, NodeError, redis.RedisError) as error:
-                return {"failure": str(error)}
+            return self._dump()
         return answer_question(self.history, self._run, question)
 
-    def _dump(self) -> str:
-        """Write a dump, of this node or of all nodes, and return its path; an end of this process abandons it."""
+    def _dump(self) -> dict[str, Value]:
+        """Write a dump, and return its path, or why there is none; an end of this process abandons it."""
+        try:
+            return {"path": str(self._written())}
+        except (OSError, NodeError, redis.RedisError) as error:
+            return {"failure": str(error)}
+
+    def _written(self) -> Path:
+        """Write a dump of this node, or of all nodes."""
         if is_of_all := self._settings.dump_node == self._host:
             asker = NodeAsker(self._session.client, self._session.endpoint, ended=self._ended)
             parts = parts_of_nodes(asker, self._events.between(0, ALL_TIME_US), self._gather_deadline_s)
@@ -105,7 +110,7 @@ class NodeTelemetry:
             parts = self._everything()
         name = "all" if is_of_all else self._host
         with self._dump_lock:
-            return str(write_dump(self._settings.dump_dir, name, self._clock(), self._until_the_end(parts)))
+            return write_dump(self._settings.dump_dir, name, self._clock(), self._until_the_end(parts))
 
     def _until_the_end(self, parts: Iterable[Part]) -> Iterator[Part]:
         for part in parts:
@@ -133,7 +138,8 @@ class NodeTelemetry:
             interval_s = self._settings.dump_interval
             if interval_s and self._clock() - dumped_s >= interval_s and self._settings.dump_node in {"", self._host}:
                 dumped_s = self._clock()
-                self._dump_or_warn()
+                if failure := self._dump().get("failure"):
+                    _log.warning("cannot write the dump: %s", failure)
         self._publisher.add(self.history.tiers.fold())
         self._publish()
 
@@ -147,9 +153,3 @@ class NodeTelemetry:
                 self._publisher.received()
         except redis.RedisError as error:
             _log.info("the rollups of one interval wait for the state server: %s", error)
-
-    def _dump_or_warn(self) -> None:
-        try:
-            self._dump()
-        except (OSError, NodeError, redis.RedisError) as error:
-            _log.warning("cannot write the dump: %s", error)

@@ -30,11 +30,6 @@ class TelemetrySettings:
     aggregator_port: int = 4242  # port of the HTTP server on the primary node, at its loopback address
     collector_rate: float = 0.5  # seconds between two readings of a node's metrics and its devices'
     default_tmdb_window: float = 300.0  # seconds for which each node keeps samples
-    # Seconds for which each node keeps summaries (count, sum, extremes, last value) of every second, of ten seconds and
-    # of every minute; the primary keeps the last two of all nodes as long
-    second_window: float = 3600.0
-    ten_second_window: float = 86_400.0
-    minute_window: float = 2_592_000.0
     store_megabytes: int = 64  # limit on a node's samples; beyond it the oldest samples are dropped early
     # Limit on a node's summaries; beyond it the oldest of every second, then of ten seconds, are dropped early
     tiers_megabytes: int = 48
@@ -53,11 +48,6 @@ class TelemetrySettings:
     # proxy. Requests to other names are refused, whoever made them resolve to the server's address.
     server_names: str = ""
 
-    @property
-    def tier_windows_s(self) -> dict[int, float]:
-        """For how long each tier of summaries is kept, in seconds, by the width of its buckets in microseconds."""
-        return {1_000_000: self.second_window, 10_000_000: self.ten_second_window, 60_000_000: self.minute_window}
-
     def to_yaml(self) -> str:
         """Return the settings in the form that :func:`load_settings` reads."""
         return yaml.safe_dump(asdict(self))
@@ -72,9 +62,6 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "aggregator_port": (1, 65535),
     "collector_rate": (0.05, 3600),
     "default_tmdb_window": (10, 7 * 86_400),
-    "second_window": (10, 366 * 86_400),
-    "ten_second_window": (60, 366 * 86_400),
-    "minute_window": (600, 366 * 86_400),
     "store_megabytes": (1, 1 << 20),
     "tiers_megabytes": (1, 1 << 20),
     "primary_megabytes": (1, 1 << 20),

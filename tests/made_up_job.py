@@ -29,10 +29,9 @@ from laggard.telemetry.course import Gap, JobBegan, LaunchBegan
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.nodes.bus import NodeAnswerer
 from laggard.telemetry.nodes.sources import answer_question
-from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Run
-from laggard.telemetry.store.tiers import Tiers
+from laggard.telemetry.store.tiers import WINDOWS_S, Tiers
 
 T0 = 1_700_000_000.0
 LENGTH_S = 600
@@ -106,7 +105,7 @@ def running_job(
         begin_launch(client, server.endpoint, 1)
         # Its newest samples lie in the future, so that they never go out of date.
         last_us = round((time.time() + AHEAD_S) * 1e6)
-        tiers = Tiers(TelemetrySettings().tier_windows_s, max_bytes=1 << 30, clock=time.time)
+        tiers = Tiers(WINDOWS_S, max_bytes=1 << 30, clock=time.time)
         store = SampleStore(LENGTH_S, clock=time.time, observe=tiers.add)
         samples = []
         for each in series(n_nodes, n_gpus):

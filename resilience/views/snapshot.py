@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from laggard.collectors.device import DeviceId
 from laggard.records import plain
@@ -17,6 +18,7 @@ from laggard.resilience.record.effective_time import EffectiveTime, effective_ti
 from laggard.resilience.record.timeline import Launch, RecordedFailure, RecordedVerdict, Timeline
 from laggard.resilience.text import printable
 from laggard.telemetry.link_matrix import natural
+from laggard.telemetry.page.content import ratios_to_peers
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -250,15 +252,10 @@ def _newest_verdicts(timeline: Timeline) -> dict[DeviceId, RecordedVerdict]:
 
 
 def _peer_ratios(in_use: Iterable[DeviceId], readings: Readings) -> dict[DeviceId, float]:
-    newest: dict[str, dict[DeviceId, float]] = {}
-    for device in in_use:
-        if (seconds := _last(readings.probes.get(device, ()))) is not None:
-            newest.setdefault(readings.models.get(device, ""), {})[device] = seconds
-    ratios: dict[DeviceId, float] = {}
-    for model in newest.values():
-        if len(model) > 1 and (reference := median(model.values())) > 0:
-            ratios |= {device: seconds / reference for device, seconds in model.items()}
-    return ratios
+    probed = [device for device in in_use if _last(readings.probes.get(device, ())) is not None]
+    newest = np.array([readings.probes[device][-1] for device in probed])
+    ratios = ratios_to_peers(newest, [readings.models.get(device, "") for device in probed])
+    return {device: ratio for device, ratio in zip(probed, ratios.tolist(), strict=True) if math.isfinite(ratio)}
 
 
 def _last(values: Sequence[float]) -> float | None:

@@ -76,7 +76,7 @@ class LocalSource:
 
     def newest(self) -> list[Newest]:
         """Return the newest sample of every series."""
-        return self._history.newest()
+        return self._history.samples.newest()
 
 
 class NodesSource:
@@ -154,7 +154,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
         case "program":
             return answer_program(history, question)
         case "newest":
-            return [asdict(each) for each in history.newest()]
+            return [asdict(each) for each in history.samples.newest()]
         case "ping":
             dropped = history.samples.size().dropped
             return {"clock_s": time.time(), "dropped": dropped}

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.catalogue import EVENTS
-from laggard.telemetry.errors import PointError, QueryTooLargeError, RequestError
+from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, keys_of_events, series_of_events
 from laggard.telemetry.nodes.sources import Found, Source
 from laggard.telemetry.query import SubQuery, query_from_json
@@ -163,7 +163,7 @@ def _read_points(listed: list[Any], window_s: float) -> tuple[list[Point], list[
     for each in listed:
         try:
             points.append(require_recent(point_from_json(each), window_s))
-        except PointError as error:
+        except BadQueryError as error:
             errors.append({"datapoint": each, "error": str(error)})
     return points, errors
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
 from laggard.kvstore.series.timeseries import Floats, Times
-from laggard.telemetry.errors import BadQueryError, PointError
+from laggard.telemetry.errors import BadQueryError
 from laggard.telemetry.query.parsing import finite_number
 from laggard.telemetry.query.times import SECOND_US, parse_time
 
@@ -35,10 +35,10 @@ class Point:
 def point_from_json(body: object) -> Point:
     """Parse one element of the body of ``/api/put``."""
     if not isinstance(body, dict):
-        raise PointError("a sample must be a JSON object")
+        raise BadQueryError("a sample must be a JSON object")
     tags = body.get("tags")
     if not isinstance(tags, dict):
-        raise PointError("tags must be a JSON object")
+        raise BadQueryError("tags must be a JSON object")
     return _point(body.get("metric"), body.get("timestamp"), body.get("value"), tags)
 
 
@@ -48,9 +48,9 @@ def require_recent(point: Point, window_s: float) -> Point:
     age_s = time.time() - point.time_us / SECOND_US
     if age_s > window_s:
         reason = f"the sample is older than the {window_s:g} s that nodes keep: raise the setting default_tmdb_window"
-        raise PointError(reason)
+        raise BadQueryError(reason)
     if age_s < -MAX_AHEAD_S:
-        raise PointError(f"the sample's time is {-age_s:.0f} s ahead of the clock here: set the sender's clock")
+        raise BadQueryError(f"the sample's time is {-age_s:.0f} s ahead of the clock here: set the sender's clock")
     return point
 
 
@@ -66,16 +66,12 @@ def batch_of(points: Iterable[Point]) -> dict[SeriesKey, tuple[Times, Floats]]:
 
 def _point(metric: Any, timestamp: Any, value: Any, tags: Mapping[Any, Any]) -> Point:
     if not 1 <= len(tags) <= MAX_TAGS:
-        raise PointError(f"a sample must have 1 to {MAX_TAGS} tags")
+        raise BadQueryError(f"a sample must have 1 to {MAX_TAGS} tags")
     for part in (metric, *tags, *tags.values()):
         if not isinstance(part, str) or len(part) > MAX_NAME or not _NAME.fullmatch(part):
-            raise PointError(f"{str(part)[:80]!r} is not a valid name: use letters, digits and - _ . / only")
-    try:
-        time_us = parse_time(timestamp, now_us=0)
-    except BadQueryError as error:
-        raise PointError(f"timestamp: {error}") from error
-    if time_us == 0:
-        raise PointError("timestamp must be above 0")
+            raise BadQueryError(f"{str(part)[:80]!r} is not a valid name: use letters, digits and - _ . / only")
+    if (time_us := parse_time(timestamp, now_us=0)) == 0:
+        raise BadQueryError("timestamp must be above 0")
     if (number := finite_number(value)) is None:
-        raise PointError(f"the value {str(value)[:40]!r} is not a finite number")
+        raise BadQueryError(f"the value {str(value)[:40]!r} is not a finite number")
     return Point(key_of(metric, tags), time_us, number)

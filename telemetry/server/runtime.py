@@ -36,6 +36,7 @@ from laggard.telemetry.server.lost import lost_answerer
 from laggard.telemetry.server.protocol import BoundedProtocol
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups
+from laggard.telemetry.store.tiers import WINDOWS_S
 
 LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
@@ -56,7 +57,7 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
     job = FollowedJob(session, events)
     asker = NodeAsker(session.client, endpoint, settings.query_deadline)
     watch = NodeWatch(asker, job.nodes_ever)
-    rollups = Rollups(settings.tier_windows_s, max_bytes=settings.primary_megabytes << 20, clock=time.time)
+    rollups = Rollups(WINDOWS_S, max_bytes=settings.primary_megabytes << 20, clock=time.time)
     store, store_lock = BatchSocket(directory / socket_name(session.environment.node)), threading.Lock()
 
     def put(batch: Batch) -> bool:
@@ -93,7 +94,7 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
 def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, port: int) -> None:
     """Serve dumps as if their job were still running, until a pipe at standard input closes or a signal arrives."""
     history = read_dump(paths)
-    size, span_us = history.size(), history.span_us()
+    size, span_us = history.samples.size(), history.span_us()
     all_events = events_of_series(history.samples.read([EVENTS], 0, ALL_TIME_US))
     reach = _reach_of_dump(span_us or (0, 0), ", ".join(path.name for path in paths))
     first = "" if span_us is None else f", the first at {time.ctime(span_us[0] / SECOND_US)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.kvstore.series.sample_store import Newest, SampleStore, SeriesKey, StoreSize
+from laggard.kvstore.series.sample_store import SampleStore, SeriesKey
 from laggard.kvstore.series.timeseries import Times, TimeSeries
 from laggard.telemetry.query.downsampling import Downsample, buckets
 from laggard.telemetry.query.engine import Span, is_wanted
@@ -156,14 +156,6 @@ class History:
         if self._beside is not None and (more := self._beside.span_us()) is not None:
             spans.append(more)
         return (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else None
-
-    def newest(self) -> list[Newest]:
-        """Return the newest sample of every series that still has samples."""
-        return self.samples.newest()
-
-    def size(self) -> StoreSize:
-        """Return how many samples there are, without the summaries."""
-        return self.samples.size()
 
     def _rows(
         self,

@@ -23,6 +23,8 @@ from laggard.telemetry.store.tier import Tier, rows_of
 
 SECOND_TIER_US, TEN_SECONDS_US, MINUTE_US = SECOND_US, 10 * SECOND_US, 60 * SECOND_US
 DAY_S = 86_400.0
+WINDOWS_S = {SECOND_TIER_US: 3_600.0, TEN_SECONDS_US: DAY_S, MINUTE_US: 30 * DAY_S}
+"""For how long a node keeps the summaries of each tier; the primary keeps the last two of all nodes as long."""
 BATCH_ROWS = 32_768
 MAX_SERIES = 40_000
 # A series' key and its tags, as a mapping, with their place in the tables.

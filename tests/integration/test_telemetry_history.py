@@ -23,6 +23,7 @@ from laggard.telemetry.query.engine import Span
 from laggard.telemetry.server.lost import lost_answerer
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Publisher, Rollups, Run
+from laggard.telemetry.store.tiers import WINDOWS_S
 from tests.integration.test_telemetry_nodes import session_of
 from tests.waiting import DEADLINE_S, wait_until
 
@@ -57,7 +58,7 @@ def asker(state_server: StateServer) -> NodeAsker:
 
 
 def make_rollups() -> Rollups:
-    return Rollups(TelemetrySettings().tier_windows_s, max_bytes=1 << 30, clock=time.time)
+    return Rollups(WINDOWS_S, max_bytes=1 << 30, clock=time.time)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from laggard.telemetry.sending.sender import BatchSocket
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
-from laggard.telemetry.store.tiers import Tiers
+from laggard.telemetry.store.tiers import WINDOWS_S, Tiers
 from tests.waiting import wait_until
 
 SECOND_US = 1_000_000
@@ -428,7 +428,7 @@ def make_history(window_s: float, clock: Callable[[], float]) -> History:
 
 
 def make_rollups() -> Rollups:
-    return Rollups(TelemetrySettings().tier_windows_s, max_bytes=1 << 30, clock=time.time)
+    return Rollups(WINDOWS_S, max_bytes=1 << 30, clock=time.time)
 
 
 def test_rollups_answer_as_the_samples_would() -> None:

@@ -167,7 +167,7 @@ def test_duckdb_opens_any_number_of_dumps_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_dump_of_many_samples_is_read_whole(tmp_path: Path) -> None:
-    assert read_dump([dump(tmp_path, "node1", 0, 20_000)]).size().samples == 40_001
+    assert read_dump([dump(tmp_path, "node1", 0, 20_000)]).samples.size().samples == 40_001
 
 
 def test_the_example_makes_up_a_job_and_serves_it(tmp_path: Path) -> None:

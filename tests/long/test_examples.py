@@ -114,7 +114,7 @@ def test_what_the_readme_prints_comes(
     if name_of(session) == "scipy_scale_work_db_dump.py":
         dumps = read_dump([folder / "dumps"])
         assert {"elapsed_time", "iteration_time", "iteration", "pool_start_time", "load_average"} <= dumps.metrics()
-        assert dumps.size().samples > 6 * 64
+        assert dumps.samples.size().samples > 6 * 64
     if name_of(session) == "merge_sort.py":
         assert min(cut_offs(out)) > SMALLEST_PIECE  # the watcher has stopped it, not the want of pieces
 

@@ -104,7 +104,7 @@ def test_the_bound_is_for_all_dumps_together(tmp_path: Path) -> None:
         with gzip.open(tmp_path / f"{name}.csv.gz", "wt") as file:
             file.write(",".join(SAMPLE_COLUMNS) + "\n" + line * 6_000)
 
-    assert read_dump([tmp_path / "a.csv.gz"], SMALL_MACHINE_BYTES).size().samples == 1
+    assert read_dump([tmp_path / "a.csv.gz"], SMALL_MACHINE_BYTES).samples.size().samples == 1
     with pytest.raises(DumpError, match=r"b\.csv\.gz: line .*half of what there is"):
         read_dump([tmp_path], SMALL_MACHINE_BYTES)
 

@@ -21,10 +21,9 @@ from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.nodes.bus import NodeAsker, Replies
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.page.content import recorded_means
-from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Run
-from laggard.telemetry.store.tiers import Tiers
+from laggard.telemetry.store.tiers import WINDOWS_S, Tiers
 from tests.made_up_job import LENGTH_S, T0, series, write_record
 
 T0_US = round(T0 * 1e6)
@@ -39,7 +38,7 @@ class Nodes:
         self.stores = {}
         self.histories = {}
         for number in range(n_nodes):
-            tiers = Tiers(TelemetrySettings().tier_windows_s, max_bytes=1 << 30, clock=lambda: self.clock_s)
+            tiers = Tiers(WINDOWS_S, max_bytes=1 << 30, clock=lambda: self.clock_s)
             store = SampleStore(LENGTH_S, clock=lambda: self.clock_s, observe=tiers.add)
             host = f"node{number + 1}"
             self.stores[host], self.histories[host] = store, History(tiers, store)

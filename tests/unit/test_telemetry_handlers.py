@@ -278,7 +278,7 @@ def test_a_put_has_one_sample_or_more_up_to_a_limit(count: int, status: int) -> 
         (0, {"metric": "two words"}, "not a valid name"),
         (0, {"metric": "m" * 257}, "not a valid name"),
         (0, {"timestamp": 0}, "above 0"),
-        (0, {"timestamp": "soon"}, "timestamp: "),
+        (0, {"timestamp": "soon"}, "is not a time"),
         (0, {"value": True}, "not a finite number"),
         (0, {"value": "1e999"}, "not a finite number"),
         (0, {"value": "nan"}, "not a finite number"),
