@@ -72,7 +72,7 @@ def flows_of(readings: Sequence[LinkReading], number_of: Mapping[str, int]) -> F
         for each in readings
         if each.sender in number_of and each.receiver in number_of and each.n_bytes > 0
     ]
-    senders, receivers, per_byte_s, foreign = np.array(known, np.float64).reshape(-1, 4).T
+    senders, receivers, per_byte_s, foreign = np.array(known, np.float64).reshape(len(known), 4).T
     good = (per_byte_s > 0) & (per_byte_s < np.inf)
     log_time = np.log(np.where(good, per_byte_s, 1)).astype(np.float32)
     flows = Flows(senders.astype(np.intp), receivers.astype(np.intp), log_time, foreign.astype(np.float32))

@@ -137,7 +137,7 @@ def _missing(case: Case) -> End:
 def _change(before: Roster, after: Roster) -> Change:
     stay = {*before.active} & {*after.active}
     gone = [host for host in before.active if host not in stay]
-    is_back = bool(before.set_aside) and before.set_aside in after.active
+    is_back = before.set_aside in after.active  # nobody is set aside if it is empty
     return Change(
         without=tuple(host for host in gone if host != before.primary),
         came=tuple(host for host in after.active if host not in stay | {before.set_aside}),

@@ -140,6 +140,8 @@ def test_links_have_panels_only_where_they_are_probed() -> None:
         (64, True, [MATRIX], ["host", "peer"]),  # with eight devices each, which charts show as a band
         (65, True, [LEAVES], ["host", "peer"]),
         (65, False, [], ["host", "peer"]),
+        (256, True, [LEAVES], ["host", "peer"]),
+        (257, True, [LEAVES], ["host"]),
         (N_NODES, True, [LEAVES], ["host"]),  # 8,000 links are more than the server answers with
     ],
 )

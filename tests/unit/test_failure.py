@@ -438,6 +438,21 @@ def test_only_the_users_own_functions_are_the_place() -> None:
     assert "train.py:step < train.py:<module>" in why(end(raised(5, "MyError: odd"))).fingerprint
 
 
+@pytest.mark.parametrize(("n_lines", "says_why"), [(49, True), (50, False)])
+def test_what_was_logged_up_to_50_lines_before_the_error_says_why(n_lines: int, says_why: bool) -> None:
+    log = "n7:812:1034 [3] NCCL WARN NET/IB : Got completion from peer 10.0.0.3<40313> with status=12 hca mlx5_3\n"
+    between = "".join(f"step {number}\n" for number in range(n_lines))
+    error = 'Traceback (most recent call last):\n  File "/me/a.py", line 1, in f\nncclRemoteError: A call failed\n'
+    failure = why(end(log + between + error))
+    assert (failure.cause == "InfiniBand completion with an error") == says_why
+
+
+def test_the_three_innermost_of_the_users_functions_are_the_place() -> None:
+    frames = "".join(f'  File "/me/a.py", line {line}, in f{line}\n    g()\n' for line in range(5))
+    failure = why(end(f"Traceback (most recent call last):\n{frames}MyError: odd\n"))
+    assert failure.fingerprint.endswith("MyError < a.py:f4 < a.py:f3 < a.py:f2")
+
+
 def test_a_line_of_code_in_a_traceback_does_not_say_why() -> None:
     text = """
         Traceback (most recent call last):

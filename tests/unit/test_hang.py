@@ -127,7 +127,8 @@ def test_a_rank_is_silent_while_it_neither_uses_a_processor_nor_moves_bytes() ->
     [(0.0399, 0, True), (0.04, 0, False), (0.0, 8191, True), (0.0, 8192, False)],  # 2 %, and 4 KiB a second
 )
 def test_what_only_waits_is_silent(cpu_s: float, children_bytes: int, is_silent: bool) -> None:
-    assert watched().look(Counters(cpu_s, 0, children_bytes), 2.0) == (2.0 if is_silent else 0.0)
+    watch = LifeWatch(Counters(100.0, 0, 10**9), 0.0)
+    assert watch.look(Counters(100.0 + cpu_s, 0, 10**9 + children_bytes), 2.0) == (2.0 if is_silent else 0.0)
 
 
 def test_a_rank_that_was_never_silent_has_no_longest_silence() -> None:
@@ -138,6 +139,17 @@ def test_a_node_stores_how_its_ranks_look() -> None:
     stored = {"rank": 3, "state": "S", "silent_s": 1.5, "longest_s": 2.5}
     assert RankLife.of_json("node2", stored) == life(3, 1.5, 2.5)
     assert RankLife.of_json("node2", stored | {"rank": None}) == life(None, 1.5, 2.5)
+
+
+def test_of_several_ranks_the_most_silent_one_is_suspected() -> None:
+    assert suspicion("auto", life(0, 700), life(1, 900), life(2, 800), life(3)) == Suspicion(
+        900, Silent("node2", 1), certain=False
+    )
+
+
+def test_a_program_that_has_given_no_sign_yet_is_judged_by_its_ranks() -> None:
+    watch = HangWatch(30.0, 0, 0.0)
+    assert watch.check(0, [life(silent_s=31), life(1)], 25.0) == Suspicion(31, Silent("node2", 0))
 
 
 def test_a_program_without_ranks_is_watched_by_its_own_signs_from_the_first_one_on() -> None:

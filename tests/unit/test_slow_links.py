@@ -313,6 +313,7 @@ def test_readings_of_unknown_nodes_and_impossible_times_are_left_out() -> None:
     assert analysis.add_round([]) == []
 
 
-def test_a_budget_that_is_no_probability_is_refused() -> None:
-    with pytest.raises(ValueError, match="budget must be a probability between 0 and 1, got 1"):
-        SlowLinkAnalysis(names(3), budget=1.1)
+@pytest.mark.parametrize("budget", [-0.1, 0.0, 1.0, 1.1])
+def test_a_budget_that_is_no_probability_is_refused(budget: float) -> None:
+    with pytest.raises(ValueError, match=f"budget must be a probability between 0 and 1, got {budget}"):
+        SlowLinkAnalysis(names(3), budget=budget)

@@ -12,6 +12,7 @@ from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.engine import Span
+from laggard.telemetry.store.chunks import pack_rows
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
 from laggard.telemetry.store.summaries import Summaries, merged, of_samples
@@ -357,16 +358,16 @@ def test_a_view_has_the_chunks_of_a_metric_that_reach_into_a_range() -> None:
     tier = Tier(10 * SECOND_US, batch_rows=2)
     tier.add(rows(10, 20))
     tier.add(rows(10, 20, series=1))
-    pack(tier, metrics=(0, 7))
+    pack(tier, metrics=(1, 7))
 
     def n_chunks(metric: int, begin_s: float, end_s: float) -> int:
         return len(tier.view([metric], us(begin_s), us(end_s)).chunks)
 
-    assert n_chunks(0, 0, 100) == n_chunks(7, 0, 100) == 1
-    assert len(tier.view([0, 7, 8], us(0), us(100)).chunks) == 2
+    assert n_chunks(1, 0, 100) == n_chunks(7, 0, 100) == 1
+    assert len(tier.view([1, 7, 8], us(0), us(100)).chunks) == 2
     assert n_chunks(8, 0, 100) == 0
-    assert (n_chunks(0, 29, 40), n_chunks(0, 30, 40)) == (1, 0)
-    assert (n_chunks(0, 0, 11), n_chunks(0, 0, 10)) == (1, 0)
+    assert (n_chunks(1, 29, 40), n_chunks(1, 30, 40)) == (1, 0)
+    assert (n_chunks(1, 0, 11), n_chunks(1, 0, 10)) == (1, 0)
 
 
 # -- all tiers ---------------------------------------------------------------------------------------------------------
@@ -465,3 +466,14 @@ def test_everything_is_each_time_once_from_its_finest_source() -> None:
     assert counted(samples) == {"a": [(900.5, 1)]}
     assert node.history.everything("m", lambda source: source == "x")[0] == []
     assert node.history.everything("x") == ([], [])
+
+
+def test_summaries_of_numbers_with_few_decimals_take_less_room() -> None:
+    def bytes_a_row(decimals: int) -> float:
+        times_us = us(0) + np.arange(60_000, dtype=np.int64) * 100_000
+        watts = np.round(np.random.default_rng(1).normal(300, 20, len(times_us)), decimals)
+        seconds = merged(of_samples(np.zeros(len(times_us), np.int64), times_us, watts), SECOND_US)
+        return pack_rows(seconds, SECOND_US).nbytes / len(seconds["count"])
+
+    assert bytes_a_row(1) < 12
+    assert bytes_a_row(15) > 24
