@@ -38,13 +38,6 @@ class Hang:
         """Node and rank of each process whose program is over, although it is still there."""
         return {(stack.host, stack.rank) for stack in self.stacks if stack.is_ending}
 
-    def as_event(self) -> ProgramHung:
-        """Return it for the policy."""
-        # One process alone has nobody to be compared with: a program that runs once is always on the primary.
-        hosts = {stack.host for stack in odd_ones(self.stacks)} if len(self.stacks) > 1 else set()
-        suspect = next(iter(hosts)) if len(hosts) == 1 else ""
-        return ProgramHung(self.suspicion.silent_s, self.suspicion.silent, standstill_of(self.stacks), suspect)
-
 
 class Hangs:
     """Watches the launches of a job for hangs; does nothing without a timeout."""
@@ -99,8 +92,12 @@ class Hangs:
 
     def note(self, hang: Hang) -> ProgramHung:
         """Note a hang with where its ranks stand, and return it for the policy."""
-        hung = hang.as_event()
-        kept = self._keep(hang.stacks)
+        suspicion, stacks = hang.suspicion, hang.stacks
+        # One process alone has nobody to be compared with: a program that runs once is always on the primary.
+        hosts = {stack.host for stack in odd_ones(stacks)} if len(stacks) > 1 else set()
+        suspect = next(iter(hosts)) if len(hosts) == 1 else ""
+        hung = ProgramHung(suspicion.silent_s, suspicion.silent, standstill_of(stacks), suspect)
+        kept = self._keep(stacks)
         self._account.take_note(HangFound(self._launch, hung, "" if kept is None else kept.name))
         return hung
 

@@ -134,11 +134,6 @@ class Launches:
         self._relaunch_s: list[float] = []
 
     @property
-    def began_s(self) -> float:
-        """Unix time at which the current program was started."""
-        return self._began_s
-
-    @property
     def exit_code(self) -> int | None:
         """Exit code of the current program, once it has ended."""
         return None if self.program is None else self.program.exit_code
