@@ -340,13 +340,14 @@ class Launches:
             self._account.tell("swept", f"{processes} of the old launch ended")
 
     def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
+        watch = self._plan.detection.watch
         return LaunchRecord(
             self.number,
             tuple(self._cluster.nodes[host].record for host in roster.active),
             tuple(self._cluster.nodes[host].record for host in roster.reserve),
             roster.excluded_hosts,
             None if gap is None else gap.total_s,
-            self._plan.detection.interval_s or DETECT_INTERVAL_S,
+            DETECT_INTERVAL_S if watch is None else watch.interval_s,
             began_s=time.time(),
             ends_s=self._plan.ends_s,
             commits=self._signs_at_start[0],
