@@ -10,6 +10,7 @@ from pathlib import Path
 
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.client.environment import LAUNCH
+from laggard.records import record_of
 from laggard.resilience.controller.records import Records
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.events import ProgramHung
@@ -101,7 +102,7 @@ class Hangs:
             if stored["number"] != self._renewed.get(host, (-1, 0.0))[0]:
                 self._renewed[host] = stored["number"], now_s
             if now_s < self._renewed[host][1] + STALE_S:
-                lives += [RankLife.of_json(host, each) for each in stored["ranks"]]
+                lives += [record_of(RankLife, each) for each in stored["ranks"]]
         return lives
 
     def _keep(self, stacks: Sequence[RankStack]) -> Path | None:
