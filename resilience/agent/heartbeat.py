@@ -58,8 +58,5 @@ class Heartbeat:
     def _run(self, beat: Callable[[], None]) -> None:
         with contextlib.suppress(BrokenPipeError):  # the controller is gone, as the other thread notices too
             while not self._ended.wait(self._timing.interval_s):
-                if not self._is_stuck():
+                if time.monotonic() < self._looked_s + STUCK_S:
                     beat()
-
-    def _is_stuck(self) -> bool:
-        return time.monotonic() >= self._looked_s + STUCK_S

@@ -109,7 +109,7 @@ class Controller:
         self._hosts = tuple(node.hostname for node in allocation.nodes)
         self._records = Records(keeper.endpoint)
         self._reserve = Reserve(keeper.endpoint)
-        self._requests: RequestReader | None = None
+        self._requests = RequestReader(keeper.endpoint, self._changed, self._records.last_request_id())
         self._status = JobStatus(Roster((), primary=self._hosts[0]), 0.0)
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
@@ -211,7 +211,6 @@ class Controller:
             since = duration(self._clock.now_s() - exclusion.since_s)
             what = "the primary's devices" if exclusion.host == self._roster.primary else exclusion.host
             self._account.tell("excluded", f"{what}, {since} ago by an earlier job")
-        self._requests = RequestReader(self._keeper.endpoint, self._changed, self._records.last_request_id())
         for host, complaint in self._missing.items():
             self._account.tell("lost", f"{host}: {complaint}; the job begins without it", "bold yellow")
             self._returning.bring_back(host)
@@ -337,7 +336,7 @@ class Controller:
             return self._loss_of(lost[0])
         if (exit_code := self._launches.exit_code) is not None:
             return self._end_of_program(exit_code)
-        while self._requests and self._requests.waiting:
+        while self._requests.waiting:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
@@ -372,7 +371,7 @@ class Controller:
     def _has_changed(self) -> bool:
         return bool(
             self._launches.exit_code is not None
-            or (self._requests and self._requests.waiting)
+            or self._requests.waiting
             or self._keeper.messages
             or self._failure() is not None
             or self._cluster.lost()
@@ -380,7 +379,7 @@ class Controller:
 
     def _failure(self) -> Exception | None:
         """Return what keeps the job from going on, in one of the threads that work for it."""
-        return self._keeper.failure or (None if self._requests is None else self._requests.failure)
+        return self._keeper.failure or self._requests.failure
 
     def _report_messages(self) -> None:
         for notice in self._cluster.notices():
@@ -428,13 +427,11 @@ class Controller:
                     self._account.tell("notice", str(notice), "bold yellow")
                 return None
             case _:
-                return self._handle_verdicts([Verdict.of_fields(fields) for fields in request.body])
-
-    def _handle_verdicts(self, verdicts: list[Verdict]) -> NodesAccused | None:
-        for verdict in verdicts:
-            self._account.verdict(verdict)
-        accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
-        return NodesAccused(accused) if accused else None
+                verdicts = [Verdict.of_fields(fields) for fields in request.body]
+                for verdict in verdicts:
+                    self._account.verdict(verdict)
+                accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
+                return NodesAccused(accused) if accused else None
 
     def _shut_down(self, *, failed: bool) -> None:
         with contextlib.ExitStack() as last:  # each of them happens, whatever becomes of those before it
@@ -443,8 +440,7 @@ class Controller:
             last.callback(self._launches.close, keep_logs=failed)
             last.callback(self._returning.close)
             self._manager.close()
-            if self._requests is not None:
-                self._requests.stop()
+            self._requests.stop()
 
     def _end_descendants(self) -> None:
         try:

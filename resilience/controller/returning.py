@@ -12,13 +12,13 @@ waits for another machine runs in a thread of its own; everything else is done w
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from laggard.errors import LaggardError
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
@@ -28,7 +28,6 @@ from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import Finding, evidence_against
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.errors import ResourceManagerError
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.system.steady_clock import SteadyClock
@@ -65,33 +64,25 @@ class _Attempt:
     """One attempt to start a node's agent anew, in a thread."""
 
     def __init__(self, allocation: Allocation, record: NodeRecord, changed: threading.Condition) -> None:
-        self.agent: AgentProcess | None = None
-        self.trouble: Trouble | None = None
+        self.result: AgentProcess | Trouble | None = None  # None: it goes on
         self._allocation = allocation
         self._record = record
         self._changed = changed
-        name = f"return-{record.hostname}"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        return not self._thread.is_alive()
+        threading.Thread(target=self._run, name=f"return-{record.hostname}", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self.agent = self._allocation.start_agent_again(self._record)
-        except (LaggardError, OSError) as error:
-            self.trouble = Trouble(error, (type(error), *error.args), self._word())
+            self.result = self._allocation.start_agent_again(self._record)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may do
+            self.result = Trouble(error, (type(error), *error.args), self._word())
         with self._changed:
             self._changed.notify_all()
 
     def _word(self) -> NodeWord | None:
         host = self._record.hostname
-        try:
+        with contextlib.suppress(Exception):  # it says so later, or never: why the attempt has failed is known
             return self._allocation.manager.words_on([host]).get(host)
-        except ResourceManagerError:
-            return None  # it says so later, or never: why the attempt has failed is known all the same
+        return None
 
 
 @dataclass(slots=True)
@@ -194,18 +185,14 @@ class Returning:
             if time.monotonic() >= absent.due_s:
                 absent.tried_s = time.monotonic()
                 absent.attempt = _Attempt(self._allocation, absent.record, self._changed)
-        elif absent.attempt.done:
-            self._after_attempt(absent, absent.attempt)
+        elif (result := absent.attempt.result) is not None:
+            absent.attempt = None
+            if isinstance(result, Trouble):
+                self._put_off(absent, result)
+            else:
+                absent.record = self._record_of(absent.record.hostname)  # it may have answered for the first time
+                absent.health_check = self._examine(self._cluster.connect(absent.record, result))
         return None
-
-    def _after_attempt(self, absent: _Absent, attempt: _Attempt) -> None:
-        absent.attempt = None
-        if attempt.agent is None:
-            self._put_off(absent, attempt.trouble)
-            return
-        absent.record = self._record_of(absent.record.hostname)  # it may have answered for the first time
-        node = self._cluster.connect(absent.record, attempt.agent)
-        absent.health_check = self._examine(node)
 
     def _examined(self, absent: _Absent, health_check: _HealthCheck, roster: Roster) -> tuple[Finding, ...] | None:
         node = health_check.node
@@ -246,9 +233,9 @@ class Returning:
         self._reserve.probe_node(node)
         return _HealthCheck(node)
 
-    def _put_off(self, absent: _Absent, trouble: Trouble | None) -> None:
+    def _put_off(self, absent: _Absent, trouble: Trouble) -> None:
         wait_s = absent.backoff.next_s(0.0)
         absent.due_s = time.monotonic() + wait_s
-        if trouble is not None and trouble != absent.trouble:
+        if trouble != absent.trouble:
             self.notices.append(NotBack(absent.record.hostname, trouble, wait_s))
         absent.trouble = trouble

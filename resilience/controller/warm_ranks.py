@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from laggard.kvstore.control import NodeRecord
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload, can_be_warm
 from laggard.resilience.nodes.cluster import Cluster
@@ -92,15 +91,12 @@ class WarmRanks:
         self._is_kept = True
         for host in (*self._roster.active, *self._roster.reserve):
             if (node := self._cluster.nodes.get(host)) is not None:
-                shared, varying = self._variables(node.record)
-                directory = str(Path.cwd())
-                command = tuple(self._command)
-                wanted = KeepWarm(command, shared, tuple(varying), directory, self._modules, self._writes_stacks)
-                node.agent.send(wanted)
-
-    def _variables(self, node: NodeRecord) -> tuple[dict[str, str], list[str]]:
-        [ranks] = launch_variables([node], 0, 0, os.environ, per_device=self._per_device)
-        return shared_variables(ranks[0])
+                [ranks] = launch_variables([node.record], 0, 0, os.environ, per_device=self._per_device)
+                shared, varying = shared_variables(ranks[0])
+                directory, command = str(Path.cwd()), tuple(self._command)
+                node.agent.send(
+                    KeepWarm(command, shared, tuple(varying), directory, self._modules, self._writes_stacks)
+                )
 
     def _tell_news(self) -> None:
         for host, node in self._cluster.nodes.items():
