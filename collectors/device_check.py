@@ -23,7 +23,7 @@ from laggard.collectors.probing import WarmUp, is_of_this_job, symptom_reader
 from laggard.collectors.symptoms import DeviceStatus, Symptoms, board_uuid
 from laggard.records import plain
 
-REPEATS = 5
+REPEATS = 5  # of each probe, of which the fastest counts
 ALL_DEVICES = "all"
 """Stands for a device's name where a problem concerns all devices of the machine."""
 

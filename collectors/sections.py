@@ -26,7 +26,7 @@ from laggard.kvstore.client.environment import ENDPOINT_FILE
 
 _log = logging.getLogger("laggard.collectors")
 
-MAX_SECTIONS = 64
+MAX_SECTIONS = 64  # of a program: a name made of a step number would be one more each time
 MAX_BUFFERED = 4096  # of one section in one interval, the newest ones: enough for a median
 # Two events cost several times as much as a section without them.
 DEVICE_TIMING_EVERY_S = 0.01

@@ -23,7 +23,7 @@ from laggard.detectors.verdict import Evidence, Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 
-WINDOW_ROUNDS = 4
+WINDOW_ROUNDS = 4  # what `analyze_data` looks at, as in Dragon
 
 Window = dict[DeviceId, list[float]]
 """Each device's readings of the last rounds, oldest first."""

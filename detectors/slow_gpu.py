@@ -32,7 +32,7 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.state.mapping import State
 
-GPU_MAX_INTRUSION = 0.005
+GPU_MAX_INTRUSION = 0.005  # docs/benchmarks/intrusion.md
 # Virtual devices are for trying things out, and a slow one is only found if the probe is as large as its kernels.
 VIRTUAL_MAX_INTRUSION = 0.25
 

@@ -27,8 +27,8 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.state.mapping import State
 
-LINK_MIN_SLOWDOWN = 1.05
-MAX_INTRUSION = 0.005
+LINK_MIN_SLOWDOWN = 1.05  # as for devices
+MAX_INTRUSION = 0.005  # docs/links.md
 # Virtual devices are for trying things out.
 VIRTUAL_MAX_INTRUSION = 0.25
 

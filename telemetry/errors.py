@@ -57,11 +57,10 @@ class NotConnectedError(TelemetryError, RuntimeError):
 
 
 class RequestError(TelemetryError):
-    """An HTTP request was refused; the client gets the status, and the rest as in OpenTSDB's error object."""
+    """An HTTP request was refused; the client gets OpenTSDB's error object."""
 
     status: int
     message: str
-    details: str = ""
     template = "{status}: {message}"
 
 

@@ -34,7 +34,7 @@ _log = logging.getLogger("laggard.collectors.links")
 
 LINK_TIME = "links"
 """The metric under which a node's readings are stored: one sample a round."""
-PARTNERS = 3
+PARTNERS = 3  # of a node in a round: docs/links.md
 _REPORT = "report"
 LAUNCH = "launch"
 """The tag of a report that has the number of its launch."""

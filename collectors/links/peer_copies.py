@@ -17,11 +17,11 @@ from laggard.collectors.links.schedule import Pair
 
 _log = logging.getLogger("laggard.collectors.links")
 
-REPEATS = 3
+REPEATS = 3  # the fastest counts
 BUFFER_BYTES = 32 << 20
 """What one copy carries, and what each GPU gives up of its memory."""
-TRANSFER_S = 0.001
-_MOST_COPIES = 8
+TRANSFER_S = 0.001  # far above the time that a launch takes
+_MOST_COPIES = 8  # of which one is too short to be timed
 
 
 class PeerCopies:

@@ -9,7 +9,7 @@ from laggard.collectors.links.gate import DONE, TRANSFERS, Gate, Step
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.transfer import LinkCall, LinkListener, Transfer
 
-REPEATS = 3
+REPEATS = 3  # the fastest counts
 TRANSFER_S = 0.03
 """How long a transfer should take at line rate: enough to tell 10 %, see docs/links.md."""
 FIRST_BYTES = 1 << 20

@@ -18,9 +18,9 @@ Past = Mapping[str, Mapping[str, Sequence[float]]]
 Condition = Literal["ok", "unchecked", "suspect", "slow", "faulty"]
 _BY_SEVERITY: tuple[Condition, ...] = "ok", "unchecked", "suspect", "slow", "faulty"
 
-REMEMBERED_CHECKS = 20
-CHECKS_TO_JUDGE = 3
-GPU_MIN_SLOWDOWN = 1.05
+REMEMBERED_CHECKS = 20  # of a device, the newest
+CHECKS_TO_JUDGE = 3  # the median of fewer can be a disturbed one
+GPU_MIN_SLOWDOWN = 1.05  # as for the detector
 VIRTUAL_MIN_SLOWDOWN = 2.0  # virtual devices share the machine's cores and caches with whatever else runs
 _VIRTUAL = "virtual"
 

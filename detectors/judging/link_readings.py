@@ -27,8 +27,8 @@ from laggard.detectors.verdict import Evidence, Verdict
 
 KEPT = "laggard/slow-links"
 """The key of State."""
-_CAUSE_ROUNDS = 12
-_MAX_CALIBRATIONS = 3
+_CAUSE_ROUNDS = 12  # in which a cause is looked for
+_MAX_CALIBRATIONS = 3  # times that the size is corrected by the rate that was seen
 
 
 class LinkReadings(Analysis):

@@ -24,7 +24,7 @@ from laggard.telemetry.errors import NodeError
 
 _log = logging.getLogger("laggard.detectors")
 
-WATCHES_PER_INTERVAL = 10
+WATCHES_PER_INTERVAL = 10  # a round is judged soon after its last reading
 STOP_DEADLINE_S = 2.0
 # How long collectors or the program may take to give their first reading.
 FIRST_READING_S = 60.0

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-ROUNDS = 2
-MIN_PEERS = 2
+ROUNDS = 2  # in a row: a node that has just ended its launch fails one
+MIN_PEERS = 2  # which do not reach a node: with one, that one may be to blame
 
 Pair = tuple[str, str]
 

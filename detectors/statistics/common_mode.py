@@ -11,7 +11,7 @@ from laggard.detectors.statistics.history import WARM_UP
 
 _ROUNDS = 5  # in a row that are as slow; then the new pace is the usual one
 _SMALLEST = 1.1  # a smaller shift may be the room's temperature
-_NOISES = 5.0
+_NOISES = 5.0  # standard deviations of the group's round, as against the own past
 
 
 @dataclass(frozen=True, slots=True)

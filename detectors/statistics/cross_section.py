@@ -28,7 +28,7 @@ from laggard.detectors.verdict import Verdict
 
 _NOISES = 2.1  # the fastest sample of a window varies less than that of one round
 _USUAL_NOISES = 4.0  # the usual sample of a healthy device is more often disturbed than its fastest
-_FEWEST_NODES = 3
+_FEWEST_NODES = 3  # of two, either may be the slow one
 _NODE_PART = 4  # of a node's devices, one in so many may be faster than what the node is judged by
 
 

@@ -22,10 +22,10 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import REPORT, RESTART, WARM_UP, History
 from laggard.detectors.statistics.thresholds import SELF_NOISES, Thresholds
 
-_PASSES = 3
+_PASSES = 3  # each leaves out what the last one found slow
 _MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot tell which devices are slow
 _UNREST_DEVICES = 4  # with fewer, one that is faster by chance would make the round look noisy, and hide a slow one
-_NOISE_FLOOR = 0.001
+_NOISE_FLOOR = 0.001  # a device that looks quieter has been so by chance
 # The change from round to round over the distance from the past: 0.92 if rounds are independent, less if noise lasts.
 _WHITE, _WHITE_TO_LASTING, _WHITE_ROUNDS = 0.82, 0.25, 10
 _FEWEST_NOISES = 2.0

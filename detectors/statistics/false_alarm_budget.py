@@ -25,7 +25,7 @@ _RATE_START = 0.02  # the rate before anything is learned
 _AGAIN_START, _AGAIN_PRIOR = 0.01, 20.0  # the same for a second exceedance, and the pseudo-count of first ones
 _OLDER_PRIOR = 8.0  # pseudo-count of rounds for which an older run is taken to be like a younger one
 _LASTING_RUNS, _LASTING_SHARE = 5, 0.5  # at least so many runs, half of which went on: then noise lasts
-_RATE_CEILING = 0.98
+_RATE_CEILING = 0.98  # what always exceeds would be no evidence, for good
 # A device's own noise excuses it up to this rate, or twice its group's: one that exceeds far more often is slow.
 _OWN_CEILING, _OWN_TIMES = 0.1, 2.0
 _FAR_SHARE = 0.2  # of the bet on a device with noise of its own: for exceedances that are too large to be noise

@@ -12,12 +12,12 @@ from laggard.detectors.statistics.device_index import DeviceIndex
 from laggard.detectors.statistics.estimates import Floats, Group, center_and_spread, deviation_per_distance
 
 _CLASS_RATIO = 1.3  # two models or pipeline stages differ by more, chips of one model by less
-_CLASS_GAP_SPREADS = 6.0
-_CLASS_DEVICES = 3
+_CLASS_GAP_SPREADS = 6.0  # between two classes, of the wider one
+_CLASS_DEVICES = 3  # fewer may be slow by chance at once
 _PAIR_RANGE = 0.03  # log seconds: two devices are only a class if they are as alike as chips of one model
-_CLASS_SHARE = 0.1
-_SPREAD_FLOOR = 0.003
-_SAMPLED = 2048
+_CLASS_SHARE = 0.1  # of all devices: a smaller class is a slow minority
+_SPREAD_FLOOR = 0.003  # log seconds: devices that look more alike have been so by chance
+_SAMPLED = 2048  # the error of a median of so many is below a thirtieth of the spread
 
 
 class Grouping:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 _RATE_FLOOR, _TYPICAL_RATES = 0.01, 2.0  # a healthy device exceeds as often, or so many times as often as is typical
-_RATE_CEILING = 0.5
+_RATE_CEILING = 0.5  # of a group in which half of the rounds exceed, nothing can be told
 _FAULTY_RATES = 6.0  # times as often as a healthy one
 _AGAIN, _FAULTY_AGAIN = 0.25, 0.5  # in a quiet group, how often an exceedance follows another
 _LONGEST_BET = 3  # rounds of a run: what lasts longer is for the other tests
-_EVIDENCE_CAP = 100.0
+_EVIDENCE_CAP = 100.0  # times the bar, as in the budget
 
 
 def typical_rate(history: History, grouping: Grouping) -> Floats:

@@ -17,7 +17,7 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
 from laggard.detectors.verdict import Verdict
 
-_TOP_RANK = 6
+_TOP_RANK = 6  # of the severities, worst first: nothing is said after it
 
 
 class NewVerdicts:

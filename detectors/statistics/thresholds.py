@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laggard.detectors.statistics.estimates import Floats
 
-GPU_MIN_SLOWDOWN = 1.05
+GPU_MIN_SLOWDOWN = 1.05  # what chips of one model usually differ by: docs/detection.md
 # On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
 VIRTUAL_MIN_SLOWDOWN = 1.5
 
@@ -19,7 +19,7 @@ _REPORT_SHARE = 0.3  # of the smallest slowdown that matters (in logs): reported
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
 SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
 SELF_NOISES = 5.0  # standard deviations of a device's own noise
-_PEER_NOISES = 3.0
+_PEER_NOISES = 3.0  # standard deviations of the group's noise
 _PEER_SPREADS = 3.5  # standard deviations between chips
 _FEW_PEERS = 0.2  # with few peers the reference is uncertain: this over (N - 1) squared is added, in log seconds
 _MANY_PEERS, _FEW_CHIPS = 16, 0.12  # with fewer peers the spread is mostly chance: it raises the limit to 13 % at most

@@ -33,8 +33,8 @@ from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.system.steady_clock import SteadyClock
 
-FIRST_WAIT_S = 10.0
-LONGEST_WAIT_S = 300.0
+FIRST_WAIT_S = 10.0  # a reboot takes longer, a lost connection not
+LONGEST_WAIT_S = 300.0  # as long as Slurm waits for a node before it calls it down (SlurmdTimeout)
 # A node that was back for this long is started at once again when it is lost.
 GOOD_RUN_S = 600.0
 # Loading a driver and compiling the probe takes most of it; longer than the interval between two readings.

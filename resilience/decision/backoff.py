@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_DOUBLINGS = 32
+MAX_DOUBLINGS = 32  # beyond any limit, and no overflow
 
 
 def backoff_s(failures: int, first_s: float, most_s: float) -> float:

@@ -18,9 +18,9 @@ from typing import Any, Literal
 HangTimeout = float | Literal["auto"]
 """Seconds, or ``auto``: derived from the launch itself."""
 
-MIN_SIGNS = 5
-MIN_AUTO_S = 60.0
-AUTO_FACTOR = 10.0
+MIN_SIGNS = 5  # fewer say nothing about the longest silence
+MIN_AUTO_S = 60.0  # a launch that has shown short silences only may still save or compile
+AUTO_FACTOR = 10.0  # times the longest silence so far
 # The program may wait for a file system or a checkpoint, in silence, before we have seen it do so.
 MIN_OUTSIDE_S = 180.0
 # One rank may evaluate or save while the others wait. ByteRobust (SOSP'25) too looks after ten minutes without traffic.

@@ -9,8 +9,8 @@ from laggard.resilience.decision.enough import too_few
 from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES, JobStatus, Settings
 from laggard.resilience.decision.reasons import Fact
 
-MAX_LAUNCHES_WITHOUT_PROGRESS = 3
-STORM_WINDOW_S = 3600.0
+MAX_LAUNCHES_WITHOUT_PROGRESS = 3  # the third shows that it was neither chance nor one node: docs/restart.md
+STORM_WINDOW_S = 3600.0  # of `--max-restarts-per-hour`
 
 
 @dataclass(frozen=True, slots=True)

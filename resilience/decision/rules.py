@@ -14,7 +14,7 @@ from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
 
-MAX_BACKOFF_S = 300.0
+MAX_BACKOFF_S = 300.0  # what is away for long is looked for every five minutes
 
 
 @dataclass(frozen=True, slots=True)

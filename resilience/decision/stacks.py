@@ -16,7 +16,7 @@ from laggard.resilience.decision.hang import ACTIVE_SHARE, MIN_RANK_S, Suspicion
 
 Doing = Literal["waits for others", "works", "stuck", "disk sleep", "stopped"]
 
-MAX_GROUPS = 4
+MAX_GROUPS = 4  # of ranks that wait at the same place: more are no sentence
 _KERNEL: Mapping[str, Doing] = {"T": "stopped", "D": "disk sleep"}
 HELD = frozenset(_KERNEL.values())
 # Functions in which a rank waits for other ranks, or for a device that does.

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from laggard.telemetry.course import LaunchProgressed, Progress
 
-MIN_INTERVAL_S = 1.0
-MAX_INTERVAL_S = 300.0
+MIN_INTERVAL_S = 1.0  # a point a second, at first
+MAX_INTERVAL_S = 300.0  # the file of a year stays small
 # An entry for each 5 % of a launch's age: ten minutes have some hundred entries, a week has two thousand.
 AGE_SHARE = 0.05
 

@@ -148,7 +148,7 @@ def _respond(service: Service, handler: Handler, call: Call) -> Response:
 
 
 def _refusal(problem: RequestError) -> Response:
-    return JsonResponse(error_body(problem.status, problem.message, problem.details), problem.status)
+    return JsonResponse(error_body(problem.status, problem.message), problem.status)
 
 
 async def _on_problem(_: Request, problem: RequestError) -> Response:

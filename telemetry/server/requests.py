@@ -27,12 +27,9 @@ _PORT = re.compile(r":[0-9]*$")
 _FIX = "use localhost or 127.0.0.1, or list the name in the setting server_names"
 
 
-def error_body(status: int, message: str, details: str = "") -> dict[str, object]:
+def error_body(status: int, message: str) -> dict[str, object]:
     """Return OpenTSDB's error object."""
-    error: dict[str, object] = {"code": status, "message": message}
-    if details:
-        error["details"] = details
-    return {"error": error}
+    return {"error": {"code": status, "message": message}}
 
 
 def not_in_time() -> RequestError:
@@ -68,7 +65,7 @@ class Call:
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError as error:
-            raise RequestError(400, "the body is not valid JSON", str(error)[:200]) from error
+            raise RequestError(400, f"the body is not valid JSON: {str(error)[:200]}") from error
 
 
 async def read_call(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Call:
@@ -136,7 +133,7 @@ def _unpacked(body: bytes, max_bytes: int) -> bytes:
     try:
         unpacked = unpacker.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise RequestError(400, "the body is not valid gzip", str(error)) from error
+        raise RequestError(400, f"the body is not valid gzip: {error}") from error
     if len(unpacked) > max_bytes:
         raise _too_large(max_bytes)
     if not unpacker.eof:
