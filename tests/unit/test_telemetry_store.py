@@ -477,3 +477,21 @@ def test_summaries_of_numbers_with_few_decimals_take_less_room() -> None:
 
     assert bytes_a_row(1) < 12
     assert bytes_a_row(15) > 24
+
+
+@pytest.mark.parametrize("drops", [(at,) for at in range(1, 8)] + [(3, 5), (3, 6), (2, 4), (4, 6)])
+def test_samples_that_are_dropped_while_they_are_read_are_read_again_as_summaries(drops: tuple[int, ...]) -> None:
+    node, calls = Node(), 0
+    node.add(1, 301, 601, 901)
+    node.tiers.fold()
+
+    def wanted(_: object) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls in drops:  # at first the oldest sample, then the next one, too
+            node.samples.window_s = 800 - 300 * drops.index(calls)
+            node.samples.trim()
+        return True
+
+    (found,) = node.history.downsampled(*query("1s-p95", 0, 999), wanted).series
+    assert (found.metric, [at for at, _ in counted([found])["a"]]) == ("m", [1, 301, 601, 901])
