@@ -460,10 +460,11 @@ def test_the_span_of_a_history_is_that_of_its_samples_and_of_older_summaries() -
 def test_everything_is_each_time_once_from_its_finest_source() -> None:
     node = Node(samples_window_s=500)
     node.add(1, 2, 61, 900.5)
+    node.samples.extend(key_of("m", {"host": "b"}), np.array([us(950)]), np.ones(1))
     node.samples.trim()
     summaries, samples = node.history.everything("m")
     assert [(each.width_us, each.rows["count"].tolist()) for each in summaries] == [(SECOND_US, [1, 1, 1])]
-    assert counted(samples) == {"a": [(900.5, 1)]}
+    assert counted(samples) == {"a": [(900.5, 1)], "b": [(950, 1)]}
     assert node.history.everything("m", lambda source: source == "x")[0] == []
     assert node.history.everything("x") == ([], [])
 
