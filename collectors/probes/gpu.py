@@ -276,34 +276,6 @@ class DeviceToHost(HostToDevice):
     _kind = "memcpyDeviceToHost"
 
 
-class PeerCopy(GpuProbe):
-    """Copy to the next GPU that this process sees, over NVLink or the bus.
-
-    32 MiB, 8 times. Floor: 0.6 ms at 450 GB/s (NVLink 4).
-    """
-
-    _COPIES = 8
-    name = "peer_copy"
-    bytes_moved = COPY_BYTES * _COPIES
-    unit, is_rate, scale = "GB/s", True, bytes_moved * 1e-9
-
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace)
-        runtime, me = self.cupy.cuda.runtime, workspace.device.ordinal
-        self._peer = (me + 1) % int(runtime.getDeviceCount())
-        if self._peer == me or not runtime.deviceCanAccessPeer(me, self._peer):
-            raise ProbeUnavailableError(workspace.device.gpu, "has no peer")
-        (self._here,) = workspace.views(1, (COPY_BYTES,), np.uint8)
-        with self.cupy.cuda.Device(self._peer):
-            self._there = self.cupy.empty(COPY_BYTES, np.uint8)
-
-    def kernel(self) -> None:
-        """Copy the block 8 times."""
-        for _ in range(self._COPIES):
-            # CuPy enables peer access; without it such a copy is staged through the host.
-            self._there.data.copy_from_device_async(self._here.data, COPY_BYTES)
-
-
 class KernelLaunch(GpuProbe):
     """Submits 200 empty kernels: the time that the processor and the driver add to each.
 
@@ -338,7 +310,6 @@ GPU_PROBES: Mapping[str, Callable[[Workspace], Probe]] = {
         workspace, "memory", workspace.beyond_cache(CHASED_BYTES), 2048, cached=False
     ),
     "launch": KernelLaunch,
-    "peer_copy": PeerCopy,
     "device_to_host": DeviceToHost,
     "host_to_device": HostToDevice,
 }

@@ -66,7 +66,6 @@ def figure_of(probe: Probe) -> float:
         ("chase_l2", 200.0, "ns a read"),
         ("chase_memory", 600.0, "ns a read"),
         ("launch", 2.0, "us each"),
-        ("peer_copy", 400.0, "GB/s"),
         ("device_to_host", 50.0, "GB/s"),
         ("host_to_device", 50.0, "GB/s"),
     ],
@@ -79,7 +78,7 @@ def test_each_probe_reports_the_figure_of_the_part_it_tests(bench: Bench, name: 
 
 def test_a_repeat_takes_about_a_millisecond_on_an_h100(bench: Bench) -> None:
     peaks = {"gemm_fp64": 67e12, "gemm_fp32": 67e12, "gemm_tf32": 495e12, "gemm_fp16": 990e12, "gemm_bf16": 990e12}
-    rates = {"triad": 3.35e12, "peer_copy": 450e9, "device_to_host": 55e9, "host_to_device": 55e9}
+    rates = {"triad": 3.35e12, "device_to_host": 55e9, "host_to_device": 55e9}
     floors_s = {name: bench.probes[name].operations / peak for name, peak in peaks.items()}
     floors_s |= {name: bench.probes[name].bytes_moved / rate for name, rate in rates.items()}
     assert {name: round(floor_s * 1e3, 1) for name, floor_s in floors_s.items()} == {
@@ -89,25 +88,20 @@ def test_a_repeat_takes_about_a_millisecond_on_an_h100(bench: Bench) -> None:
         "gemm_fp16": 0.6,
         "gemm_bf16": 0.6,
         "triad": 0.8,
-        "peer_copy": 0.6,
         "device_to_host": 0.6,
         "host_to_device": 0.6,
     }
 
 
-def test_all_probes_of_a_device_and_its_neighbours_copies_take_less_than_256_mib(bench: Bench) -> None:
+def test_all_probes_of_a_device_take_less_than_256_mib_and_use_no_other(bench: Bench) -> None:
     for probe in bench.probes.values():
         probe.prepare()
         probe.wrong_results()
-    assert bench.board.peak_bytes + bench.neighbour.peak_bytes < 256 * MIB
+    assert bench.board.peak_bytes < 256 * MIB
+    assert bench.neighbour.log == []
 
 
-def test_the_probes_of_a_device_use_another_one_only_to_copy_there(bench: Bench) -> None:
-    assert {work.name for work in bench.neighbour.log} == {"copy_between_devices"}
-    assert COPY_BYTES <= bench.neighbour.peak_bytes < COPY_BYTES + MIB
-
-
-@pytest.mark.parametrize("name", ["clock", "gemm_fp64", "triad", "launch", "peer_copy", "host_to_device"])
+@pytest.mark.parametrize("name", ["clock", "gemm_fp64", "triad", "launch", "host_to_device"])
 def test_a_reading_is_taken_in_a_stream_of_the_lowest_priority_that_waits_for_no_other(bench: Bench, name: str) -> None:
     bench.probes[name].prepare()
     begun = len(bench.board.log)
@@ -262,10 +256,10 @@ def test_a_chase_through_memory_is_as_large_as_that() -> None:
 
 def test_copies_go_in_the_direction_of_their_name(bench: Bench) -> None:
     random = np.random.default_rng(3)
-    down, up, across = (bench.probes[name] for name in ("host_to_device", "device_to_host", "peer_copy"))
+    down, up = (bench.probes[name] for name in ("host_to_device", "device_to_host"))
     numbers = random.integers(0, 255, (2, COPY_BYTES), np.uint8)
-    ends: Any = down, up, across
-    down_end, up_end, across_end = ends
+    ends: Any = down, up
+    down_end, up_end = ends
 
     down_end._here.bytes[:] = numbers[0]
     down.seconds()
@@ -274,26 +268,6 @@ def test_copies_go_in_the_direction_of_their_name(bench: Bench) -> None:
     up_end._there.host[:] = numbers[1]
     up.seconds()
     assert np.array_equal(up_end._here.bytes, numbers[1])
-
-    across.seconds()
-    assert np.array_equal(across_end._there.host, numbers[1])
-    assert across_end._there.data.device_id == 0
-
-
-def test_each_gpu_copies_to_the_next_and_the_last_to_the_first() -> None:
-    with cupy_on(*(Board(peers=frozenset(range(3)), others_bytes=ALL_BUT_240_MIB) for _ in range(3))):
-        targets: list[Any] = [probes_of(GpuDevice(str(number), number), ["peer_copy"])[0] for number in range(3)]
-        assert [probe._there.data.device_id for probe in targets] == [1, 2, 0]
-
-
-@pytest.mark.parametrize(
-    "boards",
-    [[Board()], [Board(), Board()], [Board(peers=frozenset({1})), Board(others_bytes=80 << 30)]],
-    ids=["alone", "without a way", "beside a full one"],
-)
-def test_without_a_peer_that_takes_it_there_is_no_copy(boards: list[Board]) -> None:
-    with cupy_on(*boards):
-        assert [probe.name for probe in probes_of(GpuDevice("0", 0), ["peer_copy", "launch"])] == ["launch"]
 
 
 @pytest.mark.parametrize(

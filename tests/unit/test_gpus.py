@@ -20,7 +20,7 @@ from tests.local import in_job
 from tests.real_gpus import real_gpus
 
 # A GPU that is alone has no peer, and a consumer board next to no double precision.
-NOT_EVERYWHERE = {"peer_copy", "gemm_fp64"}
+NOT_EVERYWHERE = {"gemm_fp64"}
 
 
 @pytest.fixture(scope="module", params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
