@@ -67,7 +67,7 @@ class AttachedCluster(Cluster):
         ids = {self._ray.ids[host]: host for host in roster.active}
         alive, missed = self._ray.driver.hold_all_but([] if self._per_node else list(ids))
         for dead in ids.keys() - alive:
-            self.nodes[ids[dead]].ray.mark_ended()
+            self.nodes[ids[dead]].ray.state = "ended"
             raise NodeDownError("it has left the Ray cluster", ids[dead])
         hosts = {node_id: host for host, node_id in self._ray.ids.items()}
         self._not_held += [Notice(hosts.get(node, node), NotHeld()) for node in sorted(missed - self._missed)]

@@ -242,7 +242,7 @@ class RayCluster(Cluster):
                 missing = [node for node in nodes if node.record.address not in members]
                 for node in missing:
                     self._attempts[node.record.hostname] = JOIN_ATTEMPTS
-                    node.ray.mark_ended()
+                    node.ray.state = "ended"
                 self._raise_if_lost(missing)
                 others = abbreviated(sorted(members - addresses))
                 raise ClusterError(f"{others} did not leave the cluster within {START_DEADLINE_S:.0f} s")
