@@ -164,7 +164,9 @@ def test_metrics_that_a_record_has_no_room_for_are_told(tmp_path: Path) -> None:
 def test_a_dump_of_all_telemetry_gives_the_same_curve(tmp_path: Path) -> None:
     times_us = T0_US + np.arange(0, 10, dtype=np.int64) * SECOND_US
     ranks = [TimeSeries("loss", {"rank": str(rank)}, times_us, np.full(10, float(rank))) for rank in range(3)]
-    curve = frozen(read_inputs(write_dump(str(tmp_path), "all", T0, ranks)), "")["curves"]["loss"]
+    write_record(tmp_path, samples=False)
+    write_dump(str(tmp_path), "all", T0, ranks)
+    curve = frozen(read_inputs(tmp_path), "")["curves"]["loss"]
     assert curve["n_series"] == 3
     assert [set(curve[name]) for name in ("low", "middle", "high")] == [{0.0}, {1.0}, {2.0}]
 

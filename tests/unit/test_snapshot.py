@@ -23,7 +23,7 @@ def snapshot(
     *launches: Launch, readings: Readings | None = None, verdicts: tuple[RecordedVerdict, ...] = ()
 ) -> Snapshot:
     devices = dict.fromkeys(HOSTS, ("0", "1"))
-    timeline = Timeline("train-a", "", "", 3, 0.0, 100.0, None, devices, launches, verdicts, ())
+    timeline = Timeline("train-a", "", "", 0.0, 100.0, None, devices, launches, verdicts, ())
     return compose(timeline, readings or Readings(), 200.0, level=3, port=1)
 
 
