@@ -32,7 +32,7 @@ from laggard.resilience.nodes.cluster import (
     NodeFiles,
 )
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.ray.private_api import HeadClient, HeadNotAnsweringError
+from laggard.resilience.ray.private_api import HeadClient
 from laggard.resilience.text import abbreviated
 from laggard.system.certificates import Authority
 
@@ -250,13 +250,9 @@ class RayCluster(Cluster):
         self._joined = members
 
     def _members(self) -> set[str]:
-        if self._head is None:
-            if not listens(self._primary.address, self._port):
-                return set()
-            try:
-                self._head = HeadClient(self.address, self.environment(self._primary))
-            except HeadNotAnsweringError:
-                return set()
+        if not listens(self._primary.address, self._port):
+            return set()
+        self._head = self._head or HeadClient(self.address, self.environment(self._primary))
         return self._head.alive_addresses()
 
     def _last_words(self, node: Node) -> str:
