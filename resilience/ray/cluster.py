@@ -20,7 +20,6 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
 from laggard.resilience.decision.failure import ProcessEnd
-from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
@@ -177,13 +176,6 @@ class RayCluster(Cluster):
         """Add a node that was lost, with its new agent."""
         self._joined.discard(node.record.address)
         super().take_back(node)
-
-    def why_lost(self, host: str) -> WhyLost:
-        """Return why a node counts as lost."""
-        node = self.nodes[host]
-        if node.ray.state == "ended" and not super()._is_lost(node):
-            return WhyLost("Ray ended")
-        return super().why_lost(host)
 
     def killed_workers(self, since_s: float) -> list[ProcessEnd]:
         """Return the workers that were killed, neither by Ray nor by laggard, since the given Unix time."""
