@@ -20,7 +20,6 @@ from laggard.resilience.record.entries import (
     JobEnded,
     LaunchEndCause,
     LaunchEnded,
-    MetricsLeftOut,
     NodeAdded,
     Told,
 )
@@ -124,7 +123,6 @@ class Timeline:
     events: tuple[Event, ...] = ()  # what telemetry shows of it
     failures: tuple[RecordedFailure, ...] = ()
     error: str = ""  # why laggard itself had to give up; empty if it did not
-    n_left_out: int = 0  # how many of the program's own metrics the record has no room for
 
     @property
     def hosts(self) -> list[str]:
@@ -179,7 +177,6 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
         events=tuple(filter(None, map(event_of, entries))),
         failures=tuple(sorted((*failures, *hangs), key=lambda failure: failure.time_s)),
         error=given_up[-1][1].why if given_up else "",
-        n_left_out=max((found.n_metrics for _, found in _of(MetricsLeftOut, entries)), default=0),
     )
 
 

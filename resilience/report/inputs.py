@@ -9,7 +9,6 @@ from pathlib import Path
 
 from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.resilience.record.journal import JOURNAL_FILE, read_journal
-from laggard.resilience.record.own_metrics import MAX_METRICS
 from laggard.resilience.record.recorder import UTILIZATION
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
@@ -32,8 +31,7 @@ _NOT_DRAWN = {*CATALOGUE, EVENTS, RESERVE_PROBE_TIME}
 class ReportInputs:
     """What a report is made of: the job's timeline, its probe times, its devices' utilisation, the program's metrics.
 
-    Of the last there are only so many; ``n_left_out`` is the number of the others. ``links`` are those of the newest
-    launches, by number, each as it was when the launch ended.
+    ``links`` are those of the newest launches, by number, each as it was when the launch ended.
     """
 
     timeline: Timeline
@@ -41,7 +39,6 @@ class ReportInputs:
     probes: tuple[str, ...] = ()  # metrics
     has_utilization: bool = False
     own_metrics: tuple[str, ...] = ()
-    n_left_out: int = 0
     links: Mapping[int, LinkMatrix] = field(default_factory=dict)
 
     @property
@@ -59,15 +56,13 @@ def read_inputs(path: Path) -> ReportInputs:
     on_hosts = {metric for metric, tags in store.series_keys() if "host" in dict(tags)}
     names = sorted(on_hosts - _NOT_DRAWN, key=lambda name: ("probe" not in name, name))
     probes = tuple(names[:MAX_PROBES])
-    own = [
+    own_metrics = tuple(
         each["name"]
         for each in metrics_of(store.series_keys())
         if each["kind"] == "program" and each["name"] not in {*_NOT_DRAWN, *probes}
-    ]
-    n_left_out = timeline.n_left_out + max(0, len(own) - MAX_METRICS)
-    own_metrics = tuple(own[:MAX_METRICS])
+    )
     has_utilization = UTILIZATION in on_hosts
-    return ReportInputs(timeline, store, probes, has_utilization, own_metrics, n_left_out, _links(store, timeline))
+    return ReportInputs(timeline, store, probes, has_utilization, own_metrics, _links(store, timeline))
 
 
 def _links(store: History, timeline: Timeline) -> dict[int, LinkMatrix]:

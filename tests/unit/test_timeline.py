@@ -18,7 +18,6 @@ from laggard.resilience.record.entries import (
     HangFound,
     JobEnded,
     LaunchEnded,
-    MetricsLeftOut,
     NodeAdded,
     Record,
     Told,
@@ -136,8 +135,3 @@ def test_a_device_is_slow_since_its_first_slow_round_if_that_is_known(slow: Slow
 def test_a_verdict_on_a_node_is_about_all_of_its_devices(gpu: str | None, about: list[bool]) -> None:
     told = RecordedVerdict(90.0, replace(verdict("n1"), gpu=gpu))
     assert [told.is_about(*whom) for whom in (("n1", "0"), ("n1", "1"), ("n1", None), ("n2", "0"))] == about
-
-
-def test_the_record_says_how_many_metrics_it_had_no_room_for() -> None:
-    assert rebuilt().n_left_out == 0
-    assert rebuilt((1.0, MetricsLeftOut(3)), (2.0, MetricsLeftOut(7))).n_left_out == 7
