@@ -22,7 +22,7 @@ POINTS = st.builds(Progress, st.floats(-100, 1000).map(T0.__add__), st.integers(
 def job(
     *launches: Launch, ended_s: float = 1000, exit_code: int | None = 1, verdicts: tuple[RecordedVerdict, ...] = ()
 ) -> Timeline:
-    return Timeline("train-a", "", "", 0, T0, T0 + ended_s, exit_code, {}, launches, verdicts, ())
+    return Timeline("train-a", "", "", T0, T0 + ended_s, exit_code, {}, launches, verdicts, ())
 
 
 def launch(
