@@ -12,6 +12,7 @@ import click
 
 from laggard.resilience.decision.option import Option, declared_in, flag_of
 from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.errors import UsageError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -19,6 +20,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def run_options(command: _Command) -> _Command:
     """Give a command all options of ``laggard run``, in the order of its help."""
     kinds = get_type_hints(JobOptions)
+    command = _state_copy(command)
     for each in reversed(fields(JobOptions)):
         command = _click_option(each, kinds[each.name])(command)
     return command
@@ -53,3 +55,19 @@ def _parameter_type(kind: Any, declared: Option) -> Any:
         return kind
     limits: dict[str, Any] = {"min": declared.least, "max": declared.most}
     return click.IntRange(**limits) if kind is int else click.FloatRange(**limits)
+
+
+def _refuse(_context: click.Context, option: click.Parameter, given: bool) -> None:
+    if given:
+        instead = "name a --state-dir on a shared file system, and the same command resumes from it on any node"
+        raise UsageError(option.opts[0], "is not supported", instead)
+
+
+_state_copy = click.option(
+    "--state-copy",
+    is_flag=True,
+    hidden=True,
+    expose_value=False,
+    callback=_refuse,
+    help="Say how State outlives the primary.",
+)

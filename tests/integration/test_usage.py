@@ -72,6 +72,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--detect=slow-gpu", "--restart-cost=-1"], r"Invalid value for '--restart-cost': -1"),
         (["--expected-duration=0"], r"Invalid value for '--expected-duration': 0"),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
+        (["--state-copy", "--nodes=0"], r"--state-copy is not supported: name a --state-dir on a shared file system"),
     ],
 )
 def test_wrong_options(capfd: pytest.CaptureFixture[str], program: str, options: list[str], message: str) -> None:
