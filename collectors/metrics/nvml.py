@@ -74,33 +74,30 @@ class NvmlReader:
         self.xids = 0
         self._queries: list[Query] = [self._utilization, self._memory, self._power, self._temperature]
         self._queries += [self._clocks, self._clock_reasons, self._field_values, self._gpm]
+        self._of_processes: list[Query] = [self._process_memory, self._process_utilization]
         self._gpm_samples: tuple[Any, Any] | None = None
         self._gpm_taken_s = 0.0
         self._seen_us = 0
 
     def read(self) -> Iterator[Reading]:
         """Yield the device's readings."""
-        for query in list(self._queries):
-            try:
-                yield from query()
-            except nvml.NVMLError as error:
-                self._give_up(query, error)
+        yield from self._answers(self._queries)
         yield Reading("DeviceXids", self.xids)
 
     def processes(self) -> Iterator[Reading]:
         """Yield each process's use of the device, with the tag ``pid``."""
-        for query in (self._process_memory, self._process_utilization):
+        yield from self._answers(self._of_processes)
+
+    def _answers(self, queries: list[Query]) -> Iterator[Reading]:
+        """Yield the answers to some queries; those that the device will never answer are dropped."""
+        for query in list(queries):
             try:
                 yield from query()
             except nvml.NVMLError as error:
                 if error.value in _GONE:
                     raise DeviceLostError(self.gpu, str(error)) from error
-
-    def _give_up(self, query: Query, error: Any) -> None:
-        if error.value in _GONE:
-            raise DeviceLostError(self.gpu, str(error)) from error
-        if error.value in _NEVER:
-            self._queries.remove(query)
+                if error.value in _NEVER:
+                    queries.remove(query)
 
     def _utilization(self) -> Iterator[Reading]:
         rates = self._driver.nvmlDeviceGetUtilizationRates(self.handle)

@@ -123,6 +123,8 @@ class Cluster:
     def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
+        if node.ray.state == "ended" and not Cluster._is_lost(self, node):
+            return WhyLost("Ray ended")
         if node.agent.gone:
             return WhyLost("ended")
         if node.told_to_end:

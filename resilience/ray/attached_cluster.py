@@ -11,7 +11,7 @@ from typing import Any
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.decision.reasons import NodeWord, WhyLost
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeFiles
@@ -96,13 +96,6 @@ class AttachedCluster(Cluster):
     def _files(self, node: NodeRecord) -> dict[str, str]:
         variables = self.environment(node)
         return {**super()._files(node), NODE_FILE: node_file(self._ray.ids[node.hostname], variables)}
-
-    def why_lost(self, host: str) -> WhyLost:
-        """Return why a node counts as lost."""
-        node = self.nodes[host]
-        if node.ray.state == "ended" and not super()._is_lost(node):
-            return WhyLost("dead to Ray")
-        return super().why_lost(host)
 
     def _is_lost(self, node: Node) -> bool:
         return super()._is_lost(node) or node.ray.state == "ended"

@@ -167,15 +167,13 @@ class NodeAsker:
         *,
         hosts: Collection[str] | None = None,
         deadline_s: float | None = None,
-        meanwhile: Callable[[], object] = lambda: None,
     ) -> Replies:
         """Ask the given nodes, by default all that listen, and wait for their answers until the deadline."""
-        # `meanwhile` is called while the nodes work on the question.
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         wanted = sorted(self.hosts() if hosts is None else hosts)
         mailbox = self._mailbox()
         try:
-            replies = self._ask(mailbox, question, wanted, deadline_s, meanwhile)
+            replies = self._ask(mailbox, question, wanted, deadline_s)
         except NodeError:
             self._idle.append(mailbox)
             raise
@@ -192,19 +190,11 @@ class NodeAsker:
         except IndexError:
             return Mailbox(self._client, self._endpoint)
 
-    def _ask(
-        self,
-        mailbox: Mailbox,
-        question: dict[str, Any],
-        asked: Sequence[str],
-        deadline_s: float,
-        meanwhile: Callable[[], object],
-    ) -> Replies:
+    def _ask(self, mailbox: Mailbox, question: dict[str, Any], asked: Sequence[str], deadline_s: float) -> Replies:
         begun_s = self._clock()
         waiting = set(mailbox.send(question, asked, deadline_s))
         for host in set(asked) - waiting:
             self._in_vain_s.pop(host, None)  # it is gone: another of its name begins anew
-        meanwhile()
         replies = Replies(received=len(waiting))
         while waiting:
             hopeless = all(self._in_vain_s.get(host, -math.inf) >= deadline_s for host in waiting)

@@ -49,8 +49,8 @@ class Found:
 class Source(Protocol):
     """Answers queries."""
 
-    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = ...) -> Found:
-        """Answer one sub-query; a source that waits for nodes calls ``meanwhile`` in that time."""
+    def evaluate(self, query: SubQuery, span: Span) -> Found:
+        """Answer one sub-query."""
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -65,8 +65,8 @@ class LocalSource:
     def __init__(self, history: History) -> None:
         self._history = history
 
-    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:  # noqa: ARG002
-        """Answer one sub-query; ``meanwhile`` is not called."""
+    def evaluate(self, query: SubQuery, span: Span) -> Found:
+        """Answer one sub-query."""
         found = _downsampled(self._history, query, span, time.monotonic() + LOCAL_DEADLINE_S)
         return Found(evaluate(query, span, found.series, downsampled=True), [], found.approximate_us)
 
@@ -87,12 +87,12 @@ class NodesSource:
         self._rollups = rollups  # the rollups that the nodes have sent
         self._expected = expected  # returns the nodes that should answer
 
-    def evaluate(self, query: SubQuery, span: Span, meanwhile: Callable[[], object] = lambda: None) -> Found:
+    def evaluate(self, query: SubQuery, span: Span) -> Found:
         """Answer one sub-query; nodes that do not answer in time are listed as missing."""
         hosts = sorted({*self._asker.hosts(), *self._expected()})
         if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
             return Found(evaluate(query, span, self._rollups.history.downsampled(query, span).series, downsampled=True))
-        replies = self._ask(query, span, hosts, meanwhile)
+        replies = self._ask(query, span, hosts)
         beside = self._rollups.beside(query, span, _answered(replies))
         if replies.received and not replies.by_host and not beside.series:
             raise NoAnswerError(self._asker.deadline_s)
@@ -120,7 +120,7 @@ class NodesSource:
         replies = self._asker.ask({"kind": "newest"})
         return [Newest(**each) for reply in replies.by_host.values() for each in reply]
 
-    def _ask(self, query: SubQuery, span: Span, hosts: Sequence[str], meanwhile: Callable[[], object]) -> Replies:
+    def _ask(self, query: SubQuery, span: Span, hosts: Sequence[str]) -> Replies:
         question = {
             "kind": "series",
             "query": dict(query.source),
@@ -128,7 +128,7 @@ class NodesSource:
             **asdict(span),
         }
         try:
-            return self._asker.ask(question, hosts=hosts, meanwhile=meanwhile)
+            return self._asker.ask(question, hosts=hosts)
         except NodeError as refusal:
             raise QueryTooLargeError(str(refusal)) from refusal
 

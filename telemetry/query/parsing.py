@@ -51,7 +51,6 @@ class Query:
     nulls: bool  # whether missing values may be `null`: the client draws a gap for it
     arrays: bool  # as in OpenTSDB's API
     show_query: bool
-    global_annotations: bool
 
 
 def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query:
@@ -76,7 +75,6 @@ def query_from_json(body: object, now_us: int, *, arrays: bool = False) -> Query
         nulls="msResolution" in fields,
         arrays=arrays,
         show_query=_flag(fields.get("showQuery"), "showQuery"),
-        global_annotations=_flag(fields.get("globalAnnotations"), "globalAnnotations"),
     )
 
 

@@ -7,7 +7,6 @@ import binascii
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
@@ -78,8 +77,7 @@ def query(service: Service, call: Call) -> Response:
     arrays = "arrays" in call.parameters and call.parameters["arrays"].lower() != "false"
     asked = query_from_json(call.json(), now, arrays=arrays)
     span = Span(asked.start_us, asked.end_us, asked.milliseconds)
-    # Events are read once, while the nodes work on the first sub-query.
-    events = cache(partial(service.events, asked.start_us, asked.end_us))
+    events = service.events(asked.start_us, asked.end_us)
     answers: list[tuple[SubQuery, Answer]] = []
     missing: set[str] = set()
     approximate: list[str] = []
@@ -98,15 +96,15 @@ def query(service: Service, call: Call) -> Response:
         headers["X-Laggard-Approximate"] = ", ".join(approximate)
     if len(shown) < len(answers):
         headers["X-Laggard-Series-Left-Out"] = str(len(answers) - len(shown))
-    return Response(answers_to_json(asked, shown, events()), headers=headers, media_type=JSON)
+    return Response(answers_to_json(asked, shown, events), headers=headers, media_type=JSON)
 
 
-def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: Callable[[], list[Event]]) -> Found:
+def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Event]) -> Found:
     if sub_query.downsample is not None:
         buckets(sub_query.downsample, span.start_us, span.end_us)  # refuses too many buckets, even if there are no data
     if sub_query.metric == EVENTS:
-        return Found(evaluate(sub_query, span, series_of_events(events())))
-    return service.source.evaluate(sub_query, span, events)
+        return Found(evaluate(sub_query, span, series_of_events(events)))
+    return service.source.evaluate(sub_query, span)
 
 
 def suggestions(service: Service, call: Call) -> Response:

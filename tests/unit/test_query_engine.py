@@ -472,7 +472,6 @@ def test_what_is_not_asked_for_is_off() -> None:
 
     assert (query.start_us, query.end_us) == (SECOND_US, NOW_US)
     assert (query.milliseconds, query.nulls, query.arrays, query.show_query) == (False,) * 4
-    assert not query.global_annotations
     one = asked_one()
     assert (one.downsample, one.rate, one.explicit_tags, one.filters, one.index) == (None, None, False, (), 0)
 
@@ -482,7 +481,6 @@ def test_what_is_not_asked_for_is_off() -> None:
     [
         ("msResolution", "milliseconds"),
         ("showQuery", "show_query"),
-        ("globalAnnotations", "global_annotations"),
     ],
 )
 @pytest.mark.parametrize(
