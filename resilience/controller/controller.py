@@ -128,7 +128,7 @@ class Controller:
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
             plan,
-            allocation.nodes,
+            allocation,
             self._cluster,
             keeper,
             self._records,
@@ -354,7 +354,6 @@ class Controller:
         if node is None:
             return None
         self._hosts += (node.hostname,)
-        self._launches.add_node(node)
         self._returning.bring_back(node.hostname)
         self._account.take_note(NodeAdded(node))
         return NodeJoined(node.hostname, bool(node.devices))

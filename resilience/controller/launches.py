@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from laggard.kvstore.client.environment import LAUNCH
-from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord, NodeRecord
+from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
@@ -91,7 +91,7 @@ class Launches:
     def __init__(
         self,
         plan: JobPlan,
-        nodes: Sequence[NodeRecord],
+        allocation: Allocation,
         cluster: Cluster,
         keeper: StateSupervisor,
         records: Records,
@@ -102,8 +102,8 @@ class Launches:
         clock: SteadyClock,
     ) -> None:
         self._plan = plan  # what to run
-        self._nodes = {node.hostname: node for node in nodes}  # all nodes of the job, the primary first
-        self._primary = nodes[0]
+        self._allocation = allocation  # the nodes, the primary first
+        self._primary = allocation.nodes[0]
         self._cluster = cluster  # their agents
         self._keeper = keeper  # the job's state server
         # What is stored in it, the probes of the reserve, what watches for hangs, and what holds checkpoints
@@ -138,10 +138,6 @@ class Launches:
         """Exit code of the current program, once it has ended."""
         return None if self.program is None else self.program.exit_code
 
-    def add_node(self, node: NodeRecord) -> None:
-        """Add a node that has joined since."""
-        self._nodes[node.hostname] = node
-
     def made_progress(self) -> bool:
         """Return whether the current launch has committed to State or reported a step beyond those before it."""
         commits, step = self._records.signs(self.number)
@@ -168,7 +164,7 @@ class Launches:
         ends = lingering or by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
         self._ask_to_stop(self.program)
         since_s = time.time() - min(self._clock.now_s() - self._began_s, RECENT_KILL_S)
-        hosts = {node.address: node.hostname for node in self._nodes.values()}
+        hosts = {node.address: node.hostname for node in self._allocation.nodes}
         failure = explain([*ends, *self._cluster.killed_workers(since_s)], hosts)
         checks = self._cluster.finish_checks(hosts_to_check)
         if failure.host in checks and memory_ran_out(*checks[failure.host]):
