@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Self, cast
 
+from laggard.logs import last_line_of
 from laggard.system.child_process import dies_with_parent
 
 KILL_DEADLINE_S = 1.0
@@ -71,5 +72,5 @@ class AnsweringProcess:
         exit_code = self._process.wait(KILL_DEADLINE_S)
         how = f"exit code {exit_code}" if exit_code >= 0 else signal.Signals(-exit_code).name
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return f"the check ended with {how}" + (f": {lines[-1]}" if lines else "")
+        why = last_line_of(self._errors.read())
+        return f"the check ended with {how}" + (f": {why}" if why else "")

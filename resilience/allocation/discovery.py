@@ -14,6 +14,7 @@ from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass
 from typing import IO, cast
 
+from laggard.logs import last_line_of
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import decode
@@ -94,7 +95,8 @@ class OwnAgent(DialledAgent):
         stdout = cast("io.BufferedReader", self.process.stdout)
         has_printed = select.select([stdout], [], [], 0.0)[0] and stdout.peek(1)
         came = "a shell answers, but laggard does not start there" if has_printed else "nothing answers yet"
-        return last_line_of(self.stderr) or came
+        self.stderr.seek(0)
+        return last_line_of(self.stderr.read()) or came
 
 
 class Pending:
@@ -135,13 +137,6 @@ class Pending:
     def _settle(self, answer: Handshake | None) -> None:
         with contextlib.suppress(InvalidStateError):  # it was settled before
             self.answer.set_result(answer)
-
-
-def last_line_of(stderr: IO[bytes]) -> str:
-    """Return the last line that a process has written to a file; empty if there is none."""
-    stderr.seek(0)
-    lines = stderr.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def await_handshakes(

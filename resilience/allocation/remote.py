@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from laggard.kvstore.control import NodeRecord
-from laggard.logs import LOG_VARIABLE
+from laggard.logs import LOG_VARIABLE, last_line_of
 from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import JoinToken
@@ -193,8 +193,8 @@ class RemoteAllocation(Allocation):
         except subprocess.TimeoutExpired:
             raise self._unreachable(host, f"no answer within {REACH_DEADLINE_S:g} s") from None
         if done.returncode != 0:
-            lines = done.stderr.decode(errors="replace").strip().splitlines()
-            raise self._unreachable(host, lines[-1].strip() if lines else "processes of its old agent do not end")
+            why = last_line_of(done.stderr) or "processes of its old agent do not end"
+            raise self._unreachable(host, why)
 
     def _leftovers_command(self, host: str) -> list[str]:
         return self._transport.command(host, [*env_command(), *LEFTOVERS_COMMAND, self._marks[host]])

@@ -167,11 +167,6 @@ def slurm_leaves() -> dict[str, str]:
         return {}
 
 
-def slurm_this_node() -> str | None:
-    """Return Slurm's name for the node that we run on; None if it is not a Slurm node."""
-    return os.environ.get("SLURMD_NODENAME")
-
-
 def slurm_node_names() -> dict[str, str]:
     """Return the remaining nodes of our job, in Slurm's order, each with the name or address to reach it by."""
     # Not SLURM_JOB_NODELIST from the environment, which still has the nodes that the job has lost.

@@ -13,7 +13,7 @@ from laggard.resilience.allocation.host_files import Host, hosts_of_lsf, hosts_o
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import is_this_machine, resolve_addresses
 from laggard.resilience.allocation.remote import RemoteAllocation
-from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_this_node
+from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, transport_of_lsf
 from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import AllocationError
@@ -51,7 +51,7 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
 def _of_slurm(virtual_gpus: int, environ: Mapping[str, str]) -> Allocation | Elsewhere:
     check_runs_once(environ)
     names = slurm_node_names()
-    if slurm_this_node() != (primary := next(iter(names))):
+    if environ.get("SLURMD_NODENAME") != (primary := next(iter(names))):  # a login node has no name there
         return Elsewhere(primary)
     return RemoteAllocation(resolve_addresses(names), Srun(), virtual_gpus)
 

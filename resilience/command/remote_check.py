@@ -13,6 +13,7 @@ from dataclasses import replace
 from laggard.collectors.device_check import ALL_DEVICES, DeviceCheck
 from laggard.collectors.supervised_check import NodeCheck
 from laggard.kvstore.client.environment import NODE
+from laggard.logs import last_line_of
 from laggard.records import record_of
 from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.remote import env_command
@@ -50,7 +51,7 @@ def _check_host(host: str, transport: Transport | None, virtual_gpus: int, answe
     except subprocess.TimeoutExpired:
         return _failed(f"no answer within {answer_timeout_s:g} s")
     if done.returncode:
-        last_line = _last_line(done.stderr)
+        last_line = last_line_of(done.stderr) or "no error message"
         if done.returncode in _NO_COMMAND or _OF_PYTHON.search(last_line):
             return NodeCheck((DeviceCheck(ALL_DEVICES, failure=f"laggard does not run there: {last_line}"),))
         return _failed(f"no answer: {last_line}")
@@ -62,8 +63,3 @@ def _check_host(host: str, transport: Transport | None, virtual_gpus: int, answe
 
 def _failed(reason: str) -> NodeCheck:
     return NodeCheck((DeviceCheck(ALL_DEVICES, trouble=reason),))
-
-
-def _last_line(output: bytes) -> str:
-    lines = [line.strip() for line in output.decode(errors="replace").split("\n") if line.strip()]
-    return lines[-1] if lines else "no error message"

@@ -20,9 +20,8 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.allocation.leaves import leaves_of_job
 from laggard.resilience.allocation.network import free_port, port_is_taken
-from laggard.resilience.allocation.slurm import slurm_time_left_s
+from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
@@ -133,6 +132,12 @@ def group_file(options: JobOptions) -> Path | None:
     except GroupsError as error:
         raise UsageError(f"--groups={options.groups}", "is not valid", error.reason) from error
     return options.groups.absolute()
+
+
+def leaves_of_job(groups: Path | None) -> dict[str, str]:
+    """Return the leaf switch of each node: from the file with the labels, else from Slurm."""
+    labels = {} if groups is None else read_groups(groups)
+    return {host: str(leaf) for host, leaf in labels.items() if isinstance(host, str)} or slurm_leaves()
 
 
 def _ray_port(options: JobOptions, address: str) -> int:

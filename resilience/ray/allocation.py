@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from laggard.kvstore.control import NodeRecord
+from laggard.logs import last_line_of
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.base import (
@@ -183,8 +184,7 @@ class DriverProcess:
         if self._process.poll() is None:
             return "no answer in time"
         self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+        return last_line_of(self._stderr.read()) or "no message"
 
 
 class RayAllocation(Allocation):

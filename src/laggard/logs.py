@@ -57,16 +57,21 @@ def log_to_file(path: Path) -> None:
     _replace_handlers(logging.getLogger("laggard"), _LogFile(path))
 
 
+def last_line_of(output: bytes) -> str:
+    """Return the last line that is not blank; empty if there is none."""
+    lines = (line.decode(errors="replace").strip() for line in reversed(output.splitlines()))
+    return next(filter(None, lines), "")
+
+
 def last_line(path: Path) -> str:
     """Return the last line of a log that is not blank; empty where there is none."""
     # Of a traceback this is the line that names the exception.
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LAST_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
+            return last_line_of(file.read())[:MAX_LINE]
     except OSError:
         return ""
-    return next((line.strip()[:MAX_LINE] for line in reversed(lines) if line.strip()), "")
 
 
 def ends_of_logs(directory: Path) -> dict[str, str]:

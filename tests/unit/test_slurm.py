@@ -9,9 +9,9 @@ import pytest
 
 from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.allocation import slurm
-from laggard.resilience.allocation.leaves import leaves_of_job
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_time_left_s
 from laggard.resilience.command.cli import main
+from laggard.resilience.command.run import leaves_of_job
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
 from tests.fake_cupy.machine import Board, cupy_on
 
