@@ -367,7 +367,7 @@ class Checkpointer:
         shards = [self._key_of(each, rank) for each in old for rank in present[each].ranks]
         records = [self._record(key) for key in shards]
         if shards:
-            self._state.discard(*(key for shard in shards for key in shard.both))
+            self._state.discard(*(key for shard in shards for key in (shard.value, shard.record)))
         if self._store is not None:
             self._store.forget(record.id for record in records if record is not None)
 
