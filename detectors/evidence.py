@@ -105,14 +105,7 @@ class Accused:
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A dump of telemetry holds a verdict in words only."""
-
-    text: str
-
-
-Found = Slow | StillSlow | WellAgain | SlowLink | WrongResults | Unreachable | Accused | Said
+Found = Slow | StillSlow | WellAgain | SlowLink | WrongResults | Unreachable | Accused
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from laggard.detectors.evidence import (
     Price,
     Reason,
     ReasonKind,
-    Said,
     Side,
     Slow,
     SlowLink,
@@ -82,8 +81,6 @@ def evidence(about: Evidence) -> str:
     """Return the sentence of a verdict."""
     if isinstance(about.found, Accused):
         return f"{about.found.detector} accuses {', '.join(about.found.hosts)}"
-    if isinstance(about.found, Said):
-        return about.found.text
     if isinstance(about.found, SlowLink):
         return f"{slow_link(about.found)}{_decision(about)}"
     return f"{accused(about)}: {finding(about)}"

@@ -3,8 +3,7 @@
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
 ``progress:<n>`` (the newest step that launch n reported), ``phases:<n>`` (the phases that its processes have declared),
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
-by host), ``links:<n>`` (what its nodes tell each other of their links), ``exclusions`` (of nodes, by host name) and
-``strikes`` (when each node got its strikes).
+by host), ``links:<n>`` (what its nodes tell each other of their links), ``exclusions`` and ``strikes`` (of nodes).
 The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an
 earlier launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import redis
 
@@ -24,6 +23,7 @@ from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.records import plain, record_of
 
+_Record = TypeVar("_Record")
 RequestKind = Literal["verdicts", "notices", "reboot", "shards"]
 
 _MAX_REQUESTS = 10_000  # the controller reads them at once
@@ -83,15 +83,6 @@ class Signs:
     # The phases that its processes have declared, by process
     phases: Mapping[str, PhaseRecord] = field(default_factory=dict)
     n_reserve: int | None = None  # number of nodes in reserve, if it has changed since the launch began
-
-
-@dataclass(frozen=True, slots=True)
-class ExclusionRecord:
-    """When a node was excluded last (Unix time), whether only since it was lost, and the number of times so far."""
-
-    since_s: float
-    lost: bool = False
-    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,22 +163,13 @@ class Control:
         """Return what :meth:`tell_links` stored last, by field."""
         return self._retry.call(lambda: self._get_all(self._key("links")))
 
-    def write_exclusions(self, exclusions: Mapping[str, ExclusionRecord]) -> None:
-        """Store which hosts are excluded, or have been."""
-        self._client.set(self._endpoint.key("exclusions"), json.dumps(plain(exclusions)))
+    def keep(self, name: str, records: Sequence[object]) -> None:
+        """Store records of the controller's, beyond launches and jobs."""
+        self._client.set(self._endpoint.key(name), json.dumps(plain(records)))
 
-    def read_exclusions(self) -> dict[str, ExclusionRecord]:
-        """Return what :meth:`write_exclusions` stored last, in this job or an earlier one."""
-        found = json.loads(self._get(self._endpoint.key("exclusions")) or "{}")
-        return {host: record_of(ExclusionRecord, value) for host, value in found.items()}
-
-    def write_strikes(self, times_s: Mapping[str, Sequence[float]]) -> None:
-        """Store when each host got its strikes, as Unix times."""
-        self._client.set(self._endpoint.key("strikes"), json.dumps(plain(times_s)))
-
-    def read_strikes(self) -> dict[str, list[float]]:
-        """Return what :meth:`write_strikes` stored last, in this job or an earlier one."""
-        return dict(json.loads(self._get(self._endpoint.key("strikes")) or "{}"))
+    def kept(self, name: str, kind: type[_Record]) -> list[_Record]:
+        """Return what :meth:`keep` stored last under a name, in this job or an earlier one."""
+        return [record_of(kind, each) for each in json.loads(self._get(self._endpoint.key(name)) or "[]")]
 
     def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:
         """Send a request to the controller."""

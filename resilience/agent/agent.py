@@ -46,7 +46,7 @@ from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.errors import ProcessesStillRunningError
-from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Inbox, Report, encode
+from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Report, encode
 from laggard.resilience.wire.node import Crashed, Ping, Pong, SetUp, ToldToEnd
 from laggard.resilience.wire.tasks import EndLeftovers, LeftoversEnded
 
@@ -71,26 +71,6 @@ class Answers(Protocol):
         """Send what was written."""
 
 
-class Commands:
-    """The commands as they come: reads them, and has each carried out."""
-
-    def __init__(self, file: IO[bytes], inbox: Inbox) -> None:
-        self.file = file
-        self._inbox = inbox
-        self._unread = b""
-
-    def read(self) -> bool:
-        """Carry out what has come; return False if nothing more comes."""
-        data = os.read(self.file.fileno(), 1 << 16)
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            if line != KEEP_ALIVE.rstrip():
-                command = self._inbox.read(line)
-                _log.debug("command: %s %s", type(command).__name__, getattr(command, "name", ""))
-                self._inbox.take(command)
-        return bool(data)
-
-
 class Agent:
     """One node's agent; `run` returns when the controller's pipe closes or has been silent for ``lease_s`` seconds.
 
@@ -107,13 +87,14 @@ class Agent:
         n_nodes: int = HeartbeatTiming().n_nodes,
         checks: CheckSettings | None = None,
     ) -> None:
+        self._commands = commands
+        self._unread = b""
         self._sending = threading.Lock()
         self._answers = answers
         context = self._context = Context(self._send)
         context.inbox.on(SetUp, self._set_up)
         context.inbox.on(Ping, lambda _: self._due.append(lambda: Pong(time.time())))
         context.inbox.on(EndLeftovers, self._end_leftovers)
-        self._commands = Commands(commands, context.inbox)
         self._heartbeat = Heartbeat(lease_s, others_s, n_nodes)
         self._warm = WarmProcess(context)
         self._tasks = Tasks(context, self._warm)
@@ -125,9 +106,9 @@ class Agent:
     def run(self) -> None:
         """Carry out commands until the controller's pipe closes, then end every descendant."""
         adopt_orphans()
-        commands, (children, child_ended) = self._commands.file, self._child_ended
-        os.set_blocking(commands.fileno(), False)
-        self._context.selector.register(commands, selectors.EVENT_READ, self._read_commands)
+        children, child_ended = self._child_ended
+        os.set_blocking(self._commands.fileno(), False)
+        self._context.selector.register(self._commands, selectors.EVENT_READ, self._read_commands)
         self._context.selector.register(children, selectors.EVENT_READ, self._reap_children)
         signal.set_wakeup_fd(child_ended, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -183,8 +164,16 @@ class Agent:
             self._answers.flush()
 
     def _read_commands(self) -> bool:
+        """Carry out what has come; return False if nothing more comes."""
         self._heartbeat.hear()
-        return self._commands.read()
+        data = os.read(self._commands.fileno(), 1 << 16)
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            if line != KEEP_ALIVE.rstrip():
+                command = self._context.inbox.read(line)
+                _log.debug("command: %s %s", type(command).__name__, getattr(command, "name", ""))
+                self._context.inbox.take(command)
+        return bool(data)
 
     def _set_up(self, command: SetUp) -> None:
         self._context.folder.set_up(command)

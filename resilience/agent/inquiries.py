@@ -7,7 +7,6 @@ done so, and waits for its question, is kept ready once the first one has answer
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import subprocess
 from collections import deque
@@ -32,14 +31,6 @@ class Inquiry:
     question: bytes | None = None  # a line that the process waits for, so that another one can be kept ready
 
 
-@dataclass(frozen=True, slots=True)
-class _Answering:
-    """A process that answers, or waits for its question, and where its answer comes."""
-
-    process: subprocess.Popen[bytes]
-    reader: int
-
-
 class Inquiries:
     """Asks one question after the other, so that each answer is to one question."""
 
@@ -47,14 +38,13 @@ class Inquiries:
         self._context = context
         self._ready_after_s = ready_after_s
         self._asked: subprocess.Popen[bytes] | None = None
-        self._ready: _Answering | None = None
+        self._ready: subprocess.Popen[bytes] | None = None  # waits for its question
         self._waiting: deque[Inquiry] = deque()
 
     @property
     def pids(self) -> set[int]:
         """Process ids of the one that answers and the one that is kept ready."""
-        ready = None if self._ready is None else self._ready.process
-        return {process.pid for process in (self._asked, ready) if process is not None}
+        return {process.pid for process in (self._asked, self._ready) if process is not None}
 
     def ask(self, inquiry: Inquiry) -> None:
         """Ask a question, once those before it are answered."""
@@ -64,37 +54,36 @@ class Inquiries:
 
     def _ask_next(self) -> None:
         inquiry = self._waiting.popleft()
-        answering = self._take_ready() if inquiry.question is not None else None
-        answering = answering or self._start(inquiry)
-        self._asked = answering.process
+        ready = self._take_ready() if inquiry.question is not None else None
+        self._asked = process = ready or self._start(inquiry)
         if inquiry.question is not None:
-            with contextlib.suppress(BrokenPipeError), _stdin_of(self._asked) as pipe:  # it has ended: no answer
+            with contextlib.suppress(BrokenPipeError), cast("IO[bytes]", process.stdin) as pipe:  # it has ended
                 pipe.write(inquiry.question)
             self._context.later.after(self._ready_after_s, partial(self._keep_ready, inquiry))
-        on_data = partial(self._take, inquiry, answering.reader, [])
-        self._context.selector.register(answering.reader, selectors.EVENT_READ, on_data)
-        self._context.later.after(inquiry.deadline_s, self._asked.kill)
+        answer = cast("IO[bytes]", process.stdout)
+        self._context.selector.register(answer, selectors.EVENT_READ, partial(self._take, inquiry, answer, []))
+        self._context.later.after(inquiry.deadline_s, process.kill)
 
     def _keep_ready(self, inquiry: Inquiry) -> None:
         if self._ready is None:
             self._ready = self._start(inquiry)
 
-    def _take_ready(self) -> _Answering | None:
+    def _take_ready(self) -> subprocess.Popen[bytes] | None:
         """Return the process that is kept ready, unless it has ended."""
         ready, self._ready = self._ready, None
-        if ready is None or ready.process.poll() is None:
+        if ready is None or ready.poll() is None:
             return ready
-        os.close(ready.reader)
-        _stdin_of(ready.process).close()
+        for pipe in (ready.stdin, ready.stdout):
+            cast("IO[bytes]", pipe).close()
         return None
 
-    def _take(self, inquiry: Inquiry, reader: int, found: list[bytes]) -> bool:
+    def _take(self, inquiry: Inquiry, reader: IO[bytes], found: list[bytes]) -> bool:
         """Take a piece of the answer; after the last one pass on the last line, or nothing if there is none."""
-        if piece := os.read(reader, 1 << 16):
+        if piece := reader.read(1 << 16):
             found.append(piece)
             return True
         self._context.selector.unregister(reader)
-        os.close(reader)
+        reader.close()
         if self._asked is not None:
             self._asked.poll()  # it may still be ending, in a driver that hangs: then it is reaped with the orphans
             self._asked = None
@@ -104,19 +93,12 @@ class Inquiries:
             self._ask_next()
         return True
 
-    def _start(self, inquiry: Inquiry) -> _Answering:
-        reader, writer = os.pipe()
-        process = subprocess.Popen(
+    def _start(self, inquiry: Inquiry) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             inquiry.command,
             stdin=subprocess.DEVNULL if inquiry.question is None else subprocess.PIPE,
-            stdout=writer,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
             env=self._context.folder.environment({}),
         )
-        os.close(writer)
-        return _Answering(process, reader)
-
-
-def _stdin_of(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", process.stdin)

@@ -10,20 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from laggard.resilience.agent.later import Later
 
 _log = logging.getLogger("laggard.resilience.agent")
 
 _LONGEST_S = 3600.0
-
-
-class _File(Protocol):
-    """What has a descriptor."""
-
-    def fileno(self) -> int:
-        """Return it."""
 
 
 class Loop:
@@ -54,7 +46,7 @@ class Loop:
         """Have something called in a number of seconds; from the loop's own thread, as everything below."""
         self._later.after(wait_s, partial(self._do, call))
 
-    def watch(self, file: _File | int, events: int, call: Callable[[int], None]) -> None:
+    def watch(self, file: socket.socket | int, events: int, call: Callable[[int], None]) -> None:
         """Have something called with the events of a file whenever there are some, or change for which."""
         if _descriptor(file) in self._watched:
             self._selector.modify(file, events, call)
@@ -62,7 +54,7 @@ class Loop:
             self._watched.add(_descriptor(file))
             self._selector.register(file, events, call)
 
-    def unwatch(self, file: _File | int) -> None:
+    def unwatch(self, file: socket.socket | int) -> None:
         """Watch a file no more, if it is watched. Its call may still come, if it was ready just now."""
         if _descriptor(file) in self._watched:
             self._watched.remove(_descriptor(file))
@@ -99,5 +91,5 @@ class Loop:
             _log.exception("a call of the loop failed")
 
 
-def _descriptor(file: _File | int) -> int:
+def _descriptor(file: socket.socket | int) -> int:
     return file if isinstance(file, int) else file.fileno()

@@ -20,8 +20,9 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.logs import configure_logging
+from laggard.records import plain
 from laggard.resilience.agent.ranks import Rank, RankFinder
-from laggard.resilience.decision.hang import LifeWatch
+from laggard.resilience.decision.hang import LifeWatch, RankLife
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -37,6 +38,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in all threads, so that sigtimedwait gets it
     os.nice(NICENESS)
     session = current_session()
+    node = session.environment.node
     control = Control(session.client, session.endpoint, session.environment.launch)
     finder = RankFinder(session.environment.launch, str(session.environment.endpoint_file))
     device_active = _device_reader()
@@ -46,9 +48,9 @@ def main() -> None:
         active = device_active()
         now_s = time.monotonic()
         watches = {rank.pid: watches.get(rank.pid) or LifeWatch(rank.counters(), now_s) for rank in ranks}
-        lives = [_life(rank, watches[rank.pid], now_s, active) for rank in ranks]
+        lives = [_life(node, rank, watches[rank.pid], now_s, active) for rank in ranks]
         try:
-            control.tell_ranks(session.environment.node, {"number": number, "ranks": lives})
+            control.tell_ranks(node, {"number": number, "ranks": plain(lives)})
         except FencedError:
             return  # the next launch has begun
         except (redis.RedisError, KVStoreError) as error:
@@ -57,9 +59,9 @@ def main() -> None:
             return
 
 
-def _life(rank: Rank, watch: LifeWatch, now_s: float, device_active: bool | None) -> dict[str, object]:
+def _life(node: str, rank: Rank, watch: LifeWatch, now_s: float, device_active: bool | None) -> RankLife:
     silent_s = watch.look(rank.counters(), now_s, device_active=device_active)
-    return {"rank": rank.rank, "state": rank.state(), "silent_s": silent_s, "longest_s": watch.longest_s}
+    return RankLife(node, rank.rank, rank.state(), silent_s, watch.longest_s)
 
 
 def _device_reader() -> Callable[[], bool | None]:

@@ -64,7 +64,7 @@ class RayProcess:
     def stop(self, _: wire.StopRay) -> None:
         """End it; the raylet tells the cluster at once that its node leaves, and nothing else needs an orderly end."""
         if self._process is None:
-            self._context.send(wire.RayEnded(0))
+            self._context.send(wire.RayEnded())
             return
         raylets = [p for p in psutil.Process(self._process.pid).children() if p.name() == "raylet"]
         for raylet in raylets:
@@ -94,13 +94,13 @@ class RayProcess:
             os.close(descriptor)
         self._exits = []
         self._process.kill()
-        exit_code = self._process.wait()
+        self._process.wait()
         with contextlib.suppress(BrokenPipeError):
             cast("IO[bytes]", self._process.stdin).close()
         others = self._pids_beside()
         end_descendants(lambda process: process.pid not in others, deadline_s=FORCED_STOP_S)
         self._process = None
-        self._context.send(wire.RayEnded(exit_code, self._last_words()))
+        self._context.send(wire.RayEnded(self._last_words()))
 
     def _last_words(self) -> str:
         log = self._context.folder.log_of("ray")

@@ -51,10 +51,8 @@ def _of_running(job: RunningJob) -> list[str]:
 
 
 def _of_record(record: Path) -> list[str]:
-    if not (journal := record / JOURNAL_FILE).exists():
-        raise UsageError(f"{record} has no {JOURNAL_FILE}: name a job, or the folder of its record")
     try:
-        timeline = timeline_of_entries(read_journal(journal))
+        timeline = timeline_of_entries(read_journal(record / JOURNAL_FILE))
     except JournalError as error:
         raise UsageError(str(error)) from error
     return story(timeline, effective_time(timeline), running=False)

@@ -11,16 +11,19 @@ from laggard.resilience.record.running_jobs import record_of_running
 
 
 def kept_job(given: str | None) -> Path:
-    """Return the folder or file that an argument means; without one, the record of the newest job."""
+    """Return the record that an argument means; without one, that of the newest job."""
     kept = records(state_home())
     if given is None:
         if not kept:
-            raise UsageError(f"no job record in {state_home()}: name the folder of one, or a dump")
+            raise UsageError(f"no job record in {state_home()}: name the folder of one")
         return kept[0]
     path = Path(given)
     if path.exists():
-        inside = [] if (path / JOURNAL_FILE).exists() else records(path / "reports")
-        return inside[0] if inside else path
+        if (path / JOURNAL_FILE).exists():
+            return path
+        if inside := records(path / "reports"):
+            return inside[0]
+        raise UsageError(f"{path} has no {JOURNAL_FILE}: name a job, or the folder of its record")
     if (running := record_of_running(given)) is not None:
         return running
     for folder in kept:
@@ -28,4 +31,4 @@ def kept_job(given: str | None) -> Path:
         if given in {folder.name, name, job_id}:
             return folder
     known = ", ".join(folder.name for folder in kept[:5]) or "none"
-    raise UsageError(f"{given!r} is not a running job, a job kept in {state_home()} ({known}), a file or a folder")
+    raise UsageError(f"{given!r} is not a running job, a job kept in {state_home()} ({known}) or a folder")

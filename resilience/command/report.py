@@ -8,7 +8,7 @@ import click
 
 from laggard.resilience.command.kept_jobs import kept_job
 from laggard.resilience.errors import UsageError
-from laggard.resilience.record.journal import JOURNAL_FILE, JournalError
+from laggard.resilience.record.journal import JournalError
 
 
 def make_report(record: Path) -> None:
@@ -20,30 +20,29 @@ def make_report(record: Path) -> None:
 
 
 @click.command(short_help="Make the report of a job: an HTML page.")
-@click.argument("job_or_dump", required=False, metavar="[JOB_OR_DUMP]")
+@click.argument("job", required=False, metavar="[JOB]")
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where to write it.  [default: the record's folder; for a dump, ./report-NAME]",
+    help="Where to write it.  [default: the record's folder]",
 )
-def report(job_or_dump: str | None, output: Path | None) -> int:
+def report(job: str | None, output: Path | None) -> int:
     """Make the report of a job: a self-contained HTML page."""
-    # JOB_OR_DUMP is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job
-    # print it; the program's name alone selects its newest job. It may also be a folder (a job's record, a state
-    # directory or a folder of telemetry dumps) or a single dump (a .csv.gz file). Without it, the report is of the
-    # newest job.
+    # JOB is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job print it;
+    # the program's name alone selects its newest job. It may also be the folder of a job's record or a state directory.
+    # Without it, the report is of the newest job.
     # The report shows the nodes of each launch and the excluded nodes, each device's probe times against its peers'
     # with the verdicts, utilisation, where the time went, and the savings of the relaunches.
     from laggard.resilience.report.inputs import read_inputs  # slow to load
     from laggard.resilience.report.page import write_report
     from laggard.telemetry.errors import DumpError
 
-    source = kept_job(job_or_dump)
+    source = kept_job(job)
     try:
         inputs = read_inputs(source)
-        folder = output or (source if (source / JOURNAL_FILE).exists() else Path(f"report-{_stem(source)}"))
+        folder = output or source
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         click.echo(write_report(inputs, folder))
     except (JournalError, DumpError) as error:
@@ -51,7 +50,3 @@ def report(job_or_dump: str | None, output: Path | None) -> int:
     except OSError as error:
         raise UsageError(f"cannot write to {error.filename}: {error.strerror}; name another folder with -o") from error
     return 0
-
-
-def _stem(path: Path) -> str:
-    return path.resolve().name.removesuffix(".csv.gz")

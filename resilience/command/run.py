@@ -28,7 +28,7 @@ from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import run_options
 from laggard.resilience.controller.controller import Controller
-from laggard.resilience.controller.detection import Detection
+from laggard.resilience.controller.detection import NO_DETECTION, Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
 from laggard.resilience.controller.state_server_supervisor import StateSupervisor
@@ -45,6 +45,7 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
+from laggard.resilience.wire.detection import Watch
 from laggard.telemetry.course import JobBegan
 
 LOOPBACK = "127.0.0.1"
@@ -116,10 +117,11 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
 
 
 def _detection(options: JobOptions, groups: Path | None) -> Detection:
-    interval_s = options.detect_interval_s if options.detect else None
-    watched = options.detect or "slow-gpu"
+    if options.detect is None:
+        return NO_DETECTION
+    file = None if groups is None else str(groups)
     cost_s, interface = options.restart_cost_s, options.probed_interface()
-    return Detection(interval_s, options.inline_probes, groups, watched, cost_s, interface)
+    return Detection(Watch(options.detect_interval_s, options.inline_probes, file, options.detect, cost_s, interface))
 
 
 def group_file(options: JobOptions) -> Path | None:

@@ -57,7 +57,7 @@ def status(job: str | None, *, as_json: bool, show_all: bool) -> int:
 def top(job: str | None, interval_s: float) -> int:
     """Show the status of a running job, live."""
     #  d devices, the worst first up, down, PgUp, PgDn, Home, End move n nodes Enter details of a device, Esc back h
-    # history s next sort order, r reverse it m the program's own metrics q quit; the job keeps running
+    # history s next sort order m the program's own metrics q quit; the job keeps running
     # JOB is the name of the job, needed only if several jobs of yours are running. Works on any node of the job, also
     # over ssh.
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":

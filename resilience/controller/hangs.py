@@ -6,17 +6,20 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.client.environment import LAUNCH
+from laggard.records import record_of
 from laggard.resilience.controller.records import Records
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.events import ProgramHung
+from laggard.resilience.decision.failure import ProcessEnd, raised_and_stays
 from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife, Suspicion
 from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, standstill_of
 from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.program import Program
+from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import HangFound
 from laggard.resilience.wire.tasks import StartTask
@@ -24,26 +27,6 @@ from laggard.resilience.wire.tasks import StartTask
 COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.rank_watch")
 # What a node has not renewed for this long is out of date.
 STALE_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Hang:
-    """A program that hangs: how that was noticed, and where its ranks stand."""
-
-    suspicion: Suspicion
-    stacks: Sequence[RankStack]
-
-    @property
-    def ending(self) -> set[tuple[str, int | None]]:
-        """Node and rank of each process whose program is over, although it is still there."""
-        return {(stack.host, stack.rank) for stack in self.stacks if stack.is_ending}
-
-    def as_event(self) -> ProgramHung:
-        """Return it for the policy."""
-        # One process alone has nobody to be compared with: a program that runs once is always on the primary.
-        hosts = {stack.host for stack in odd_ones(self.stacks)} if len(self.stacks) > 1 else set()
-        suspect = next(iter(hosts)) if len(hosts) == 1 else ""
-        return ProgramHung(self.suspicion.silent_s, self.suspicion.silent, standstill_of(self.stacks), suspect)
 
 
 class Hangs:
@@ -85,9 +68,10 @@ class Hangs:
             for node in self._cluster.nodes.values():
                 node.tasks.signal(_name(self._launch), signal.SIGTERM)
 
-    def check(self) -> Hang | None:
+    def check(self, program: Program | Ranks) -> ProgramHung | Sequence[ProcessEnd] | None:
         """Return the hang of the current program, if it hangs."""
-        # It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand.
+        # It takes some seconds if there is a suspicion: until all nodes have said where their ranks stand. If it hangs
+        # because processes that have raised an error do not end, it has failed: return these.
         if self._watch is None:
             return None
         signs = self._records.signs(self._launch)
@@ -95,12 +79,19 @@ class Hangs:
         if suspicion is None:
             return None
         stacks = self._cluster.stacks(self._hosts, self._launch)
-        return Hang(suspicion, stacks) if is_hang(suspicion, stacks) else None
+        if not is_hang(suspicion, stacks):
+            return None
+        ending = {(stack.host, stack.rank) for stack in stacks if stack.is_ending}
+        raised = [end for end in program.lingering(suspicion.silent_s) if raised_and_stays(end, ending)]
+        return raised or self._note(suspicion, stacks)
 
-    def note(self, hang: Hang) -> ProgramHung:
+    def _note(self, suspicion: Suspicion, stacks: Sequence[RankStack]) -> ProgramHung:
         """Note a hang with where its ranks stand, and return it for the policy."""
-        hung = hang.as_event()
-        kept = self._keep(hang.stacks)
+        # One process alone has nobody to be compared with: a program that runs once is always on the primary.
+        hosts = {stack.host for stack in odd_ones(stacks)} if len(stacks) > 1 else set()
+        suspect = next(iter(hosts)) if len(hosts) == 1 else ""
+        hung = ProgramHung(suspicion.silent_s, suspicion.silent, standstill_of(stacks), suspect)
+        kept = self._keep(stacks)
         self._account.take_note(HangFound(self._launch, hung, "" if kept is None else kept.name))
         return hung
 
@@ -111,7 +102,7 @@ class Hangs:
             if stored["number"] != self._renewed.get(host, (-1, 0.0))[0]:
                 self._renewed[host] = stored["number"], now_s
             if now_s < self._renewed[host][1] + STALE_S:
-                lives += [RankLife.of_json(host, each) for each in stored["ranks"]]
+                lives += [record_of(RankLife, each) for each in stored["ranks"]]
         return lives
 
     def _keep(self, stacks: Sequence[RankStack]) -> Path | None:

@@ -35,7 +35,7 @@ from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import Found, evidence_against, memory_ran_out
-from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain, raised_and_stays
+from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload
@@ -134,11 +134,6 @@ class Launches:
         self._relaunch_s: list[float] = []
 
     @property
-    def began_s(self) -> float:
-        """Unix time at which the current program was started."""
-        return self._began_s
-
-    @property
     def exit_code(self) -> int | None:
         """Exit code of the current program, once it has ended."""
         return None if self.program is None else self.program.exit_code
@@ -182,12 +177,7 @@ class Launches:
 
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
         """Return the hang of the current program, if it hangs."""
-        # If it hangs because processes that have raised an error do not end, it has failed: return these.
-        if self.program is None or (hang := self._hangs.check()) is None:
-            return None
-        silent_s = hang.suspicion.silent_s
-        raised = [end for end in self.program.lingering(silent_s) if raised_and_stays(end, hang.ending)]
-        return raised or self._hangs.note(hang)
+        return None if self.program is None else self._hangs.check(self.program)
 
     def fence_first(self) -> None:
         """Fence whatever an earlier job has left in the state directory, before the first launch."""
@@ -345,13 +335,14 @@ class Launches:
             self._account.tell("swept", f"{processes} of the old launch ended")
 
     def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
+        watch = self._plan.detection.watch
         return LaunchRecord(
             self.number,
             tuple(self._cluster.nodes[host].record for host in roster.active),
             tuple(self._cluster.nodes[host].record for host in roster.reserve),
             roster.excluded_hosts,
             None if gap is None else gap.total_s,
-            self._plan.detection.interval_s or DETECT_INTERVAL_S,
+            DETECT_INTERVAL_S if watch is None else watch.interval_s,
             began_s=time.time(),
             ends_s=self._plan.ends_s,
             commits=self._signs_at_start[0],

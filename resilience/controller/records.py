@@ -17,7 +17,7 @@ from laggard.kvstore.checkpoints.settings import Registry
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import begin_launch, current_launch
 from laggard.kvstore.client.retry import RetryPolicy, is_passing
-from laggard.kvstore.control import Control, ExclusionRecord, LaunchRecord, Request
+from laggard.kvstore.control import Control, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.roster import Exclusion
@@ -81,25 +81,20 @@ class Records:
     def write_exclusions(self, exclusions: Sequence[Exclusion], hosts: Collection[str]) -> None:
         """Store which of ``hosts`` are excluded, or have been; what is stored of other hosts stays as it is."""
         others = [exclusion for exclusion in self.read_exclusions() if exclusion.host not in hosts]
-        records = {each.host: ExclusionRecord(each.since_s, each.lost, each.count) for each in (*others, *exclusions)}
-        self._retry.call(lambda: self._control(0).write_exclusions(records))
+        self._retry.call(lambda: self._control(0).keep("exclusions", [*others, *exclusions]))
 
     def read_exclusions(self) -> list[Exclusion]:
         """Return the stored exclusions, including those by earlier jobs and those that are over."""
-        records = self._retry.call(self._control(0).read_exclusions)
-        return [Exclusion(host, each.since_s, each.lost, each.count) for host, each in records.items()]
+        return self._retry.call(lambda: self._control(0).kept("exclusions", Exclusion))
 
     def write_strikes(self, strikes: Sequence[Strike], hosts: Collection[str]) -> None:
         """Store the strikes of ``hosts``; those of other hosts stay as they are."""
-        times_s: dict[str, list[float]] = {}
-        for strike in (*(each for each in self.read_strikes() if each.host not in hosts), *strikes):
-            times_s.setdefault(strike.host, []).append(strike.time_s)
-        self._retry.call(lambda: self._control(0).write_strikes(times_s))
+        others = [strike for strike in self.read_strikes() if strike.host not in hosts]
+        self._retry.call(lambda: self._control(0).keep("strikes", [*others, *strikes]))
 
     def read_strikes(self) -> list[Strike]:
         """Return the stored strikes, including those by earlier jobs."""
-        times_s = self._retry.call(self._control(0).read_strikes)
-        return [Strike(host, moment) for host, moments in times_s.items() for moment in moments]
+        return self._retry.call(lambda: self._control(0).kept("strikes", Strike))
 
     def last_request_id(self) -> str:
         """Return the id of the newest request, after which a reader of new ones starts."""

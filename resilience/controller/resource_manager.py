@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from laggard.resilience.allocation import Allocation
@@ -26,7 +26,7 @@ class ResourceManager:
         self.words: Mapping[str, NodeWord] = {}
         self.notices: deque[NodeWord] = deque()  # what is wrong with nodes in use, which the user should be told
         self._hosts = [node.hostname for node in allocation.nodes]
-        self._words_on: Callable[[Collection[str]], Mapping[str, NodeWord]] = allocation.manager.words_on
+        self._manager = allocation.manager
         self._asking = ThreadPoolExecutor(1, "resource-manager")
         self._answer: Future[Mapping[str, NodeWord] | None] | None = None
         self._asked_s = -math.inf  # monotonic
@@ -65,7 +65,7 @@ class ResourceManager:
 
     def _ask(self) -> Mapping[str, NodeWord] | None:
         try:
-            return self._words_on(self._hosts)
+            return self._manager.words_on(self._hosts)
         except ResourceManagerError as error:
             _log.info("the resource manager does not say how the nodes are: %s", error)
             return None

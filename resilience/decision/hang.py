@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 HangTimeout = float | Literal["auto"]
 """Seconds, or ``auto``: derived from the launch itself."""
@@ -73,12 +73,6 @@ class RankLife:
     state: str  # the kernel's letter: R running, S sleeping, D waiting in the kernel, T stopped
     silent_s: float  # for how many seconds it has been silent, and its longest silence before
     longest_s: float
-
-    @classmethod
-    def of_json(cls, host: str, read: Any) -> RankLife:
-        """Return what a node has stored."""
-        rank = None if read["rank"] is None else int(read["rank"])
-        return cls(host, rank, str(read["state"]), float(read["silent_s"]), float(read["longest_s"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from laggard.resilience.decision.enough import too_few
-from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES, JobStatus, Settings
+from laggard.resilience.decision.events import JobStatus, Settings
 from laggard.resilience.decision.reasons import Fact
 
 MAX_LAUNCHES_WITHOUT_PROGRESS = 3  # the third shows that it was neither chance nor one node: docs/restart.md
@@ -22,7 +22,6 @@ class Limit:
     """
 
     when: str
-    exit_code: int
     reached: Callable[[Settings, JobStatus], Fact | None]
 
 
@@ -48,12 +47,11 @@ def _storm(settings: Settings, status: JobStatus) -> Fact | None:
 TOO_FEW = Limit(
     "fewer than `--nodes` good nodes are left, or with `--exhaust-resources` none that can run the program (none with "
     "devices, if the job began with any), and there are not enough lost ones to wait for",
-    EXIT_TOO_FEW_NODES,
     too_few,
 )
 LIMITS: Sequence[Limit] = (
     TOO_FEW,
-    Limit("the last three launches made no progress", EXIT_NO_PROGRESS, _no_progress),
-    Limit("`--max-restarts` is used up", EXIT_NO_PROGRESS, _budget),
-    Limit("`--max-restarts-per-hour` is used up", EXIT_NO_PROGRESS, _storm),
+    Limit("the last three launches made no progress", _no_progress),
+    Limit("`--max-restarts` is used up", _budget),
+    Limit("`--max-restarts-per-hour` is used up", _storm),
 )

@@ -61,7 +61,7 @@ class StuckProcesses:
 class WhyLost:
     """Why a node counts as lost: for how many seconds its agent was silent, or what could not be ended there."""
 
-    kind: Literal["ended", "told to end", "stuck", "silent", "Ray ended", "dead to Ray"]
+    kind: Literal["ended", "told to end", "stuck", "silent", "Ray ended"]
     silent_s: float = 0.0
     stuck: StuckProcesses | None = None
 

@@ -215,8 +215,6 @@ def why_lost(of: WhyLost) -> str:
             return f"no heartbeat for {of.silent_s:.1f} s"
         case "Ray ended":
             return "Ray on it has ended"
-        case "dead to Ray":
-            return "Ray says that it is dead"
 
 
 def stuck(of: StuckProcesses) -> str:

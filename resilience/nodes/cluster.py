@@ -62,9 +62,6 @@ class NodeFiles:
 class Cluster:
     """Agents on the nodes of an allocation, and nothing else: for programs that do their own communication."""
 
-    # How long an agent may be silent before its node counts as lost
-    heartbeat_timeout_s: float = HeartbeatTiming().timeout_s
-
     def __init__(self, allocation: Allocation, directory: Path, setup: NodeFiles, changed: threading.Condition) -> None:
         self._allocation = allocation  # the nodes, and how to start a process on each
         # Private folder for the nodes' files; its path must be short, since sockets are created below it
@@ -74,7 +71,7 @@ class Cluster:
         self._numbers = {node.hostname: number for number, node in enumerate(allocation.nodes, 1)}
         self._setup = setup  # files and variables for every node
         self._timing = HeartbeatTiming(len(allocation.nodes))
-        self.heartbeat_timeout_s = max(self.heartbeat_timeout_s, self._timing.timeout_s)
+        self.heartbeat_timeout_s = self._timing.timeout_s  # an agent that is silent for longer counts as lost
         self._awake_clock = AwakeClock()
         self._counted_s = 0.0  # when it was counted last how many agents are silent
         self._crowded_s = -math.inf  # when too many were, last
@@ -126,6 +123,8 @@ class Cluster:
     def why_lost(self, host: str) -> WhyLost:
         """Return why a node counts as lost."""
         node = self.nodes[host]
+        if node.ray.state == "ended" and not Cluster._is_lost(self, node):
+            return WhyLost("Ray ended")
         if node.agent.gone:
             return WhyLost("ended")
         if node.told_to_end:

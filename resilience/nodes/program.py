@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -104,36 +105,14 @@ class Program:
 
     def failed(self) -> list[ProcessEnd]:
         """Return the program if it has ended badly."""
-        if not self.exit_code:
-            return []
-        return [
-            ProcessEnd(
-                self._host,
-                self.pid,
-                self.exit_code,
-                self._ended_s,
-                self._ran_s,
-                self.last_lines,
-                stays=True,
-            )
-        ]
+        return [self._end(self.exit_code)] if self.exit_code else []
 
     def lingering(self, silent_s: float) -> list[ProcessEnd]:
         """Return the program if it runs, with what it has written so far, as if it had failed."""
-        if self.ended:
-            return []
-        return [
-            ProcessEnd(
-                self._host,
-                self.pid,
-                EXIT_ERROR,
-                ended_s=0.0,
-                ran_s=0.0,
-                lines=self.last_lines,
-                stays=True,
-                lingers_s=silent_s,
-            )
-        ]
+        return [] if self.ended else [replace(self._end(EXIT_ERROR), lingers_s=silent_s)]
+
+    def _end(self, exit_code: int) -> ProcessEnd:
+        return ProcessEnd(self._host, self.pid, exit_code, self._ended_s, self._ran_s, self.last_lines, stays=True)
 
     def ask_to_stop(self) -> None:
         """Ask the program to save its state and end (SIGTERM)."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_cause, only_noticed_another
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
+from laggard.resilience.nodes.tasks import TakeOutput
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 from laggard.system.printer import Printer
@@ -33,11 +34,6 @@ class _Rank:
     node: Node
     task: str
     number: int | None  # None with --per-node: what runs there may start processes with ranks of their own
-
-    @property
-    def prefix(self) -> str:
-        host = self.node.record.hostname
-        return f"[{host}] " if self.number is None else f"[{host} rank {self.number}] "
 
     @property
     def end(self) -> TaskEnded | None:
@@ -82,7 +78,7 @@ class Ranks:
                     may_be_warm=may_be_warm,
                     records_imports=may_be_warm and len(self._ranks) == 1,
                 )
-                node.tasks.start(start, _Relay(rank, printer).take)
+                node.tasks.start(start, _relay(rank, printer))
 
     @property
     def exit_code(self) -> int | None:
@@ -184,20 +180,17 @@ def combined_exit_code(exits: Sequence[int | None]) -> int | None:
     return 0 if len(ended) == len(exits) else None
 
 
-class _Relay:
-    """Passes the output of one rank on to the printer, line by line."""
+def _relay(rank: _Rank, printer: Printer) -> TakeOutput:
+    """Return what passes the output of one rank on to the printer, line by line."""
+    host = rank.node.record.hostname
+    prefix = f"[{host}] " if rank.number is None else f"[{host} rank {rank.number}] "
+    lines = {stream: Lines(prefix.encode()) for stream in ("stdout", "stderr")}
 
-    def __init__(self, rank: _Rank, printer: Printer) -> None:
-        self._node = rank.node
-        self._printer = printer
-        prefix = rank.prefix.encode()
-        self._lines = {stream: Lines(prefix) for stream in ("stdout", "stderr")}
+    def take(stream: Stream, data: bytes) -> None:
+        text = lines[stream].take(data) if data else lines[stream].end()
+        printer.add(stream, text, partial(rank.node.agent.send, Printed(len(data))))
 
-    def take(self, stream: Stream, data: bytes) -> None:
-        lines = self._lines[stream]
-        self._printer.add(
-            stream, lines.take(data) if data else lines.end(), partial(self._node.agent.send, Printed(len(data)))
-        )
+    return take
 
 
 class Lines:

@@ -16,7 +16,8 @@ class NodeRay:
     """Methods send commands, attributes hold what has been reported."""
 
     def __init__(self, send: Callable[[Command], None], inbox: Inbox) -> None:
-        # `down`: not started, or stopped by us; `up`: running; `ended`: ended on its own
+        # `down`: not started, or stopped by us; `up`: running; `ended`: ended on its own, did not start, or left the
+        # cluster
         self.state: Literal["down", "up", "ended"] = "down"
         self.last_words = ""  # the end of Ray's log, once Ray has ended
         self._send = send
@@ -41,10 +42,6 @@ class NodeRay:
         """Have the agent end the node's Ray processes; they are ``down`` once that is done."""
         self._stopping = True
         self._send(StopRay())
-
-    def mark_ended(self) -> None:
-        """Treat Ray on the node as ended, since it did not start or left the cluster."""
-        self.state = "ended"
 
     def _take_end(self, report: RayEnded) -> None:
         self.state = "down" if self._stopping else "ended"

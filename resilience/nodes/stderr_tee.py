@@ -33,7 +33,7 @@ class StderrTee:
 
     The channel is a terminal if the target is one, so that the program shows its progress bars; otherwise it is a pipe.
     The program never waits for a target that is broken: what it writes is then only kept. Copying ends when every
-    process that has the channel has closed it, or at `close`.
+    process that has the channel has closed it.
     """
 
     def __init__(self, target: int = _STDERR, ring_bytes: int = 1 << 16) -> None:
@@ -50,7 +50,7 @@ class StderrTee:
         self._changed = threading.Condition(threading.RLock())
         self._n_copied = 0
         self._n_asked = self._n_answered = 0
-        self._closing = self._ended = False
+        self._ended = False
         self.resize()
         threading.Thread(target=self._run, name="stderr", daemon=True).start()
 
@@ -66,7 +66,8 @@ class StderrTee:
         with self._changed:
             self._n_asked += 1
             request, enough = self._n_asked, self._n_copied + MOST_PENDING_BYTES
-            self._wake_up()
+            if not self._ended:
+                os.eventfd_write(self._wake, 1)
             return self._changed.wait_for(
                 # the second if a process that is left writes without a pause
                 lambda: self._n_answered >= request or self._n_copied >= enough or self._ended,
@@ -91,17 +92,6 @@ class StderrTee:
                 size = fcntl.ioctl(self._target, termios.TIOCGWINSZ, bytes(_WINDOW_SIZE_BYTES))
                 fcntl.ioctl(self._source, termios.TIOCSWINSZ, size)
 
-    def close(self) -> None:
-        """Stop copying; whoever still writes to the channel then gets an error."""
-        self.close_child_fd()
-        with self._changed:
-            self._closing = True
-            self._wake_up()
-
-    def _wake_up(self) -> None:
-        if not self._ended:
-            os.eventfd_write(self._wake, 1)
-
     def _run(self) -> None:
         try:
             self._copy()
@@ -113,7 +103,7 @@ class StderrTee:
                 self._changed.notify_all()
 
     def _copy(self) -> None:
-        while not self._closing:
+        while True:
             n_asked = self._n_asked  # before reading: only to these does it answer that nothing is left
             try:
                 data = os.read(self._source, CHUNK_BYTES)
@@ -142,7 +132,7 @@ class StderrTee:
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest and not (self._broken or self._closing):
+        while rest and not self._broken:
             try:
                 rest = rest[os.write(self._target, rest) :]
             except BlockingIOError:
@@ -151,7 +141,7 @@ class StderrTee:
                 self._broken = True
 
     def _wait_for(self, fd: int, event: int) -> None:
-        """Wait until a file is ready, or until `drain` or `close` wakes us up."""
+        """Wait until a file is ready, or until `drain` wakes us up."""
         poll = select.poll()
         poll.register(fd, event)
         poll.register(self._wake, select.POLLIN)

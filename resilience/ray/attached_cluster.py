@@ -11,7 +11,7 @@ from typing import Any
 
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.decision.reasons import NodeWord, WhyLost
+from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import NodeDownError
 from laggard.resilience.nodes.cluster import RAY_ADDRESS, Cluster, NodeFiles
@@ -67,7 +67,7 @@ class AttachedCluster(Cluster):
         ids = {self._ray.ids[host]: host for host in roster.active}
         alive, missed = self._ray.driver.hold_all_but([] if self._per_node else list(ids))
         for dead in ids.keys() - alive:
-            self.nodes[ids[dead]].ray.mark_ended()
+            self.nodes[ids[dead]].ray.state = "ended"
             raise NodeDownError("it has left the Ray cluster", ids[dead])
         hosts = {node_id: host for host, node_id in self._ray.ids.items()}
         self._not_held += [Notice(hosts.get(node, node), NotHeld()) for node in sorted(missed - self._missed)]
@@ -96,13 +96,6 @@ class AttachedCluster(Cluster):
     def _files(self, node: NodeRecord) -> dict[str, str]:
         variables = self.environment(node)
         return {**super()._files(node), NODE_FILE: node_file(self._ray.ids[node.hostname], variables)}
-
-    def why_lost(self, host: str) -> WhyLost:
-        """Return why a node counts as lost."""
-        node = self.nodes[host]
-        if node.ray.state == "ended" and not super()._is_lost(node):
-            return WhyLost("dead to Ray")
-        return super().why_lost(host)
 
     def _is_lost(self, node: Node) -> bool:
         return super()._is_lost(node) or node.ray.state == "ended"

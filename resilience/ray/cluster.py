@@ -20,7 +20,6 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
 from laggard.resilience.decision.failure import ProcessEnd
-from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
@@ -32,7 +31,7 @@ from laggard.resilience.nodes.cluster import (
     NodeFiles,
 )
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.ray.private_api import HeadClient, HeadNotAnsweringError
+from laggard.resilience.ray.private_api import HeadClient
 from laggard.resilience.text import abbreviated
 from laggard.system.certificates import Authority
 
@@ -178,13 +177,6 @@ class RayCluster(Cluster):
         self._joined.discard(node.record.address)
         super().take_back(node)
 
-    def why_lost(self, host: str) -> WhyLost:
-        """Return why a node counts as lost."""
-        node = self.nodes[host]
-        if node.ray.state == "ended" and not super()._is_lost(node):
-            return WhyLost("Ray ended")
-        return super().why_lost(host)
-
     def killed_workers(self, since_s: float) -> list[ProcessEnd]:
         """Return the workers that were killed, neither by Ray nor by laggard, since the given Unix time."""
         if self._head is None or not listens(self._primary.address, self._port):
@@ -242,7 +234,7 @@ class RayCluster(Cluster):
                 missing = [node for node in nodes if node.record.address not in members]
                 for node in missing:
                     self._attempts[node.record.hostname] = JOIN_ATTEMPTS
-                    node.ray.mark_ended()
+                    node.ray.state = "ended"
                 self._raise_if_lost(missing)
                 others = abbreviated(sorted(members - addresses))
                 raise ClusterError(f"{others} did not leave the cluster within {START_DEADLINE_S:.0f} s")
@@ -250,13 +242,9 @@ class RayCluster(Cluster):
         self._joined = members
 
     def _members(self) -> set[str]:
-        if self._head is None:
-            if not listens(self._primary.address, self._port):
-                return set()
-            try:
-                self._head = HeadClient(self.address, self.environment(self._primary))
-            except HeadNotAnsweringError:
-                return set()
+        if not listens(self._primary.address, self._port):
+            return set()
+        self._head = self._head or HeadClient(self.address, self.environment(self._primary))
         return self._head.alive_addresses()
 
     def _last_words(self, node: Node) -> str:

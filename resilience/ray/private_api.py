@@ -13,20 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from laggard.errors import LaggardError
-
 _SECRETS = ("RAY_AUTH_", "RAY_TLS_", "RAY_USE_TLS")
 _ALIVE = 0
 _TIMEOUT_S = 5.0
 _DASHBOARD_AGENT_PORTS = ("METRICS_AGENT_PORT_NAME", "METRICS_EXPORT_PORT_NAME", "DASHBOARD_AGENT_LISTEN_PORT_NAME")
-
-
-class HeadNotAnsweringError(LaggardError, ConnectionError):
-    """Ray's head listens at ``address`` but does not answer; ``reason`` is what Ray reported."""
-
-    address: str
-    reason: str
-    template = "Ray's head at {address} does not answer: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +39,16 @@ class HeadClient:
     def __init__(self, address: str, environment: dict[str, str]) -> None:
         # Ray reads the paths of its token and certificate from this process's environment, once, on import.
         os.environ.update({name: value for name, value in environment.items() if name.startswith(_SECRETS)})
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
-        from ray.exceptions import RpcError
-
         self._address = address  # `host:port` of the head, which must be listening
-        try:
-            self._client = GcsClient(address=address)
-        except RpcError as error:
-            raise HeadNotAnsweringError(address, str(error)) from error
+        self._client: Any = None
 
     def alive_addresses(self) -> set[str]:
         """Return the addresses of the nodes that are up, or none if the head does not answer."""
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
         from ray.exceptions import RpcError
 
         try:
+            self._client = self._client or GcsClient(address=self._address)
             nodes = self._client.get_all_node_info(timeout=_TIMEOUT_S)
         except RpcError:
             return set()

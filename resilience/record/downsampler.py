@@ -23,8 +23,6 @@ class Downsampler:
     """
 
     def __init__(self, start_us: int, *, bin_s: float = 1.0, n_bins: int = 300, max_series: int = 12_000) -> None:
-        if n_bins % 2 or n_bins <= 0:
-            raise ValueError(f"n_bins must be an even number above 0, not {n_bins}")
         self.bin_us = round(bin_s * _SECOND_US)
         self._start_us = start_us  # start of the first bin, as Unix time in microseconds; older samples are dropped
         self._n_bins = n_bins  # an even number

@@ -54,13 +54,6 @@ class HangFound:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsLeftOut:
-    """How many of the program's own metrics the record has no room for."""
-
-    n_metrics: int
-
-
-@dataclass(frozen=True, slots=True)
 class Told:
     """A line of the log that the user saw; ``what`` is its first word."""
 
@@ -92,7 +85,6 @@ Record = (
     | Verdict
     | FailureFound
     | HangFound
-    | MetricsLeftOut
     | Told
     | GaveUp
     | JobEnded

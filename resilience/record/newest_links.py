@@ -1,8 +1,8 @@
-"""The newest reading of each link, from the reports of the nodes, for the record and the views of a job."""
+"""The newest reading of each link, from the reports of the nodes, for the record of a job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,16 +21,11 @@ _SECOND_US = 1_000_000
 class NewestLinks:
     """The newest reading of each link in one launch, as far as its transfer had as many bytes as transfers have now."""
 
-    max_links: int = MAX_LINKS
+    max_links: int
     # Unix time in microseconds, and seconds, by sender and receiver
     readings: dict[Link, tuple[int, float]] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)  # the leaf switch of each node that knows its own
     _size: tuple[int, int] = (-1, 0)  # since which round transfers have how many bytes
-
-    @property
-    def seconds(self) -> Mapping[Link, float]:
-        """The time of each link."""
-        return {link: seconds for link, (_, seconds) in self.readings.items()}
 
     def add(self, host: str, report: LinkReport, time_us: int) -> None:
         """Take a node's report."""
@@ -61,10 +56,6 @@ class LinkLog:
         links.add(sample.tags["host"], report, round(sample.time_s * _SECOND_US))
         while len(self._launches) > 1 and sum(len(each.readings) for each in self._launches.values()) > self._max_links:
             del self._launches[min(self._launches)]
-
-    def of(self, launch: int) -> NewestLinks:
-        """Return the readings of a launch."""
-        return self._launches.get(launch, NewestLinks())
 
     def series(self) -> Iterator[TimeSeries]:
         """Yield the readings as a telemetry dump has them: one series of each link, with one sample a launch."""

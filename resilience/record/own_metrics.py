@@ -40,7 +40,6 @@ class OwnMetrics:
     """Reads the program's own metrics from the nodes, and keeps them in at most 300 slices of time."""
 
     def __init__(self, asker: NodeAsker, start_us: int) -> None:
-        self.n_left_out = 0  # how many metrics the program has beyond MAX_METRICS
         self._asker = asker  # asks the nodes
         self._samples = Downsampler(start_us)
         self._n_series: dict[str, int] = {}
@@ -90,7 +89,6 @@ class OwnMetrics:
                 n_series[metric] = n_series.get(metric, 0) + number
         before = len(self._kept)
         self._kept = chosen(self._kept, n_series)
-        self.n_left_out = max(self.n_left_out, len(n_series.keys() - {*self._kept}))
         for metric in self._kept:
             self._n_series[metric] = max(self._n_series.get(metric, 0), n_series.get(metric, 0))
             ranges = [reply["ranges"][metric] for reply in replies if metric in reply["ranges"]]

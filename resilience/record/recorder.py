@@ -25,7 +25,6 @@ from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.series.streams import Series
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.record.downsampler import Downsampler
-from laggard.resilience.record.entries import MetricsLeftOut
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.own_metrics import OwnMetrics
@@ -73,7 +72,6 @@ class Recorder:
         self._links = LinkLog()
         self._own_metrics_due_s = 0.0
         self._began_s = time.monotonic()
-        self._n_left_out = 0
         self._read_until_us = round(now_s * _SECOND_US)
         self._last_ids: dict[str, str] = {}
         self._first_id = f"{round(now_s * 1000)}-0"
@@ -157,9 +155,6 @@ class Recorder:
         if self._folder is None:
             return
         begun_s = time.monotonic()
-        if self._own_metrics.n_left_out > self._n_left_out:
-            self._n_left_out = self._own_metrics.n_left_out
-            self._journal.write(MetricsLeftOut(self._n_left_out))
         old = self._saved
         parts = chain(self._samples.series(), self._links.series(), self._own_metrics.series())
         try:

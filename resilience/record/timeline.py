@@ -1,4 +1,4 @@
-"""The course of a job, rebuilt from its journal or from the events in a dump: pure."""
+"""The course of a job, rebuilt from its journal: pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
-from laggard.collectors.causes import UNKNOWN, Cause
-from laggard.detectors.evidence import Said, Slow
-from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
+from laggard.detectors.evidence import Slow
+from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision.events import ProgramHung, Reason
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.signatures import Kind
@@ -21,17 +20,14 @@ from laggard.resilience.record.entries import (
     JobEnded,
     LaunchEndCause,
     LaunchEnded,
-    MetricsLeftOut,
     NodeAdded,
     Told,
 )
 from laggard.resilience.record.journal import Entry, event_of
-from laggard.telemetry import wording
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed, Progress
 from laggard.telemetry.events import Event
 
 _Kind = TypeVar("_Kind")
-_SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +111,8 @@ class Timeline:
     """The course of a job."""
 
     name: str
-    command: str  # its command line; empty if unknown
+    command: str  # its command line
     machine: str
-    level: int | None  # telemetry level; None if unknown
     began_s: float  # Unix times; `ended_s` of a job without an end is the time of its last event
     ended_s: float
     exit_code: int | None  # none if the job is still running, or was killed before it could record its end
@@ -128,7 +123,6 @@ class Timeline:
     events: tuple[Event, ...] = ()  # what telemetry shows of it
     failures: tuple[RecordedFailure, ...] = ()
     error: str = ""  # why laggard itself had to give up; empty if it did not
-    n_left_out: int = 0  # how many of the program's own metrics the record has no room for
 
     @property
     def hosts(self) -> list[str]:
@@ -173,7 +167,6 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
         name=f"{job.name}-{job.id}",
         command=" ".join(job.command),
         machine=job.machine,
-        level=job.level,
         began_s=entries[0].time_s,
         ended_s=max([time_s for time_s, _ in (*ends, *given_up)], default=entries[-1].time_s),
         exit_code=ends[-1][1] if ends else None,
@@ -184,54 +177,12 @@ def timeline_of_entries(entries: Sequence[Entry]) -> Timeline:
         events=tuple(filter(None, map(event_of, entries))),
         failures=tuple(sorted((*failures, *hangs), key=lambda failure: failure.time_s)),
         error=given_up[-1][1].why if given_up else "",
-        n_left_out=max((found.n_metrics for _, found in _of(MetricsLeftOut, entries)), default=0),
-    )
-
-
-def timeline_of_events(
-    name: str, events: Sequence[Event], devices: Mapping[str, tuple[str, ...]], span_s: tuple[float, float]
-) -> Timeline:
-    """Build a timeline from a dump, which holds less than a journal: for instance no gaps and no reasons."""
-    launches: list[Launch] = []
-    verdicts: list[RecordedVerdict] = []
-    for event in events:
-        time_s = event.time_us / _SECOND_US
-        if event.kind == "launch" and event.launch is not None:
-            if launches:
-                launches[-1] = replace(launches[-1], ended_s=time_s)
-            launches.append(Launch(event.launch, event.nodes, event.reserve, time_s))
-        elif event.kind == "verdict" and event.severity:
-            verdicts.append(RecordedVerdict(time_s, _verdict_of(event)))
-    if launches:
-        launches[-1] = replace(launches[-1], ended_s=span_s[1])
-    return Timeline(
-        name=name,
-        command="",
-        machine="",
-        level=None,
-        began_s=span_s[0],
-        ended_s=span_s[1],
-        exit_code=None,
-        devices=devices,
-        launches=_with_excluded(launches),
-        verdicts=tuple(verdicts),
-        log=tuple(LogLine(event.time_us / _SECOND_US, event.kind, wording.event(event)) for event in events),
-        events=tuple(events),
     )
 
 
 def _of(kind: type[_Kind], entries: Iterable[Entry]) -> list[tuple[float, _Kind]]:
     """Return the records of one kind, each with its time."""
     return [(entry.time_s, entry.record) for entry in entries if isinstance(entry.record, kind)]
-
-
-def _verdict_of(event: Event) -> Verdict:
-    """Return the verdict that an event of a dump tells of."""
-    host, gpu = event.host, event.gpu or None
-    evidence = Evidence(host, gpu, Said(event.text))
-    cause = Cause(event.cause) if event.cause else UNKNOWN
-    severity, action = cast("Severity", event.severity), cast("Action", event.action)
-    return Verdict(host, gpu, math.nan, severity, evidence, cause, action)
 
 
 def _launches(entries: Sequence[Entry]) -> Iterator[Launch]:

@@ -1,1 +1,1 @@
-"""The report of a job: one HTML page and its figures, from the job's record or from a dump."""
+"""The report of a job: one HTML page and its figures, from the job's record."""

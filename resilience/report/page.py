@@ -87,9 +87,8 @@ def _missing(inputs: ReportInputs) -> Sequence[str]:
         missing.append("Probe times: no detector was running.")
     if not inputs.has_utilization:
         missing.append("Utilisation: run with --telemetry-level=3 to record it.")
-    if inputs.n_left_out:
-        left = counted(inputs.n_left_out, "metric", "metrics")
-        missing.append(f"{left} of the program's own: a report has at most {MAX_METRICS}, those that were sent first.")
+    if len(inputs.own_metrics) == MAX_METRICS:
+        missing.append(f"Of the program's own metrics all but {MAX_METRICS}, those that were sent first.")
     return missing
 
 

@@ -36,7 +36,7 @@ HELP: Mapping[str, str] = {
     "Enter": "all about the selected device; Esc goes back",
     "↑ ↓ ← →": "move; also PgUp, PgDn, Home, End",
     "/": "find a node or device (↑ ↓ the next, Enter stay, Esc back)",
-    "s": "devices: the next sort order; r reverses it",
+    "s": "devices: the next sort order",
     "c": "map: colour by the next reading",
     "q": "quit; the job keeps running",
 }
@@ -50,7 +50,6 @@ class View:
 
     page: Page = "devices"  # which page
     sort: str = "worst"  # order of the devices
-    backwards: bool = False
     colour: int = 0  # how many times the map's colouring was changed
     selected: int = 0  # the selected row or device of the map
     name: str = ""  # what it is called, by which it is found again when the order changes
@@ -92,7 +91,7 @@ def body_of(snapshot: Snapshot, view: View, width: int, height: int, trouble: st
             log = log_lines(snapshot, width)
             return _table([line.plain for line in log], room, lambda _, lines: Group(*log[lines]))
         case "devices":
-            devices = sorted_devices(snapshot.devices, view.sort, backwards=view.backwards)
+            devices = sorted_devices(snapshot.devices, view.sort)
             return _table(
                 [device.name for device in devices],
                 room - 1,
@@ -172,11 +171,10 @@ def header(snapshot: Snapshot, width: int, trouble: str = "") -> list[Text]:
         f"  launch {launch.number}" if launch else "  preparing the first launch",
         f"  on {counted(len(launch.nodes), 'node', 'nodes')}" if launch else "",
     )
-    reserve, excluded = snapshot.of("reserve"), snapshot.of("excluded")
-    if launch and reserve:
-        first.append(f", {len(reserve)} in reserve")
-    if excluded:
-        first.append(f", {len(excluded)} excluded", "red")
+    if launch and (n_reserve := snapshot.n_nodes("reserve")):
+        first.append(f", {n_reserve} in reserve")
+    if n_excluded := snapshot.n_nodes("excluded"):
+        first.append(f", {n_excluded} excluded", "red")
     lines = [first, latest_notable_line(snapshot)]
     if trouble:
         lines.append(Text(trouble, "bold red"))
@@ -191,7 +189,7 @@ def _position(snapshot: Snapshot, view: View, body: Body, width: int) -> Text:
     total, lines = len(body.rows), body.in_sight(view.selected)
     text = body.title or f"{view.page} {min(lines.start + 1, total)} to {min(lines.stop, total)} of {total:,}"
     if view.page == "devices":
-        text += f"; sorted by {view.sort}{', reversed' if view.backwards else ''}"
+        text += f"; sorted by {view.sort}"
     if view.page in {"devices", "overview"} and snapshot.level < 3:
         text += "; run with --telemetry-level=3 to see utilisation and power"
     return Text(f" {text}".ljust(width)[:width], "reverse")

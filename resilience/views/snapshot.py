@@ -144,18 +144,13 @@ class Snapshot:
     missing: tuple[str, ...] = ()
 
     @property
-    def slow_nodes(self) -> list[str]:
-        """The nodes that were found slow as such, not for one of their devices."""
-        return sorted(host for host, gpu in _newest_verdicts(self.timeline) if not gpu)
-
-    @property
     def times(self) -> EffectiveTime:
         """Where the job's time has gone so far."""
         return effective_time(self.timeline, self.taken_s)
 
-    def of(self, *roles: Role) -> list[NodeState]:
-        """Return the nodes that have one of these roles."""
-        return [node for node in self.nodes if node.role in roles]
+    def n_nodes(self, role: Role) -> int:
+        """Return how many nodes have a role."""
+        return sum(node.role == role for node in self.nodes)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``laggard status --json`` prints; ``null`` stands for unknown, times are Unix times."""

@@ -64,11 +64,10 @@ SORTS: Mapping[str, Callable[[DeviceState], tuple[float, ...]]] = {
 """The orders of devices; those without a reading come last."""
 
 
-def sorted_devices(devices: Sequence[DeviceState], sort: str, *, backwards: bool = False) -> list[DeviceState]:
+def sorted_devices(devices: Sequence[DeviceState], sort: str) -> list[DeviceState]:
     """Return the devices in an order."""
     key = SORTS[sort]
-    found = sorted(devices, key=lambda device: (*key(device), natural(device.host), natural(device.gpu)))
-    return found[::-1] if backwards else found
+    return sorted(devices, key=lambda device: (*key(device), natural(device.host), natural(device.gpu)))
 
 
 def device_table(

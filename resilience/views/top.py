@@ -109,8 +109,6 @@ def after_key(key: str, view: View, body: Body) -> View | None:
             sorts = list(SORTS)
             following = sorts[(sorts.index(view.sort) + 1) % len(sorts)]
             return replace(view, sort=following, selected=0, name="")
-        case "r" if view.page == "devices":
-            return replace(view, backwards=not view.backwards, selected=0, name="")
         case "c" if view.page == "overview":
             return replace(view, colour=view.colour + 1)
         case "enter" if shows_devices and body.rows:

@@ -31,5 +31,4 @@ class StopRay(Command):
 class RayEnded(Report):
     """It has ended, and all that it had started."""
 
-    exit_code: int
     last_words: str = ""

@@ -20,6 +20,7 @@ from laggard.telemetry.store.summaries import (
     by_series_and_time,
     columns_for,
     concatenated,
+    empty,
     merged,
     n_rows,
     of_samples,
@@ -196,7 +197,7 @@ class History:
     ) -> Summaries:
         found = list(self.samples.read(metrics, segment.begin_us, segment.end_us - 1, wanted))
         if not found:
-            return of_samples(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+            return empty()
         places = [answer.place((each.metric, tuple(each.tags.items())), each.tags) for each in found]
         return of_samples(
             np.repeat(np.array(places, dtype=np.int64), [len(each.times_us) for each in found]),

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from laggard.collectors.device import VIRTUAL_DEVICES
+from laggard.resilience.wire import encode
+from laggard.resilience.wire.detection import Watch
 from tests.clusters import sshd
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob
@@ -24,7 +26,8 @@ pytestmark = pytest.mark.timeout(600)
 
 INTERVAL_S = "1"
 ROUNDS = 15  # three times as many as a slow node takes to be found
-DETECT = ("-P", "-m", "laggard.resilience.agent.detect", INTERVAL_S, "--watched=slow-link", "--restart-cost=0")
+WATCH = encode(Watch(float(INTERVAL_S), watched="slow-link", restart_cost_s=0.0)).decode()
+DETECT = ("-P", "-m", "laggard.resilience.agent.detect", WATCH)
 
 
 def watch(wires: Wires) -> None:

@@ -260,12 +260,13 @@ def test_bad_input_for_a_report_is_one_line_that_names_it(
     assert refused(capfd, "report", "train").startswith("'train' is not a running job, a job kept in ")
     (tmp_path / "empty").mkdir()
     assert str(tmp_path / "empty") in refused(capfd, "report", str(tmp_path / "empty"))
-    damaged = tmp_path / "damaged.csv.gz"
+    damaged = write_record(tmp_path / "damaged", samples=False) / "damaged.csv.gz"
     damaged.write_bytes(b"no gzip")
-    assert str(damaged) in refused(capfd, "report", str(damaged))
-    cut = write_dump(str(tmp_path), "cut", T0, series())
+    assert str(damaged) in refused(capfd, "report", str(damaged.parent))
+    assert "has no job.jsonl" in refused(capfd, "report", str(damaged))
+    cut = write_dump(str(write_record(tmp_path / "cut", samples=False)), "cut", T0, series())
     cut.write_bytes(cut.read_bytes()[:-100])
-    assert str(cut) in refused(capfd, "report", str(cut))
+    assert str(cut) in refused(capfd, "report", str(cut.parent))
     newer = write_record(tmp_path / "newer", samples=False)
     journal = newer / "job.jsonl"
     journal.write_text(journal.read_text().replace('"format": 1', '"format": 9'))

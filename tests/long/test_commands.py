@@ -81,7 +81,6 @@ LOOKING = {
     f"laggard explain {JOB}": f"{JOB}: running for",
     "laggard report slow_gpu": f"{RECORD}/report.html",
     "laggard report state/": "state/reports/slow_gpu-later/report.html",
-    "laggard report dumps/ -o here": "here/report.html",
 }
 """Commands that show a running job or its record, and what their output must contain."""
 REPLAYED = {"laggard replay --port=5254 dumps": 6, f"laggard replay --port=5254 {RECORD}": 6}

@@ -22,7 +22,7 @@ POINTS = st.builds(Progress, st.floats(-100, 1000).map(T0.__add__), st.integers(
 def job(
     *launches: Launch, ended_s: float = 1000, exit_code: int | None = 1, verdicts: tuple[RecordedVerdict, ...] = ()
 ) -> Timeline:
-    return Timeline("train-a", "", "", 0, T0, T0 + ended_s, exit_code, {}, launches, verdicts, ())
+    return Timeline("train-a", "", "", T0, T0 + ended_s, exit_code, {}, launches, verdicts, ())
 
 
 def launch(
@@ -204,3 +204,23 @@ def test_a_launch_that_runs_and_has_shown_no_step_is_starting() -> None:
     first = launch(0, 0, 100, (0, 0, 1), (100, 0, 2))
     second = Launch(1, ("node1",), (), T0 + 100)
     assert effective_time(job(first, second, exit_code=None), now_s=T0 + 130).launches[1] == TimeParts(start_s=30)
+
+
+def test_what_was_kept_lies_between_two_reports_of_steps() -> None:
+    first = launch(0, 0, 200, (0, 0, None), (0, 0, 0), (200, 0, 200))
+    second = launch(1, 200, 300, (200, 0, None), (200, 0, 100), (300, 0, 200))
+    third = launch(2, 300, 500, (300, 0, None), (300, 0, 50), (500, 0, 250))
+    found = effective_time(job(first, second, third, ended_s=500, exit_code=0))
+    assert [(each.effective_s, each.repeated_s, each.lost_s) for each in found.launches] == [
+        pytest.approx((100, 0, 100)),
+        pytest.approx((0, 0, 100)),
+        pytest.approx((150, 50, 0)),
+    ]
+
+
+def test_where_nobody_knows_what_became_progress_the_wait_for_a_slow_device_is_known() -> None:
+    first = launch(0, 0, 100, (0, 0, None))
+    found = effective_time(job(first, ended_s=100, verdicts=(said(T0 + 40, "node2", "0", 2.0),)))
+    assert found.basis is None
+    assert parts(found) == {"slow_s": 30, "unknown_s": 70}
+    assert parts(effective_time(job(first, ended_s=100))) == {"unknown_s": 100}

@@ -11,7 +11,9 @@ from laggard.kvstore.client.environment import LAUNCH, NODE
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.state.mapping import State
+from laggard.records import plain
 from laggard.resilience.decision.evidence import NodeCheck
+from laggard.resilience.decision.hang import RankLife
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.checks import NodeChecked, Stacks
 from tests.simulation.processes import Process
@@ -194,15 +196,16 @@ def watch_ranks(process: Process, disk: Disk) -> None:
     client: Any = Client(disk, 5.0)
     control = Control(client, ENDPOINT, int(launch))
 
-    def ranks() -> list[dict[str, object]]:
+    def ranks() -> list[RankLife]:
         own = [p for p in process.host.living if p.tag == "program" and p.environment.get(LAUNCH) == launch]
         return [
-            {
-                "rank": int(p.environment.get("NODE_RANK", "0")),
-                "state": "T" if p.frozen else "D" if p.stuck else "S",
-                "silent_s": process.scheduler.now_s - p.active_s,
-                "longest_s": 1.0,
-            }
+            RankLife(
+                node,
+                int(p.environment.get("NODE_RANK", "0")),
+                "T" if p.frozen else "D" if p.stuck else "S",
+                process.scheduler.now_s - p.active_s,
+                longest_s=1.0,
+            )
             for p in own
             if p.environment.get(NODE) == node
         ]
@@ -211,7 +214,7 @@ def watch_ranks(process: Process, disk: Disk) -> None:
         number = 0
         while True:
             try:
-                control.tell_ranks(node, {"number": number, "ranks": ranks()})
+                control.tell_ranks(node, {"number": number, "ranks": plain(ranks())})
             except FencedError:
                 return 0
             except KVStoreError:

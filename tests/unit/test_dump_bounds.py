@@ -17,6 +17,7 @@ from laggard.telemetry.dumps.lines import MAX_ROW_CHARS
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.dumps.writing import COLUMNS, write_dump
 from laggard.telemetry.errors import DumpError
+from tests.made_up_job import write_record
 
 HEADER = (",".join(COLUMNS) + "\n").encode()
 SAMPLE = "1700000000.0,m,1.5,h,,host=h,,,,,,,\n"
@@ -72,9 +73,9 @@ def test_ten_gigabytes_without_an_end_of_row_are_refused_before_they_are_unpacke
 def test_the_commands_that_read_dumps_refuse_a_bomb_in_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
 ) -> None:
-    path = bomb(tmp_path / "bomb.csv.gz", HEADER, b"a")
+    path = bomb(write_record(tmp_path, samples=False) / "bomb.csv.gz", HEADER, b"a")
 
-    assert main([command, str(path)]) != 0
+    assert main([command, str(tmp_path)]) != 0
 
     printed = capfd.readouterr()
     assert printed.out == ""

@@ -148,7 +148,14 @@ def test_control_c_reaches_no_worker_of_a_pool(tmp_path: Path) -> None:
     """All processes of a terminal get the signal, and each worker would print a traceback."""
     command = [sys.executable, str(EXAMPLES / "scipy_scale_work.py"), "--size=16", "--mem=4096", "--iterations=1000000"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, cwd=tmp_path
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        cwd=tmp_path,
+        # Tests that run in the background ignore it, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     while "Time for iteration" not in process.stdout.readline():

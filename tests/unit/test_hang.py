@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from laggard.records import plain, record_of
 from laggard.resilience.decision.hang import Counters, HangTimeout, HangWatch, LifeWatch, RankLife, Silent, Suspicion
 
 
@@ -136,9 +139,8 @@ def test_a_rank_that_was_never_silent_has_no_longest_silence() -> None:
 
 
 def test_a_node_stores_how_its_ranks_look() -> None:
-    stored = {"rank": 3, "state": "S", "silent_s": 1.5, "longest_s": 2.5}
-    assert RankLife.of_json("node2", stored) == life(3, 1.5, 2.5)
-    assert RankLife.of_json("node2", stored | {"rank": None}) == life(None, 1.5, 2.5)
+    for each in (life(3, 1.5, 2.5), life(None, 1.5, 2.5)):
+        assert record_of(RankLife, json.loads(json.dumps(plain(each)))) == each
 
 
 def test_of_several_ranks_the_most_silent_one_is_suspected() -> None:

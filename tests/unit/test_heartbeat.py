@@ -67,7 +67,8 @@ def test_a_node_is_lost_when_it_was_silent_for_longer_than_it_may_be(timeout_s: 
     cluster._awake_clock._awake_s = 10.0
     for record, last_heard_s in zip(records, (9.0, 6.0), strict=True):
         agent = SimpleNamespace(gone=False, has_started=True, last_heard_s=last_heard_s)
-        node = SimpleNamespace(record=record, told_to_end=False, agent=agent, tasks=SimpleNamespace(stuck=""))
+        ray, tasks = SimpleNamespace(state="down"), SimpleNamespace(stuck="")
+        node = SimpleNamespace(record=record, told_to_end=False, agent=agent, ray=ray, tasks=tasks)
         cluster.nodes[record.hostname] = cast("Node", node)
     assert cluster.lost() == lost
     assert wording.why_lost(cluster.why_lost("n2")) == "no heartbeat for 4.0 s"

@@ -12,7 +12,6 @@ import pytest
 
 from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
-from laggard.resilience.record.journal import JOURNAL_FILE
 from laggard.resilience.record.own_metrics import MAX_METRICS, OwnMetrics, chosen, readable_steps
 from laggard.resilience.report.frozen import frozen
 from laggard.resilience.report.inputs import read_inputs
@@ -102,7 +101,7 @@ def test_a_single_series_is_kept_once_and_what_laggard_collects_is_not_kept_here
     assert list(found(own)) == [("a|b", "mean"), ("loss", "mean")]
 
 
-def test_metrics_and_slices_are_bounded_and_those_left_out_are_counted() -> None:
+def test_metrics_and_slices_are_bounded() -> None:
     nodes = Nodes(1)
     own = made(nodes)
     nodes.add("node1", "zeta", 1, 1.0)
@@ -118,7 +117,6 @@ def test_metrics_and_slices_are_bounded_and_those_left_out_are_counted() -> None
     kept = found(own)
 
     assert len({metric for metric, _ in kept}) == MAX_METRICS
-    assert own.n_left_out == 5
     assert 100 <= len(kept["zeta", "mean"].times_us) <= 300
     assert [readable_steps(n_nodes) for n_nodes in (0, 1, 1000, 10**6)] == [60, 60, 11, 1]
     assert chosen(["b"], {"a", "b", "c"}, 2) == ["b", "a"]
@@ -149,22 +147,15 @@ def test_a_report_has_the_curves_of_its_record_and_stays_small_and_the_same(tmp_
     assert (curve["n_series"], curve["low"][0], curve["middle"][0], curve["high"][0]) == (8, 2.4, 2.5, 2.8)
     assert [each["kind"] for each in data["about"]["metrics"] if each["name"] == "loss7"] == ["program"]
     assert "loss7" not in data["maps"]
-    assert b"of the program's own" not in text
-
-
-def test_metrics_that_a_record_has_no_room_for_are_told(tmp_path: Path) -> None:
-    write_record(tmp_path)
-    with (tmp_path / JOURNAL_FILE).open("a") as journal:
-        journal.write(json.dumps({"time_s": T0 + LENGTH_S, "is": "MetricsLeftOut", "n_metrics": 5}) + "\n")
-    assert "5 metrics of the program's own: a report has at most 32" in write_report(
-        read_inputs(tmp_path), tmp_path
-    ).read_text().replace("&#39;", "'")
+    assert "Of the program&#39;s own metrics all but 32" in text.decode()
 
 
 def test_a_dump_of_all_telemetry_gives_the_same_curve(tmp_path: Path) -> None:
     times_us = T0_US + np.arange(0, 10, dtype=np.int64) * SECOND_US
     ranks = [TimeSeries("loss", {"rank": str(rank)}, times_us, np.full(10, float(rank))) for rank in range(3)]
-    curve = frozen(read_inputs(write_dump(str(tmp_path), "all", T0, ranks)), "")["curves"]["loss"]
+    write_record(tmp_path, samples=False)
+    write_dump(str(tmp_path), "all", T0, ranks)
+    curve = frozen(read_inputs(tmp_path), "")["curves"]["loss"]
     assert curve["n_series"] == 3
     assert [set(curve[name]) for name in ("low", "middle", "high")] == [{0.0}, {1.0}, {2.0}]
 

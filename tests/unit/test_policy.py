@@ -11,6 +11,8 @@ import pytest
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
+    EXIT_NO_PROGRESS,
+    EXIT_TOO_FEW_NODES,
     Decision,
     End,
     Event,
@@ -28,7 +30,7 @@ from laggard.resilience.decision.events import (
 )
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.limits import LIMITS
+from laggard.resilience.decision.limits import LIMITS, TOO_FEW
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
@@ -759,7 +761,8 @@ def policy_tables() -> str:
         seen.add(rule.event)
         lines.append(f"| {event} | {rule.when or otherwise} | {rule.then} |")
     lines += ["", "| a relaunch ends the job when | with |", "|---|---|"]
-    lines += [f"| {limit.when} | {limit.exit_code} |" for limit in LIMITS]
+    ends_with = {TOO_FEW: EXIT_TOO_FEW_NODES}
+    lines += [f"| {limit.when} | {ends_with.get(limit, EXIT_NO_PROGRESS)} |" for limit in LIMITS]
     return "\n".join(lines)
 
 

@@ -131,12 +131,6 @@ def test_downsampling_to_any_width_keeps_the_mean_of_all_samples(samples: list[t
     assert np.average(series.values, weights=weights) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize("n_bins", [0, -2, 3])
-def test_bins_that_cannot_be_merged_in_pairs_are_refused(n_bins: int) -> None:
-    with pytest.raises(ValueError, match="an even number above 0"):
-        Downsampler(0, n_bins=n_bins)
-
-
 @pytest.mark.parametrize(
     ("times_s", "fold", "points"),
     [

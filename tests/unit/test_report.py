@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -28,8 +27,6 @@ from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.text import abbreviated, clock, duration
 from laggard.telemetry.dumps.writing import write_dump
-from laggard.telemetry.errors import DumpError
-from laggard.telemetry.events import Event, series_of_events
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
 
 
@@ -145,35 +142,11 @@ def test_a_job_that_never_began_a_launch_has_a_report(tmp_path: Path) -> None:
     assert "0 launches" in write_report(read_inputs(tmp_path), tmp_path).read_text()
 
 
-def test_a_dump_alone_has_launches_and_verdicts(tmp_path: Path) -> None:
-    evidence = "node2 gpu 0: 35 % slower"
-    events = [
-        Event(round((T0 + 5) * 1e6), "launch", launch=0, nodes=("node1", "node2")),
-        Event(round((T0 + 299) * 1e6), "verdict", evidence, "node2", "0", severity="slow", action="restart"),
-        Event(round((T0 + 310) * 1e6), "launch", launch=1, nodes=("node1", "node3")),
-    ]
-    dump = write_dump(str(tmp_path), "all", T0 + LENGTH_S, [*series(), *series_of_events(events)])
-    inputs = read_inputs(dump)
-    assert [launch.nodes for launch in inputs.timeline.launches] == [("node1", "node2"), ("node1", "node3")]
-    assert inputs.timeline.launches[0].excluded == ("node2",)
-    (verdict,) = inputs.timeline.verdicts
-    assert (verdict.target, verdict.of.severity, str(verdict.of.evidence)) == ("node2 gpu 0", "slow", evidence)
-    assert math.isnan(costs_of(inputs.timeline).saved_s)
-    assert "35 % slower" in write_report(inputs, tmp_path).read_text()
-
-
-def test_an_empty_dump_or_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DumpError, match=re.escape(str(tmp_path))):
-        read_inputs(tmp_path)
-    empty = write_dump(str(tmp_path), "all", T0, [])
-    with pytest.raises(DumpError, match=re.escape(str(empty))):
-        read_inputs(empty)
-
-
 def test_a_metric_may_have_one_sample(tmp_path: Path) -> None:
+    write_record(tmp_path, samples=False)
     once = TimeSeries("gpu-probe-time", {"host": "a", "gpu": "0"}, np.array([round(T0 * 1e6)]), np.array([1.0]))
-    dump = write_dump(str(tmp_path), "all", T0, [once])
-    curve = frozen(read_inputs(dump), "")["curves"]["gpu-probe-time"]
+    write_dump(str(tmp_path), "all", T0, [once])
+    curve = frozen(read_inputs(tmp_path), "")["curves"]["gpu-probe-time"]
     assert (curve["middle"], curve["devices"]) == ([1.0], [("a", "0")])
 
 
@@ -226,14 +199,6 @@ def test_a_journal_with_anything_in_it_is_a_timeline_or_refused(data: st.DataObj
         timeline = timeline_of_entries([Entry.from_json(json.dumps(each)) for each in found])
         costs_of(timeline)
         assert all(isinstance(host, str) for host in timeline.hosts)
-
-
-@pytest.mark.parametrize("time_s", [-5.0, 1e12])
-def test_a_dump_of_times_that_cannot_be_is_named(tmp_path: Path, time_s: float) -> None:
-    once = TimeSeries("power", {"host": "a"}, np.array([round(time_s * 1e6)]), np.array([1.0]))
-    dump = write_dump(str(tmp_path), "all", T0, [once])
-    with pytest.raises(DumpError, match=re.escape(str(dump))):
-        read_inputs(dump)
 
 
 @pytest.mark.parametrize("field", ["nodes", "command", "name"])

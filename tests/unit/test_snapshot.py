@@ -23,7 +23,7 @@ def snapshot(
     *launches: Launch, readings: Readings | None = None, verdicts: tuple[RecordedVerdict, ...] = ()
 ) -> Snapshot:
     devices = dict.fromkeys(HOSTS, ("0", "1"))
-    timeline = Timeline("train-a", "", "", 3, 0.0, 100.0, None, devices, launches, verdicts, ())
+    timeline = Timeline("train-a", "", "", 0.0, 100.0, None, devices, launches, verdicts, ())
     return compose(timeline, readings or Readings(), 200.0, level=3, port=1)
 
 
@@ -52,9 +52,7 @@ def test_nodes_have_the_roles_of_the_newest_launch_and_those_that_are_out_come_f
     assert [(device.host, device.gpu) for device in found.devices] == [
         (node.host, gpu) for node in found.nodes for gpu in "01"
     ]
-    assert [node.host for node in found.of("in use", "reserve")] == [
-        each.split()[0] for each in roles if each.endswith(("in use", "reserve"))
-    ]
+    assert found.n_nodes("in use") == sum(each.endswith("in use") for each in roles)
 
 
 def test_the_newest_verdict_on_a_device_or_on_its_node_counts_until_it_is_well_again() -> None:
@@ -74,7 +72,6 @@ def test_the_newest_verdict_on_a_device_or_on_its_node_counts_until_it_is_well_a
         for device in found.devices
         if device.verdict is not None
     } == {("n1", "0"): (5, "very slow"), ("n2", "0"): (2, "slow"), ("n2", "1"): (2, "slow")}
-    assert found.slow_nodes == ["n2"]
     assert {node.host: node.verdicts for node in found.nodes} == {"n1": 2, "n2": 1, "n10": 2, "n3": 1}
 
 

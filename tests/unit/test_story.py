@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.collectors.causes import Cause
-from laggard.detectors.evidence import Said
+from laggard.detectors.evidence import Slow
 from laggard.detectors.verdict import Evidence, Verdict
 from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.failure import Failure
@@ -47,7 +47,7 @@ def failure(time_s: float, kind: Kind) -> RecordedFailure:
 
 
 def job(*launches: Launch, ended_s: float, exit_code: int | None = 1) -> Timeline:
-    return Timeline("train-a", "", "", 0, T0, T0 + ended_s, exit_code, {"node1": (), "node2": ()}, launches, (), ())
+    return Timeline("train-a", "", "", T0, T0 + ended_s, exit_code, {"node1": (), "node2": ()}, launches, (), ())
 
 
 def told(timeline: Timeline) -> list[str]:
@@ -93,10 +93,10 @@ def test_every_kind_of_end_says_what_to_do(cause: LaunchEndCause, to_do: str) ->
 
 
 def test_a_slow_device_is_named_with_what_was_found() -> None:
-    evidence = Evidence("node2", "0", Said("node2 gpu 0: half as fast"))
+    evidence = Evidence("node2", "0", Slow(2.0, "peers", 3))
     verdict = RecordedVerdict(T0 + 20, Verdict("node2", "0", 2.0, "slow", evidence, Cause("heat")))
     text = "\n".join(told(replace(job(failed(0, 0, 100), ended_s=100), verdicts=(verdict,))))
-    assert "launch 0 waited 15.0 s for a slow device: node2 gpu 0: half as fast" in text
+    assert "launch 0 waited 15.0 s for a slow device: node2 gpu 0: 100 % slower than its 3 peers" in text
     assert (
         "run 'laggard doctor' on node2 or replace it: --resilient does, with a reserve (--idle); likely cause: heat"
         in text
@@ -273,7 +273,7 @@ def test_a_job_that_laggard_gave_up_after_a_launch_was_in_trouble_of_its_own() -
 
 
 def accused(time_s: float, slowdown: float) -> RecordedVerdict:
-    evidence = Evidence("node2", "0", Said("node2 gpu 0: half as fast"))
+    evidence = Evidence("node2", "0", Slow(2.0, "peers", 3))
     return RecordedVerdict(T0 + time_s, Verdict("node2", "0", slowdown, "slow", evidence, Cause("heat"), "restart"))
 
 
@@ -282,7 +282,7 @@ def test_the_evidence_against_a_device_that_was_left_out_is_told_once(at_s: floa
     first = reached(0, 0, 100, (0, 0), (100, 100), cause="exclusion", excluded=("node2",))
     second = replace(reached(1, 101, 200, (101, 100), (200, 200), cause="end", why=()), nodes=("node1",))
     lines = told(replace(job(first, second, ended_s=200, exit_code=0), verdicts=(accused(at_s, 2.0),)))
-    assert sum("half as fast" in line for line in lines) == times
+    assert sum("100 % slower" in line for line in lines) == times
     text = "\n".join(lines)
     assert ("waited 25.0 s for a slow device" in text) == (at_s == 50)
     assert "run 'laggard doctor' on node2 before it is used again; likely cause: heat" in text

@@ -460,10 +460,11 @@ def test_the_span_of_a_history_is_that_of_its_samples_and_of_older_summaries() -
 def test_everything_is_each_time_once_from_its_finest_source() -> None:
     node = Node(samples_window_s=500)
     node.add(1, 2, 61, 900.5)
+    node.samples.extend(key_of("m", {"host": "b"}), np.array([us(950)]), np.ones(1))
     node.samples.trim()
     summaries, samples = node.history.everything("m")
     assert [(each.width_us, each.rows["count"].tolist()) for each in summaries] == [(SECOND_US, [1, 1, 1])]
-    assert counted(samples) == {"a": [(900.5, 1)]}
+    assert counted(samples) == {"a": [(900.5, 1)], "b": [(950, 1)]}
     assert node.history.everything("m", lambda source: source == "x")[0] == []
     assert node.history.everything("x") == ([], [])
 
@@ -477,3 +478,21 @@ def test_summaries_of_numbers_with_few_decimals_take_less_room() -> None:
 
     assert bytes_a_row(1) < 12
     assert bytes_a_row(15) > 24
+
+
+@pytest.mark.parametrize("drops", [(at,) for at in range(1, 8)] + [(3, 5), (3, 6), (2, 4), (4, 6)])
+def test_samples_that_are_dropped_while_they_are_read_are_read_again_as_summaries(drops: tuple[int, ...]) -> None:
+    node, calls = Node(), 0
+    node.add(1, 301, 601, 901)
+    node.tiers.fold()
+
+    def wanted(_: object) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls in drops:  # at first the oldest sample, then the next one, too
+            node.samples.window_s = 800 - 300 * drops.index(calls)
+            node.samples.trim()
+        return True
+
+    (found,) = node.history.downsampled(*query("1s-p95", 0, 999), wanted).series
+    assert (found.metric, [at for at, _ in counted([found])["a"]]) == ("m", [1, 301, 601, 901])

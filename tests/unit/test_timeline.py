@@ -18,15 +18,13 @@ from laggard.resilience.record.entries import (
     HangFound,
     JobEnded,
     LaunchEnded,
-    MetricsLeftOut,
     NodeAdded,
     Record,
     Told,
 )
 from laggard.resilience.record.journal import Entry
-from laggard.resilience.record.timeline import RecordedVerdict, Timeline, timeline_of_entries, timeline_of_events
+from laggard.resilience.record.timeline import RecordedVerdict, Timeline, timeline_of_entries
 from laggard.telemetry.course import Gap, JobBegan, LaunchBegan, LaunchProgressed, Progress
-from laggard.telemetry.events import Event
 
 BEGAN = JobBegan("train", "a1", ("python", "train.py"), (NodeRecord("n1", "", ("0", "1")),), 3, 4242)
 SECOND_US = 1_000_000
@@ -48,7 +46,7 @@ def test_a_journal_begins_with_the_job() -> None:
     with pytest.raises(ValueError, match="its first entry is not the job's beginning"):
         timeline_of_entries([Entry(0.0, JobEnded(0))])
     found = rebuilt()
-    assert (found.name, found.command, found.level) == ("train-a1", "python train.py", 3)
+    assert (found.name, found.command) == ("train-a1", "python train.py")
     assert (found.began_s, found.ended_s, found.exit_code, found.error) == (0.0, 0.0, None, "")
     assert (found.devices, found.hosts, found.launches) == ({"n1": ("0", "1")}, ["n1"], ())
 
@@ -137,30 +135,3 @@ def test_a_device_is_slow_since_its_first_slow_round_if_that_is_known(slow: Slow
 def test_a_verdict_on_a_node_is_about_all_of_its_devices(gpu: str | None, about: list[bool]) -> None:
     told = RecordedVerdict(90.0, replace(verdict("n1"), gpu=gpu))
     assert [told.is_about(*whom) for whom in (("n1", "0"), ("n1", "1"), ("n1", None), ("n2", "0"))] == about
-
-
-def test_the_record_says_how_many_metrics_it_had_no_room_for() -> None:
-    assert rebuilt().n_left_out == 0
-    assert rebuilt((1.0, MetricsLeftOut(3)), (2.0, MetricsLeftOut(7))).n_left_out == 7
-
-
-def test_a_dump_has_launches_that_follow_one_another_and_verdicts() -> None:
-    events = [
-        Event(2_500_000, "launch", launch=0, nodes=("n1", "n2")),
-        Event(3 * SECOND_US, "verdict", "slow", "n2", "0", severity="slow", cause="heat", action="restart"),
-        Event(4 * SECOND_US, "verdict", "an old one without a severity", "n1", "0"),
-        Event(5 * SECOND_US, "launch"),  # without a number
-        Event(6 * SECOND_US, "launch", launch=1, nodes=("n1",)),
-    ]
-    found = timeline_of_events("dump", events, {"n1": ("0",)}, (2.0, 9.0))
-    assert [(each.number, each.began_s, each.ended_s, each.excluded) for each in found.launches] == [
-        (0, 2.5, 6.0, ("n2",)),
-        (1, 6.0, 9.0, ()),
-    ]
-    (accused,) = found.verdicts
-    assert (accused.time_s, accused.of.host, accused.of.gpu, str(accused.of.cause)) == (3.0, "n2", "0", "heat")
-    assert math.isnan(accused.of.slowdown)
-    assert [line.time_s for line in found.log] == [2.5, 3, 4, 5, 6]
-    assert (found.level, found.exit_code, found.began_s, found.ended_s) == (None, None, 2.0, 9.0)
-    nothing = timeline_of_events("dump", [], {}, (0.0, 0.0))
-    assert (nothing.launches, nothing.n_left_out, nothing.error) == ((), 0, "")

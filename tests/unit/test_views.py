@@ -304,7 +304,6 @@ def test_moving_stays_within_the_rows_and_keeps_the_selected_one_in_sight() -> N
 def test_keys_change_page_and_order_and_leave() -> None:
     assert walk(View(), ["s"], 9) == at(0, sort=list(SORTS)[1])
     assert walk(View(), ["s"] * len(SORTS), 9) == at(0)
-    assert walk(View(), ["r"], 9) == at(0, backwards=True)
     assert walk(View(), ["down", "n", "m", "h", "d"], 9) == at(1)
     assert walk(View(), ["c"], 9) == at(0)
     assert walk(View("overview"), ["c", "c"], 9) == at(0, page="overview", colour=2)

@@ -28,7 +28,7 @@ from laggard.resilience.decision.reasons import Change, Fact, NodeWord, WhyLost
 from laggard.resilience.decision.stacks import Standing, Standstill
 from laggard.resilience.record.entries import FailureFound, HangFound, JobEnded, LaunchEnded
 from laggard.resilience.record.journal import JOURNAL_FILE, Entry, read_journal
-from laggard.resilience.record.timeline import Timeline, timeline_of_entries, timeline_of_events
+from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.report.costs import Costs, costs_of
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
@@ -168,13 +168,12 @@ def report_of(folder: Path) -> tuple[tuple[Timeline, Costs, object, object], str
     inputs = read_inputs(folder)
     costs = costs_of(timeline)
     shown = timeline.events
-    dumped = timeline_of_events("train", events_of_series(series_of_events(shown)), {}, (T0, T0 + LENGTH_S))
-    of_dump = [(launch.number, launch.nodes, launch.excluded) for launch in dumped.launches]
-    severities = [(verdict.target, verdict.of.severity, verdict.of.action) for verdict in dumped.verdicts]
+    dumped = events_of_series(series_of_events(shown))
+    of_dump = [(event.kind, event.launch, event.nodes, event.severity, event.action) for event in dumped]
     snapshot = compose(timeline, Readings(), T0 + LENGTH_S, level=0, port=0)
     roles = [(node.host, node.role) for node in snapshot.nodes], [each.verdict for each in snapshot.devices]
     page = write_report(inputs, folder).read_text()
     # The timeline has lines of the log in words, as they are shown; everything else in it is the same.
     log = tuple(replace(line, text="") for line in timeline.log)
-    found = (replace(timeline, log=log, events=()), costs, (list(accused(shown)), of_dump, severities), roles)
+    found = (replace(timeline, log=log, events=()), costs, (list(accused(shown)), of_dump), roles)
     return found, page, story(timeline, costs.times, running=False)
