@@ -21,7 +21,7 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors import RestartCost, SlowGPUAnalysis, Verdict
 from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.detectors.evidence import Reason
-from laggard.detectors.judging.device_readings import Peers, more_to_do
+from laggard.detectors.judging.device_readings import more_to_do
 from laggard.detectors.statistics.device_states import DeviceState, DeviceStates
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 
@@ -164,7 +164,7 @@ class _Player:
 
         def why_not(verdict: Verdict) -> Reason | None:
             accused = [each for each in devices if each[0] == verdict.host and verdict.gpu in {None, each[1]}]
-            return None if verdict.evidence.own_past else more_to_do(accused, self._analysis, states, Peers())
+            return None if verdict.evidence.own_past else more_to_do(accused, self._analysis, states, {}, {})
 
         judged = {device for device, is_present in zip(devices, present, strict=True) if is_present}
         grounds = Grounds(self._analysis.episode, {}, self._analysis.thresholds.min_slowdown, why_not, holds_up=False)

@@ -105,13 +105,14 @@ class SlowLinkDetector(Startable):
             If the process was not started by laggard.
         """
         session = current_session()
-        launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
+        control = Control(session.client, session.endpoint, session.environment.launch)
+        launch = control.read_launch()
         hosts = [node.hostname for node in launch.nodes]
         if len(hosts) < 2:
             return self
         leaves = self._leaves or launch.leaves
         analysis = SlowLinkAnalysis(hosts, leaves, self._budget * _share(launch.launch), self._min_slowdown)
-        readings = LinkReadings(analysis, self._min_slowdown, LinkBoard(session).tell_bytes, time.time())
+        readings = LinkReadings(analysis, self._min_slowdown, LinkBoard(control).tell_bytes, time.time())
         judge = Judge(readings, self._restarts, self._keeper, KEPT)
         judge.begin(launch, str(session.environment.endpoint_file), LaunchSigns(session).read)
         interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)

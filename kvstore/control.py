@@ -3,7 +3,7 @@
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
 ``progress:<n>`` (the newest step that launch n reported), ``phases:<n>`` (the phases that its processes have declared),
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
-by host), ``exclusions`` and ``strikes`` (of nodes).
+by host), ``links:<n>`` (what its nodes tell each other of their links), ``exclusions`` and ``strikes`` (of nodes).
 The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an
 earlier launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
 """
@@ -99,7 +99,8 @@ class Request:
 class Control:
     """The control records of one job, as a process of launch ``launch`` reads and writes them.
 
-    :meth:`ask`, :meth:`write_launch` and :meth:`read_launch` wait for a server that is being restarted.
+    :meth:`ask`, :meth:`write_launch`, :meth:`read_launch` and :meth:`read_links` wait for a server that is being
+    restarted.
     """
 
     def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
@@ -153,6 +154,14 @@ class Control:
     def read_ranks(self) -> dict[str, dict[str, Any]]:
         """Return what :meth:`tell_ranks` stored last, by host."""
         return self._get_all(self._key("ranks"))
+
+    def tell_links(self, field: str, value: object) -> None:
+        """Store a field of what the nodes of this process's launch tell each other of their links, a JSON value."""
+        self._execute("HSET", self._key("links"), field, json.dumps(value))
+
+    def read_links(self) -> dict[str, Any]:
+        """Return what :meth:`tell_links` stored last, by field."""
+        return self._retry.call(lambda: self._get_all(self._key("links")))
 
     def keep(self, name: str, records: Sequence[object]) -> None:
         """Store records of the controller's, beyond launches and jobs."""

@@ -49,8 +49,7 @@ class AnalysisClient:
     """
 
     def __init__(self) -> None:
-        self._session: Session | None = None
-        self._nodes: NodeAsker | None = None
+        self._connection: tuple[Session, NodeAsker] | None = None
 
     def connect(self, timeout: float | None = None) -> None:
         """Connect to the job's state server, waiting at most ``timeout`` seconds (``None``: 5).
@@ -66,13 +65,13 @@ class AnalysisClient:
         timeout_s = CONNECT_TIMEOUT_S if timeout is None else timeout
         with _server_of(session), session.endpoint.connect(timeout_s=timeout_s) as client:
             client.ping()
-        self._session = session
-        self._nodes = NodeAsker(session.client, session.endpoint)
+        self._connection = session, NodeAsker(session.client, session.endpoint)
 
     def get_metrics(self) -> set[str]:
         """Return the names of all metrics."""
-        with _server_of(self._connected()):
-            replies = self._asker().ask({"kind": "keys", "metric": ""})
+        session, nodes = self._connected()
+        with _server_of(session):
+            replies = nodes.ask({"kind": "keys", "metric": ""})
         return {metric for reply in replies.by_host.values() for metric, _ in reply}
 
     def get_data(
@@ -102,9 +101,10 @@ class AnalysisClient:
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         pairs = dict(tags) if isinstance(tags, Mapping) else {}
         keys = [tags] if isinstance(tags, str) else [] if tags is None else list(tags)
-        with _server_of(self._connected()):
+        session, nodes = self._connected()
+        with _server_of(session):
             found = gather(
-                self._asker(),
+                nodes,
                 names,
                 0 if start_time is None else round(start_time * SECOND_US),
                 ALL_TIME_US,
@@ -120,7 +120,7 @@ class AnalysisClient:
     def reboot(self, exclude_hostnames: str | Sequence[str] | None = None) -> None:
         """Request a relaunch without the given hosts (``None``: on the same nodes). Returns before it happens."""
         hosts = [exclude_hostnames] if isinstance(exclude_hostnames, str) else list(exclude_hostnames or [])
-        session = self._connected()
+        session, _ = self._connected()
         Control(session.client, session.endpoint, session.environment.launch).ask("reboot", hosts)
 
     def db_dump(self) -> list[str]:
@@ -133,22 +133,17 @@ class AnalysisClient:
         NodeError
             If a node could not write its file or did not answer in time; the others have written theirs.
         """
-        session = self._connected()
+        session, nodes = self._connected()
         with _server_of(session):
-            dumps = request_dump(self._asker(), job_settings(session.environment).dump_node)
+            dumps = request_dump(nodes, job_settings(session.environment).dump_node)
         if dumps.missing:
             raise NodeError("; ".join(dumps.missing))
         return dumps.written
 
-    def _asker(self) -> NodeAsker:
-        self._connected()
-        assert self._nodes is not None  # noqa: S101 - for the type checker: connected means both
-        return self._nodes
-
-    def _connected(self) -> Session:
-        if self._session is None:
+    def _connected(self) -> tuple[Session, NodeAsker]:
+        if self._connection is None:
             raise NotConnectedError
-        return self._session
+        return self._connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,6 @@ class Asked:
     span: Span
     found: Found
 
-    @property
-    def metric(self) -> str:
-        """The metric's name."""
-        return self.query.metric
-
 
 def ask(source: Source, metric: str, span: Span, step_s: int, how: str = "avg") -> Asked:
     """Return all series of a metric, with a point for each step."""
@@ -47,7 +42,7 @@ def ask(source: Source, metric: str, span: Span, step_s: int, how: str = "avg") 
 
 def curve_of(asked: Asked, *, drawn: Sequence[Device], apart: Collection[Device]) -> dict[str, Any]:
     """Return a metric over its time range: lines of some devices, and a band of all series that are not apart."""
-    answers, metric = asked.found.answers, asked.metric
+    answers, metric = asked.found.answers, asked.query.metric
     series = [TimeSeries(each.metric, each.tags, each.times_us, each.values) for each in answers]
     by_device: dict[Device, list[TimeSeries]] = {}
     for each in series:

@@ -40,10 +40,6 @@ class LinkMatrix:
     left_out: int  # how many nodes or leaves are left out for lack of room
     leaf_of: Mapping[str, str]  # the leaf of each node, as far as it is known
 
-    def ratio(self, row: int, column: int) -> float:
-        """Return a time over the median of all links; NaN if there is none."""
-        return float(self.seconds[row, column]) / self.median_s if self.median_s > 0 else math.nan
-
     def accused(self, nodes: Iterable[str]) -> dict[str, list[str]]:
         """Return the rows to which some nodes belong, and which of them belong to each."""
         found: dict[str, list[str]] = {}

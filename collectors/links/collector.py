@@ -86,13 +86,14 @@ class LinkCollector:
     ) -> None:
         session = current_session()
         environment = session.environment
-        launch = Control(session.client, session.endpoint, environment.launch).read_launch()
+        control = Control(session.client, session.endpoint, environment.launch)
+        launch = control.read_launch()
         in_job = next(node.address for node in launch.nodes if node.hostname == environment.node)
         address = address_on(interface) if interface else in_job
         key = key_of(session.endpoint.password, session.endpoint.job, environment.launch)
         self._prober = LinkProber(environment.node, address, key)
         self._counters = CountersOfRound(interface_of(address))
-        self._board = LinkBoard(session)
+        self._board = LinkBoard(control)
         self._series = Series(session.client, session.endpoint, environment.launch)
         self._telemetry = Telemetry()
         self._launch = environment.launch

@@ -24,48 +24,23 @@ from laggard.kvstore.control import LaunchRecord
 HISTORY_KEY = "laggard/slow-gpu-history"
 
 
-class Peers:
-    """What the devices' tags say: which devices are peers, and what may be wrong with them."""
-
-    def __init__(self, groups: Groups | None = None) -> None:
-        self._groups: Groups = groups or {}
-        # Of all devices seen so far; only devices with the same label are compared
-        self.labels: dict[DeviceId, Hashable] = {
-            key: label for key, label in self._groups.items() if isinstance(key, tuple)
-        }
-        self.uuids: dict[DeviceId, str] = {}  # of the devices that have one
-        self.causes: dict[DeviceId, Cause] = {}  # each device's likely cause of a slowdown
-        self.wrong: dict[DeviceId, str] = {}  # which results were wrong, for the devices that computed any
-        self._has_new_labels = False
-
-    def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
-        """Record a device's UUID, its likely cause of a slowdown, its wrong results, and its model as a label."""
-        self.causes[device] = Cause.of_tags(tags)
-        if WRONG in tags:
-            self.wrong[device] = tags[WRONG]
-        if "uuid" in tags:
-            self.uuids[device] = tags["uuid"]
-        if device not in self.labels:
-            label = label_of(self._groups, None, *device)
-            self.labels[device] = tags.get("model", "") if label is None else label
-            self._has_new_labels = True
-
-    def group(self, analysis: SlowGPUAnalysis) -> None:
-        """Pass the labels to the analysis if there are new ones since the last call."""
-        if self._has_new_labels:
-            self._has_new_labels = False
-            analysis.set_groups(self.labels)
-
-
 class DeviceReadings(Analysis):
     """The readings of the test kernels."""
 
     holds_up = False  # a device that is slow for lack of work keeps nobody waiting
 
     def __init__(self, *, min_slowdown: float, false_alarm_budget: float, groups: Groups | None = None) -> None:
-        self.peers = Peers(groups)
+        self._groups: Groups = groups or {}
+        # Of all devices seen so far; only devices with the same label are compared
+        self._labels: dict[DeviceId, Hashable] = {
+            key: label for key, label in self._groups.items() if isinstance(key, tuple)
+        }
+        self._has_new_labels = False
+        self._uuids: dict[DeviceId, str] = {}  # of the devices that have one
+        self._causes: dict[DeviceId, Cause] = {}  # each device's likely cause of a slowdown
+        self._wrong: dict[DeviceId, str] = {}  # which results were wrong, for the devices that computed any
         self.compared = SlowGPUAnalysis(
-            min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=self.peers.labels
+            min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=self._labels
         )
         self._states = DeviceStates()
         self._probed_s: dict[DeviceId, float] = {}
@@ -88,8 +63,8 @@ class DeviceReadings(Analysis):
         """What the test kernels say, for those who judge by something else."""
         return Probes(
             self._condition,
-            lambda device: str(self.peers.labels.get(device, "")),
-            lambda device: self.peers.causes.get(device, UNKNOWN),
+            lambda device: str(self._labels.get(device, "")),
+            lambda device: self._causes.get(device, UNKNOWN),
         )
 
     def _condition(self, device: DeviceId, since_s: float) -> Condition:
@@ -101,14 +76,24 @@ class DeviceReadings(Analysis):
         return "not known" if self._probed_s.get(device, -math.inf) < since_s else "well"
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
-        """Record what the tags of a device's samples say."""
-        self.peers.note_device(device, tags)
+        """Record a device's UUID, its likely cause of a slowdown, its wrong results, and its model as a label."""
         self._states.note(device, tags)
+        self._causes[device] = Cause.of_tags(tags)
+        if WRONG in tags:
+            self._wrong[device] = tags[WRONG]
+        if "uuid" in tags:
+            self._uuids[device] = tags["uuid"]
+        if device not in self._labels:
+            label = label_of(self._groups, None, *device)
+            self._labels[device] = tags.get("model", "") if label is None else label
+            self._has_new_labels = True
 
     def update(self, readings: Round, moment: Moment) -> list[Verdict]:
         """Compare a round, given what the devices are doing."""
-        self.peers.group(self.compared)
-        states = self._states.of_round(readings.keys(), self.peers.labels, has_progress=moment.has_progress)
+        if self._has_new_labels:
+            self._has_new_labels = False
+            self.compared.set_groups(self._labels)
+        states = self._states.of_round(readings.keys(), self._labels, has_progress=moment.has_progress)
         self._probed_s.update(dict.fromkeys(readings, moment.now_s))
         return self.compared.update(readings, moment.now_s, states)
 
@@ -118,22 +103,26 @@ class DeviceReadings(Analysis):
 
     def identities(self) -> Mapping[DeviceId, str]:
         """Return the devices' UUIDs."""
-        return self.peers.uuids
+        return self._uuids
 
     def certain(self) -> list[Verdict]:
         """Return one verdict for each device that computed wrong results, the first time."""
-        new = {device: what for device, what in self.peers.wrong.items() if device not in self._reported_faulty}
+        new = {device: what for device, what in self._wrong.items() if device not in self._reported_faulty}
         self._reported_faulty.update(new)
         return [Verdict.of_fault(*device, what) for device, what in new.items()]
 
     def why_not(self, verdict: Verdict) -> Reason | None:
         """Return whether devices that only their peers accuse have more to do than these."""
         devices = [each for each in self._probed_s if each[0] == verdict.host and verdict.gpu in {None, each[1]}]
-        return None if verdict.evidence.own_past else more_to_do(devices, self.compared, self._states, self.peers)
+        return (
+            None
+            if verdict.evidence.own_past
+            else more_to_do(devices, self.compared, self._states, self._labels, self._causes)
+        )
 
     def named(self, verdict: Verdict) -> Verdict:
         """Return a verdict with the likely cause."""
-        return with_cause(verdict, self.peers.causes)
+        return with_cause(verdict, self._causes)
 
     def take_notices(self) -> Sequence[Notice]:
         """Return what all devices share."""
@@ -148,25 +137,29 @@ class DeviceReadings(Analysis):
     def to_state(self) -> dict[str, Any]:
         """Return the devices' history."""
         self._n_kept = self.compared.learned
-        return self.compared.to_state(self.peers.uuids)
+        return self.compared.to_state(self._uuids)
 
     def restore(self, kept: Mapping[str, Any], *, same_run: bool) -> None:
         """Continue with the devices' history."""
         now = self.compared
         analysis = SlowGPUAnalysis.from_state(
             kept,
-            identity=self.peers.uuids,
+            identity=self._uuids,
             same_run=same_run,
             min_slowdown=now.thresholds.min_slowdown,
             false_alarm_budget=now.false_alarm_budget,
-            groups=self.peers.labels,
+            groups=self._labels,
         )
         analysis.forget(self._excluded)
         self.compared, self._n_kept = analysis, analysis.learned
 
 
 def more_to_do(
-    devices: Collection[DeviceId], analysis: SlowGPUAnalysis, states: DeviceStates, peers: Peers
+    devices: Collection[DeviceId],
+    analysis: SlowGPUAnalysis,
+    states: DeviceStates,
+    labels: Mapping[DeviceId, Hashable],
+    causes: Mapping[DeviceId, Cause],
 ) -> Reason | None:
     """Return why a restart would not help for devices that only their peers accuse; ``None`` if it may."""
     # A device that was hardly slower than its peers when idle, and is busier than they are, has more to do, unless the
@@ -175,7 +168,7 @@ def more_to_do(
     def shares(device: DeviceId) -> tuple[float, float] | None:
         if not analysis.slow_in_this_state(device) or analysis.became_slow(device):
             return None
-        return None if peers.causes.get(device, UNKNOWN).is_known else states.much_busier(device, peers.labels)
+        return None if causes.get(device, UNKNOWN).is_known else states.much_busier(device, labels)
 
     found = list(map(shares, devices))
     first = found[0] if found and None not in found else None

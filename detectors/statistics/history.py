@@ -151,9 +151,9 @@ class History:
             self.recent[:, which] -= usual
         return ready
 
-    def density(self, test: int, level: int) -> Floats:
-        """Return the share of the last 64 to 128 rounds in which each device exceeded, in runs that ended."""
-        exceedances = self.exceedances[test, level].astype(np.float32)
+    def density(self) -> Floats:
+        """Return the share of the last 64 to 128 rounds in which each device exceeded its past, in runs that ended."""
+        exceedances = self.exceedances[SELF, RESTART].astype(np.float32)
         return np.asarray(exceedances / (self._remembered() + WARM_UP), np.float32)
 
     def _remembered(self) -> Floats:

@@ -33,7 +33,7 @@ def typical_rate(history: History, grouping: Grouping) -> Floats:
     """Return how often a healthy device may exceed its own past, ``(n_groups,)``."""
     typical = np.zeros(len(grouping), np.float32)
     if history.exceedances[SELF, RESTART].any():
-        typical = np.nan_to_num(high_median(history.density(SELF, RESTART), grouping.samples))
+        typical = np.nan_to_num(high_median(history.density(), grouping.samples))
     return np.asarray(np.clip(_TYPICAL_RATES * typical, _RATE_FLOOR, _RATE_CEILING), np.float32)
 
 

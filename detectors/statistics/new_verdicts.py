@@ -101,7 +101,7 @@ def _found_at(
         now_s=_known(now_s),
     )
     if evidence[:, which].sum() < min(bar, at_times):
-        slowdown, share = np.exp(history.recent[:, row].max()), history.density(SELF, RESTART)[row]
+        slowdown, share = np.exp(history.recent[:, row].max()), history.density()[row]
         return replace(lasting, slowdown=float(slowdown), e_value=float(at_times), share=float(share)), False
     # If the device's own past is evidence enough, it gives the more precise slowdown.
     is_enough = evidence[SELF, which] >= bar

@@ -169,7 +169,10 @@ class Checkpointer:
             If the shard is damaged; the error names the previous checkpoint.
         """
         found, rank = self._find(step, rank)
-        return self._read(found, rank)
+        with self._naming(found):
+            if (shard := self._shard(found, rank, whole=True)) is not None:
+                return shard.value()
+            return self._state[self._key_of(found, rank).value]
 
     def ranks_of(self, step: int) -> int:
         """Return how many ranks saved the checkpoint of this step.
@@ -303,12 +306,6 @@ class Checkpointer:
             raise NoCheckpointError(step, f"it has shards of rank 0 to {found.ranks - 1}, not of rank {rank}")
         return found, rank
 
-    def _read(self, found: Checkpoint, rank: int) -> Value:
-        with self._naming(found):
-            if (shard := self._shard(found, rank, whole=True)) is not None:
-                return shard.value()
-            return self._state[self._key_of(found, rank).value]
-
     def _shard(self, found: Checkpoint, rank: int, *, whole: bool) -> Shard | None:
         """Return a shard that the nodes hold; None if State holds it."""
         key = self._key_of(found, rank)
@@ -367,7 +364,7 @@ class Checkpointer:
         shards = [self._key_of(each, rank) for each in old for rank in present[each].ranks]
         records = [self._record(key) for key in shards]
         if shards:
-            self._state.discard(*(key for shard in shards for key in shard.both))
+            self._state.discard(*(key for shard in shards for key in (shard.value, shard.record)))
         if self._store is not None:
             self._store.forget(record.id for record in records if record is not None)
 

@@ -60,11 +60,6 @@ class ShardKey:
         launch, step, rank, ranks = map(int, match.groups()[1:5])
         return cls(match[1], Checkpoint(launch, step, ranks), rank)
 
-    @property
-    def both(self) -> tuple[str, str]:
-        """All keys that it may have."""
-        return self.value, self.record
-
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:

@@ -27,7 +27,7 @@ from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
 from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError
 from laggard.kvstore.checkpoints.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
 from laggard.kvstore.checkpoints.shard_file import ShardFile, write_at
-from laggard.kvstore.checkpoints.wire import ENDED, Message, receive, receive_exactly, receive_into, send
+from laggard.kvstore.checkpoints.wire import Message, receive, receive_exactly, receive_into, send
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
@@ -83,7 +83,7 @@ class ShardServer:
         try:
             with connection:
                 serve(connection)
-        except ENDED as error:
+        except OSError as error:
             _log.debug("a connection has ended: %s", error)
         except (KeyError, TypeError, ValueError) as error:
             _log.warning("a message is none of ours: %r", error)

@@ -16,8 +16,6 @@ from laggard.kvstore.values.decoding import Buffer
 Message = dict[str, Any]
 _LENGTH = struct.Struct("<I")
 _LONGEST_BYTES = 1 << 20  # beyond any message of ours
-# What a connection that the other end has given up looks like.
-ENDED = (ConnectionError, TimeoutError, OSError)
 
 
 def send(connection: socket.socket, message: Message, *payload: Buffer | bytearray, file: int | None = None) -> None:

@@ -201,11 +201,6 @@ class SampleStore:
         with self._lock:
             return [(metric, tags) for metric, by_tags in self._metrics.items() for tags in by_tags]
 
-    def metrics(self) -> set[str]:
-        """Return the names of the metrics that have samples."""
-        with self._lock:
-            return set(self._metrics)
-
     def newest(self) -> list[Newest]:
         """Return the newest sample of every series."""
         with self._lock:

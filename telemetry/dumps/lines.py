@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from urllib.parse import parse_qsl
 
 from laggard.kvstore.series.sample_store import SeriesKey, key_of
-from laggard.telemetry.dumps.writing import COLUMNS, SAMPLE_COLUMNS
+from laggard.telemetry.dumps.writing import COLUMNS
 from laggard.telemetry.errors import DumpError
 
 LATEST_S = 1e11
@@ -62,15 +62,15 @@ class Lines:
         return [key_of(metric, dict(parse_qsl(tags))) for metric, tags in self.names]
 
     def _add(self, file: int, row: list[str]) -> None:
-        time_s, metric, value, _, _, tags, *summary = row
+        time_s, metric, value, _, _, tags, width, *summary = row
         series = self.names.setdefault((metric, tags), n_before := len(self.names))
         start_s = _unix_s(time_s)
-        if not summary or not summary[0]:
+        if not width:
             fields: tuple[float, ...] = (series, file, start_s, float(value))
             columns, needed = self.samples, SAMPLE_BYTES
         else:
-            width_s, *numbers, last_s = summary
-            fields = (series, file, _unix_s(width_s), start_s, *map(float, numbers), _unix_s(last_s))
+            *numbers, last_s = summary
+            fields = (series, file, _unix_s(width), start_s, *map(float, numbers), _unix_s(last_s))
             columns, needed = self.summaries, SUMMARY_BYTES
         if series == n_before:
             needed += SERIES_BYTES + NAME_CHAR_BYTES * (len(metric) + len(tags))
@@ -92,7 +92,7 @@ def _rows(file: Path) -> Iterator[list[str]]:
     try:
         with gzip.open(file, "rt", encoding="utf-8", newline="") as text:
             rows = _bounded_rows(text)
-            if next(rows, None) not in ([*COLUMNS], [*SAMPLE_COLUMNS]):
+            if next(rows, None) != [*COLUMNS]:
                 raise DumpError(str(file), f"not a dump: its first line is not {','.join(COLUMNS)}")
             yield from rows
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:

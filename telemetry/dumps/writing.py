@@ -31,9 +31,8 @@ from laggard.telemetry.nodes.sources import unpack_series, unpack_summaries
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.history import Summarized
 
-SAMPLE_COLUMNS = ("time_s", "metric", "value", "host", "gpu", "tags")
-SUMMARY_COLUMNS = ("interval_s", "count", "sum", "min", "max", "last", "last_s")
-COLUMNS = (*SAMPLE_COLUMNS, *SUMMARY_COLUMNS)
+_SUMMARY = ("interval_s", "count", "sum", "min", "max", "last", "last_s")
+COLUMNS = ("time_s", "metric", "value", "host", "gpu", "tags", *_SUMMARY)
 SUFFIX = ".csv.gz"
 GATHER_DEADLINE_S = 60.0
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import orjson
 import redis
@@ -24,7 +24,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NodeError
-from laggard.telemetry.nodes.mailbox import ASK, PING, REPLY, Mailbox, hosts_that_listen, subscription
+from laggard.telemetry.nodes.mailbox import ASK, PING, REPLY, SERVER_NAME, Mailbox, subscription
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -159,7 +159,9 @@ class NodeAsker:
 
     def hosts(self) -> list[str]:
         """Return the names of the nodes that listen."""
-        return hosts_that_listen(self._client, self._endpoint)
+        prefix = self._endpoint.key(ASK, "")
+        channels = cast("list[bytes]", self._client.pubsub_channels(f"{prefix}*"))
+        return sorted({channel.decode().removeprefix(prefix) for channel in channels} - {SERVER_NAME})
 
     def ask(
         self,

@@ -27,8 +27,6 @@ def gather(
     *,
     tags: Mapping[str, str] | None = None,
     tag_keys: Collection[str] = (),
-    hosts: Collection[str] | None = None,
-    deadline_s: float | None = None,
 ) -> Gathered:
     """Return the series of some metrics, with all of their samples in a time range."""
     question: dict[str, Any] = {
@@ -39,7 +37,7 @@ def gather(
         "tags": dict(tags or {}),
         "tag_keys": list(tag_keys),
     }
-    asked = asker.hosts() if hosts is None else list(hosts)
+    asked = asker.hosts()
     question["samples"] = MAX_TRAVELLING_SAMPLES // max(1, len(asked))
-    replies = asker.ask(question, hosts=asked, deadline_s=deadline_s)
+    replies = asker.ask(question, hosts=asked)
     return Gathered([each for reply in replies.by_host.values() for each in unpack_series(reply)], replies.missing)

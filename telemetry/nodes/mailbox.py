@@ -31,13 +31,6 @@ def _unchanged(message: Any) -> Any:
     return message
 
 
-def hosts_that_listen(client: redis.Redis, endpoint: Endpoint) -> list[str]:
-    """Return the names of the nodes that listen for questions."""
-    prefix = endpoint.key(ASK, "")
-    channels = cast("list[bytes]", client.pubsub_channels(f"{prefix}*"))
-    return sorted({channel.decode().removeprefix(prefix) for channel in channels} - {SERVER_NAME})
-
-
 class Mailbox:
     """A channel for answers; it is kept, because opening a connection costs more than most questions."""
 

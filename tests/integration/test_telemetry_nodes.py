@@ -20,6 +20,7 @@ from laggard.kvstore.client.connection import Session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.series.sample_store import SampleStore, key_of
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.client import request_dump
 from laggard.telemetry.dumps.reading import read_dump
@@ -82,6 +83,11 @@ def nodes(state_server: StateServer, tmp_path: Path) -> Iterator[list[NodeTeleme
             stack.enter_context(NodeTelemetry(session_of(state_server, tmp_path, node), TelemetrySettings()))
             for node in ("node1", "node2")
         ]
+
+
+def everything_in(store: SampleStore) -> Iterator[TimeSeries]:
+    """Return all samples of a store."""
+    return store.read({metric for metric, _ in store.series_keys()}, 0, 2**60)
 
 
 @pytest.fixture
@@ -189,7 +195,7 @@ assert telemetry.dropped == 7 * 6 - 1 + 3, telemetry.dropped
     run_program(session, program)
     wait_until(lambda: nodes[0].store.size().samples == 2)
 
-    (found,) = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
+    (found,) = everything_in(nodes[0].store)
 
     assert (found.metric, found.values.tolist()) == ("good", [1.5, 2.5])
 
@@ -217,7 +223,7 @@ print(telemetry.dropped)
     *warnings, dropped = run_program(session, program).splitlines()
     wait_until(lambda: nodes[0].store.size().samples == 5)
 
-    (found,) = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
+    (found,) = everything_in(nodes[0].store)
     assert (found.metric, found.values.tolist()) == ("loss", [1.0, 2.0, 3.0, 4.0, 5.0])
     assert int(dropped) == 15
     assert [re.sub(r"\d{13}[.\d]*", "T", line) for line in warnings] == [
@@ -251,7 +257,7 @@ telemetry.finalize()
     run_program(session, program)
     wait_until(lambda: nodes[0].store.size().samples == 2)
 
-    found = nodes[0].store.read(nodes[0].store.metrics(), 0, 2**60)
+    found = everything_in(nodes[0].store)
     assert {each.metric: each.values.tolist() for each in found} == {"late": [2.5], "loss": [1.5]}
 
 
@@ -483,7 +489,7 @@ def test_a_dump_of_all_nodes_is_read_back_as_it_was(
 
     store = read_dump([tmp_path / "dumps"]).samples
 
-    series = sorted(store.read(store.metrics(), 0, 2**60), key=lambda each: each.tags["host"])
+    series = sorted(everything_in(store), key=lambda each: each.tags["host"])
     assert [dict(each.tags) for each in series] == [{"host": f"node{i}", "k": "a=b&c"} for i in (3, 4)]
     assert [each.values.tolist() for each in series] == [[0.1, -1e300]] * 2
 

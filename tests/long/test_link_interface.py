@@ -12,8 +12,10 @@ from tests.integration.test_detect_links import WATCHED, Start
 # What each node has told the others.
 ADDRESSES = """
 from laggard.collectors.links.board import LinkBoard
+from laggard.kvstore.control import Control
 if os.environ["LAGGARD_NODE"] == "node1":
-    print(sorted({address for address, _ in LinkBoard(session).terms()[0].values()}))
+    control = Control(session.client, session.endpoint, session.environment.launch)
+    print(sorted({address for address, _ in LinkBoard(control).terms()[0].values()}))
 """
 
 

@@ -526,7 +526,7 @@ def test_a_devices_own_noise_is_that_of_the_last_hundred_rounds() -> None:
     everyone = np.arange(2)
     np.testing.assert_allclose(history.own_rates(SELF, RESTART), [0, 2 / (40 - 3 + 8)], rtol=1e-5)
     np.testing.assert_allclose(history.own_repeats(SELF, RESTART, everyone), [0, (2 + 2**0.5) / (3 + 20)], rtol=1e-5)
-    np.testing.assert_allclose(history.density(SELF, RESTART), [0, 3 / (40 + 8)], rtol=1e-5)
+    np.testing.assert_allclose(history.density(), [0, 3 / (40 + 8)], rtol=1e-5)
     for _ in range(24 + 64):
         history.remember(good, good)
     np.testing.assert_allclose(history.own_rates(SELF, RESTART), [0, (0.25 + 0.5) / (48 - 0.75 + 8)], rtol=1e-5)

@@ -15,7 +15,7 @@ from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.resilience.command.cli import main
 from laggard.telemetry.dumps.lines import MAX_ROW_CHARS
 from laggard.telemetry.dumps.reading import read_dump
-from laggard.telemetry.dumps.writing import COLUMNS, SAMPLE_COLUMNS, write_dump
+from laggard.telemetry.dumps.writing import COLUMNS, write_dump
 from laggard.telemetry.errors import DumpError
 from tests.made_up_job import write_record
 
@@ -100,10 +100,9 @@ def test_millions_of_series_are_refused_as_soon_as_they_need_too_much_memory(tmp
 
 
 def test_the_bound_is_for_all_dumps_together(tmp_path: Path) -> None:
-    line = "1700000000.0,m,1.5,h,,host=h\n"
     for name in "ab":
         with gzip.open(tmp_path / f"{name}.csv.gz", "wt") as file:
-            file.write(",".join(SAMPLE_COLUMNS) + "\n" + line * 6_000)
+            file.write(HEADER.decode() + SAMPLE * 6_000)
 
     assert read_dump([tmp_path / "a.csv.gz"], SMALL_MACHINE_BYTES).samples.size().samples == 1
     with pytest.raises(DumpError, match=r"b\.csv\.gz: line .*half of what there is"):
