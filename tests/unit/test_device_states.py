@@ -75,6 +75,17 @@ def test_a_device_is_cold_if_it_is_ten_degrees_colder_than_its_typical_peer(
     assert states_of(states, has_progress=True)[-1] == state | BUSY  # its use is not known
 
 
+def test_a_device_may_be_busy_or_warm_or_both_or_neither() -> None:
+    found = set()
+    for utilisation, temperature in ((0, 50), (0, 65), (90, 50), (90, 65)):
+        states = DeviceStates()
+        note_all(states, utilisation=90, temperature=65)
+        states_of(states)
+        states.note(LAST, {"utilisation": str(utilisation), "temperature": str(temperature)})
+        found.add(states_of(states)[-1])
+    assert len(found) == 4
+
+
 def test_what_a_device_said_earlier_does_not_count_when_it_says_nothing() -> None:
     states = DeviceStates()
     note_all(states, utilisation=90, temperature=65)
