@@ -33,15 +33,14 @@ class Tradeoff:
 
     cost: RestartCost  # the cost, and the remaining time if it is known
     is_measured: bool = True  # whether the cost was measured or given, and not just assumed
-    n_nodes: int | None = None  # nodes in use and in reserve; `None`: not known
-    n_reserve: int | None = None
+    n_nodes: int = 0  # nodes in use; 0: not known
+    n_reserve: int | None = None  # nodes in reserve; `None`: not known
     # The smallest slowdown that matters: a healthy device may differ so much from its typical peer
     min_slowdown: float = 1.0
 
     def shrinking_loses(self, slowdown: float) -> bool:
         """Return whether a restart would go on with one node less, and that would be slower than to stay."""
-        n_nodes = self.n_nodes or 0
-        return self.n_reserve == 0 and n_nodes > 1 and slowdown * (n_nodes - 1) <= n_nodes
+        return self.n_reserve == 0 and self.n_nodes > 1 and slowdown * (self.n_nodes - 1) <= self.n_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +89,7 @@ def decide(incident: Incident, past: Past, tradeoff: Tradeoff) -> Decision:
     if not cost_s and not incident.at_times:
         return Decision(restart=True, in_s=0.0)
     if tradeoff.shrinking_loses(slowdown):
-        n_nodes = tradeoff.n_nodes or 0
-        return _never(Reason("no reserve", (n_nodes, n_nodes - 1)))
+        return _never(Reason("no reserve", (tradeoff.n_nodes, tradeoff.n_nodes - 1)))
     if not tradeoff.cost.can_pay(slowdown):
         return _never(Reason("too little time left", (tradeoff.cost.remaining_s or 0.0,)))
     share = share_lost(slowdown)

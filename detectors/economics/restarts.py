@@ -156,7 +156,7 @@ class Restarts:
         return Tradeoff(
             cost=cost,
             is_measured=price.source != "assumed",
-            n_nodes=len(launch.nodes) if launch.nodes else None,
+            n_nodes=len(launch.nodes),
             n_reserve=self._n_reserve if launch.nodes else None,
             min_slowdown=min_slowdown,
         )

@@ -107,9 +107,6 @@ def _widest_gap(ordered: Floats, fewest: int) -> int | None:
     fewest = max(fewest, int(np.ceil(_CLASS_SHARE * len(ordered))))
     if len(ordered) < 2 * fewest:
         return None
-    # An upper bound on the distance of the two medians, wherever the cut is: it rules out most rounds at once.
-    if ordered[-1 - (fewest - 1) // 2] - ordered[(fewest - 1) // 2] < np.log(_CLASS_RATIO):
-        return None
     gaps = np.diff(ordered[fewest - 1 : len(ordered) - fewest + 1])
     cut = int(np.argmax(gaps)) + fewest
     sides = (ordered[:cut], ordered[cut:])
@@ -132,22 +129,16 @@ def _spread(ordered: Floats) -> float:
 def _is_pair(fast: NDArray[np.bool_], slow: NDArray[np.bool_], index: DeviceIndex) -> bool:
     """Return whether two devices are slow that are no whole node: two faults that slow down alike are rare."""
     hosts = index.hosts[slow]
-    return len(hosts) < _CLASS_DEVICES and bool(hosts[0] != hosts[-1] or (index.hosts[fast] == hosts[0]).any())
+    return len(hosts) < _CLASS_DEVICES and bool(hosts[0] != hosts[1] or (index.hosts[fast] == hosts[0]).any())
 
 
 def _follows_hosts_or_gpus(fast: NDArray[np.bool_], slow: NDArray[np.bool_], index: DeviceIndex) -> bool:
     """Return whether both sides have several hosts, and hardly any host, or GPU name, has devices on both sides."""
-    hosts = [_present(index.hosts, side) for side in (fast, slow)]
-    if min(map(np.count_nonzero, hosts)) < 2:
+    hosts = [np.unique(index.hosts[side]) for side in (fast, slow)]
+    if min(map(len, hosts)) < 2:
         return False
-    return _hardly_shared(*hosts) or _hardly_shared(*(_present(index.gpus, side) for side in (fast, slow)))
+    return _hardly_shared(*hosts) or _hardly_shared(*(np.unique(index.gpus[side]) for side in (fast, slow)))
 
 
-def _present(places: NDArray[np.int32], which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    found = np.zeros(int(places.max()) + 1, np.bool_)
-    found[places[which]] = True
-    return found
-
-
-def _hardly_shared(fast: NDArray[np.bool_], slow: NDArray[np.bool_]) -> bool:
-    return bool(np.count_nonzero(fast & slow) <= _CLASS_SHARE * np.count_nonzero(fast | slow))
+def _hardly_shared(fast: NDArray[np.int32], slow: NDArray[np.int32]) -> bool:
+    return len(np.intersect1d(fast, slow)) <= _CLASS_SHARE * len(np.union1d(fast, slow))

@@ -31,7 +31,7 @@ TRADEOFFS = st.builds(
     Tradeoff,
     cost=st.builds(RestartCost, COSTS_S, st.none() | LENGTHS_S),
     is_measured=st.booleans(),
-    n_nodes=st.none() | st.integers(1, 64),
+    n_nodes=st.integers(0, 64),
     n_reserve=st.none() | st.integers(0, 2),
 )
 
@@ -59,10 +59,10 @@ def test_who_wants_a_restart_at_once_gets_it(incident: Incident, past: Past, tra
 @given(INCIDENTS, PASTS, TRADEOFFS)
 def test_no_restart_is_made_that_cannot_earn_its_cost(incident: Incident, past: Past, tradeoff: Tradeoff) -> None:
     cost, share = tradeoff.cost, share_lost(incident.slowdown)
-    fewer = tradeoff.n_reserve == 0 and (tradeoff.n_nodes or 1) > 1
+    fewer = tradeoff.n_reserve == 0 and tradeoff.n_nodes > 1
     if decide(incident, past, tradeoff).restart:
         assert cost.remaining_s is None or share * cost.remaining_s >= cost.cost_s
-        assert not fewer or incident.slowdown > (tradeoff.n_nodes or 0) / ((tradeoff.n_nodes or 0) - 1)
+        assert not fewer or incident.slowdown > tradeoff.n_nodes / (tradeoff.n_nodes - 1)
 
 
 @given(SLOWDOWNS, st.floats(30.0, 3600.0), LENGTHS_S)

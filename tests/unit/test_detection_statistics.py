@@ -220,6 +220,14 @@ def test_labels_are_numbered_as_they_appear() -> None:
     assert found.per_device(row(7, 8, 9)).tolist() == [7, 8, 7, 9, 9]
 
 
+@pytest.mark.parametrize(("devices", "sampled"), [(2047, 2047), (2048, 1024), (4095, 2048), (4096, 1366)])
+def test_of_a_large_group_a_thousand_devices_or_two_are_sampled(devices: int, sampled: int) -> None:
+    one, two = Grouping(np.zeros(devices, np.int32)), Grouping(np.arange(2 * devices, dtype=np.int32) % 2)
+
+    assert [len(np.arange(devices)[sample]) for sample in one.samples] == [sampled]
+    assert [len(np.arange(2 * devices)[sample]) for sample in two.samples] == [sampled] * 2
+
+
 def index_of(hosts: int, gpus: int) -> DeviceIndex:
     return DeviceIndex((f"n{host}", str(gpu)) for host in range(hosts) for gpu in range(gpus))
 
@@ -238,6 +246,40 @@ def test_a_class_has_three_devices_on_two_hosts_on_either_side() -> None:
     assert codes([9, 10, 11, 12, 13, 14], by=0.25) == []
     assert codes([17, *range(18, 36)], hosts=12) == [*range(17, 36)]  # one host in ten may have both
     assert codes([14, 17, *range(18, 36)], hosts=12) == []
+    assert codes([14, *range(15, 30)], hosts=10) == [*range(14, 30)]
+    assert codes([11, *range(12, 27)], hosts=9) == []
+    assert codes([3, 7, 11, 15], hosts=4, gpus=4) == [3, 7, 11, 15]  # the same GPU of each host
+
+
+SPREAD_OUT = [0.0] * 45 + [number * 0.014 for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "classes"),
+    [
+        ([0.0, 0.004, 0.008], [0.264, 0.272, 0.28], 2),  # the gap is less than 30 %, the distance of the centers is not
+        ([0.0, 0.004, 0.008], [0.260, 0.264, 0.268], 1),
+        ([0.0, 0.0, 0.02, 0.02], [0.275] * 4, 2),  # the center is half-way between the two in the middle
+        ([0.0, 0.0, 0.02, 0.02], [0.27] * 4, 1),
+        ([0.0, 0.0, 0.0], [0.5, 0.52, 0.54], 2),  # three need not be as alike as two
+        (SPREAD_OUT, [0.272 - each for each in reversed(SPREAD_OUT)], 2),  # the gap is 0.02
+        (SPREAD_OUT, [0.269 - each for each in reversed(SPREAD_OUT)], 1),  # 0.017, though most devices are alike
+    ],
+)
+def test_two_classes_have_centers_thirty_percent_apart_and_a_gap_of_two_percent(
+    fast: list[float], slow: list[float], classes: int
+) -> None:
+    codes = clear_classes(row(*fast, *slow), index_of(len(fast) + len(slow), 1))
+
+    assert codes.tolist() == [0] * len(fast) + [classes - 1] * len(slow)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
+def test_the_host_of_the_fastest_and_that_of_the_slowest_device_count(order: tuple[int, ...]) -> None:
+    index = DeviceIndex([("a", "0"), ("b", "0"), ("b", "1"), ("c", "0"), ("d", "0"), ("d", "1")])
+    side = row(0.0, 0.001, 0.002)[list(order)]
+
+    assert clear_classes(np.concatenate([side, side + np.float32(0.5)]), index).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> None:
@@ -291,6 +333,10 @@ def test_classes_of_several_probes_are_joined() -> None:
 
     assert joint_classes([one, other], index_of(12, 1)).tolist() == [0] * 3 + [1] * 3 + [3] * 3 + [2] * 3
     assert joint_classes([one, one * 0], index_of(12, 1)).tolist() == [0] * 6 + [1] * 6
+    other[:9], other[9:] = 0, 0.5
+    assert joint_classes([one, other], index_of(12, 1)).tolist() == [0] * 6 + [1] * 3 + [2] * 3  # no number is left out
+    other[:2], other[9:11], other[11] = 0.5, 0, 0.5
+    assert joint_classes([one, other], index_of(12, 1)).tolist() == [1] * 2 + [0] * 4 + [2] * 5 + [3]
 
 
 def test_only_a_smaller_class_that_is_thirty_percent_slower_is_a_slow_minority() -> None:

@@ -39,6 +39,14 @@ def test_a_device_is_busy_once_it_was_in_use_in_two_rounds_on_end() -> None:
         assert states_of(states, has_progress=True) == [state] * 8
 
 
+@pytest.mark.parametrize(("utilisation", "state"), [(9, IDLE), (10, BUSY)])
+def test_a_device_is_in_use_from_a_tenth_of_the_time_on(utilisation: int, state: DeviceState) -> None:
+    states = DeviceStates()
+    for expected in (IDLE, state):
+        note_all(states, utilisation=utilisation)
+        assert states_of(states) == [expected] * 8
+
+
 def test_a_device_whose_clock_was_low_was_idle() -> None:
     states = DeviceStates()
     for _ in range(3):
@@ -54,6 +62,65 @@ def test_a_device_is_cold_only_beside_warmer_peers_and_heat_is_no_state() -> Non
     note_all(states, temperature=65)
     states.note(LAST, {"temperature": "50"})
     assert states_of(states) == [WARM] * 7 + [IDLE]
+
+
+@pytest.mark.parametrize(("temperature", "state"), [(55, IDLE), (56, WARM)])
+def test_a_device_is_cold_if_it_is_ten_degrees_colder_than_its_typical_peer(
+    temperature: int, state: DeviceState
+) -> None:
+    states = DeviceStates()
+    note_all(states, temperature=65)
+    states.note(LAST, {"temperature": str(temperature)})
+    assert states_of(states)[-1] == state
+    assert states_of(states, has_progress=True)[-1] == state | BUSY  # its use is not known
+
+
+def test_a_device_may_be_busy_or_warm_or_both_or_neither() -> None:
+    found = set()
+    for utilisation, temperature in ((0, 50), (0, 65), (90, 50), (90, 65)):
+        states = DeviceStates()
+        note_all(states, utilisation=90, temperature=65)
+        states_of(states)
+        states.note(LAST, {"utilisation": str(utilisation), "temperature": str(temperature)})
+        found.add(states_of(states)[-1])
+    assert len(found) == 4
+
+
+def test_what_a_device_said_earlier_does_not_count_when_it_says_nothing() -> None:
+    states = DeviceStates()
+    note_all(states, utilisation=90, temperature=65)
+    states_of(states)
+    states.note(LAST, {})
+    assert states_of(states) == [BUSY | WARM] * 7 + [IDLE]
+
+
+def means_after(rounds: Sequence[tuple[int, int]], label_of_first: str | None = None) -> tuple[float, float] | None:
+    """Return how busy the last device and its peers are, after rounds of their utilisations, if it is much busier."""
+    states = DeviceStates()
+    for own, others in rounds:
+        note_all(states, utilisation=others)
+        states.note(LAST, {"utilisation": str(own)})
+        states_of(states)
+    return states.much_busier(LAST, {} if label_of_first is None else dict.fromkeys(DEVICES[:-1], label_of_first))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "means"),
+    [
+        ([(55, 50)] * 2, (55, 50)),  # in the second round it is busy
+        ([(55, 50)], None),
+        ([(54, 50)] * 9, None),
+        ([(90, 9)] * 9, None),  # no peer is busy
+        ([(90, 50), (90, 50), (60, 50)], (75, 50)),
+        ([(50, 40)] * 60 + [(82, 40)], (51, 40)),  # the newest of 32 rounds
+    ],
+)
+def test_a_device_is_much_busier_if_its_mean_use_is_five_percent_above_its_peers(
+    rounds: Sequence[tuple[int, int]], means: tuple[float, float] | None
+) -> None:
+    found = means_after(rounds)
+    assert found == (None if means is None else pytest.approx(means, rel=1e-6))
+    assert means_after(rounds, "another model") is None
 
 
 def test_who_is_much_busier_than_its_peers_is_known_after_some_rounds() -> None:

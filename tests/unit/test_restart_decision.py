@@ -19,6 +19,11 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
     return Incident(slowdown=slowdown, slow_s=slow_s, lost_s=(1 - 1 / slowdown) * slow_s if lost_s is None else lost_s)
 
 
+def at_times(lost_s: float, span_s: float) -> Incident:
+    """Return an incident of a device that is slow again and again, and well in between."""
+    return Incident(slowdown=1.25, slow_s=40.0, lost_s=lost_s, span_s=span_s, at_times=True)
+
+
 @pytest.mark.parametrize(
     ("present", "past", "tradeoff", "in_s", "why"),
     [
@@ -28,10 +33,13 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
         (incident(slow_s=1000.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(lost_s=67.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(slowdown=1.0, lost_s=500.0), Past(), HUNDRED, NEVER, "as fast as ever"),
+        (incident(slow_s=1e4), Past(), Tradeoff(cost=RestartCost(100.0), min_slowdown=1.25), 0.0, "likely"),
+        (incident(slow_s=1e4), Past(), Tradeoff(cost=RestartCost(100.0), min_slowdown=1.26), NEVER, "hardly faster"),
         # what remains
         (incident(slow_s=1000.0), Past(), Tradeoff(cost=RestartCost(100.0, remaining_s=499.0)), NEVER, "in the 499 s"),
         (incident(slow_s=1000.0), Past(), Tradeoff(cost=RestartCost(100.0, remaining_s=501.0)), 0.0, "likely"),
         (incident(), Past(), Tradeoff(cost=RestartCost(0.0, remaining_s=0.0)), 0.0, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(100.0, remaining_s=0.0)), NEVER, "in the 0 s"),
         # fewer nodes
         (
             incident(1.33, 1000.0),
@@ -41,6 +49,7 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
             "do more than 3",
         ),
         (incident(1.34, 1000.0), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=4, n_reserve=0), 0.0, "likely"),
+        (incident(1.25, 1000.0), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=5, n_reserve=0), NEVER, "more than 4"),
         (
             incident(1.99, 1000.0),
             Past(),
@@ -56,6 +65,7 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
         (incident(slow_s=400.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 200.0, "looks like a phase"),
         (incident(slow_s=400.0), Past(n_passed=2, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=601.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
+        (incident(slow_s=600.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=10.0), Past(n_passed=3, longest_s=20.0), HUNDRED, (200 / 3 - 2) / 0.2, ""),
         # all together
         (incident(), Past(n_passed=9, longest_s=50.0, lost_s=292.0), HUNDRED, 0.0, "together"),
@@ -65,6 +75,21 @@ def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None 
         (incident(), Past(n_passed=9, longest_s=50.0, lost_s=591.0, n_in_vain=1), HUNDRED, 5.0, "together"),
         (incident(), Past(n_passed=3, longest_s=1e6), HUNDRED, 292 / 0.2, "together"),
         (incident(), Past(lost_s=1e6), HUNDRED, (200 / 3 - 8) / 0.2, ""),  # of none that ended by itself
+        (incident(slow_s=1000.0), Past(n_passed=9, lost_s=1e6), HUNDRED, 0.0, "likely"),  # either is reason enough
+        (
+            incident(),
+            Past(n_passed=9, longest_s=1e6, lost_s=81.0),
+            Tradeoff(cost=RestartCost(10.0)),  # three times 30 s are lost before one restart to find out
+            5.0,
+            "together",
+        ),
+        # slow again and again
+        (at_times(lost_s=30.0, span_s=300.0), Past(), HUNDRED, 270 / 0.1, "together"),
+        (at_times(lost_s=30.0, span_s=300.0), Past(span_s=600.0), HUNDRED, 270 / 0.05, "together"),
+        (at_times(lost_s=30.0, span_s=0.5), Past(), HUNDRED, 270 / 30, "together"),  # a second at least
+        (at_times(lost_s=300.0, span_s=300.0), Past(), HUNDRED, 0.0, "together"),
+        (at_times(lost_s=0.0, span_s=300.0), Past(), HUNDRED, 300 / 1e-6, "together"),
+        (at_times(lost_s=30.0, span_s=300.0), Past(is_programs_own=True), HUNDRED, NEVER, ""),
         (
             incident(),
             Past(n_passed=9, longest_s=50.0, lost_s=1791.0),
