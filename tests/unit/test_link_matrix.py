@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.telemetry.link_matrix import LinkMatrix, matrix_of, natural, newest_of_one_size
+from laggard.telemetry.link_matrix import MAX_NAMES, LinkMatrix, matrix_of, natural, newest_of_one_size
 
 NAMES = st.integers(0, 40).map("node{}".format)
 LINKS = st.dictionaries(
@@ -22,7 +22,7 @@ LEAVES = st.dictionaries(NAMES, st.sampled_from(["leaf1", "leaf2", "leaf10", ""]
 
 
 def shown(
-    seconds: Mapping[tuple[str, str], float], leaves: Mapping[str, str] | None = None, most: int = 64
+    seconds: Mapping[tuple[str, str], float], leaves: Mapping[str, str] | None = None, most: int = MAX_NAMES
 ) -> LinkMatrix:
     found = matrix_of(seconds, leaves, most)
     assert found is not None
