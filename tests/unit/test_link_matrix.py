@@ -150,6 +150,7 @@ def test_the_newest_reading_of_a_link_counts(samples: list[tuple[str, int, float
 
 def test_node2_comes_before_node10() -> None:
     assert sorted(["node10", "b", "node2", "²"], key=natural) == ["b", "node2", "node10", "²"]
+    assert sorted(["0", "1", "2", "b"], key=natural) == ["b", "0", "1", "2"]
 
 
 @pytest.mark.parametrize("most", [0, -1])
@@ -203,7 +204,9 @@ def test_the_slowest_come_first_each_followed_by_those_it_has_met(
 ) -> None:
     names = {name for link in links for name in link}
     for most in range(1, len(names)):
-        assert shown(links, most=most).names == tuple(order[:most])
+        for unit_s in (1.0, 1e-3):
+            times = {link: value * unit_s for link, value in links.items()}
+            assert shown(times, most=most).names == tuple(order[:most])
 
 
 def test_the_page_reads_times_of_four_digits_and_which_rows_are_accused() -> None:
