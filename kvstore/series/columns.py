@@ -54,7 +54,7 @@ def encode_integers(numbers: Integers) -> bytes:
     steps = np.diff(numbers)
     folded = (steps << 1 ^ steps >> 63).view(np.uint64)  # small negative ones count as small too
     largest = int(folded.max(initial=0))
-    width = next((width for width in _WIDTHS if largest < 1 << 8 * width), 8)
+    width = next(width for width in _WIDTHS if largest < 1 << 8 * width)
     body = _planes(folded.astype(f"<u{width}")) if width else b""
     return _FIRST.pack(int(numbers[0]), width) + _deflated(body)
 

@@ -88,7 +88,7 @@ def _missing(inputs: ReportInputs) -> Sequence[str]:
     if not inputs.has_utilization:
         missing.append("Utilisation: run with --telemetry-level=3 to record it.")
     if len(inputs.own_metrics) == MAX_METRICS:
-        missing.append(f"Of the program's own metrics all but {MAX_METRICS}, those that were sent first.")
+        missing.append(f"The program's own metrics beyond the first {MAX_METRICS} that it sent, if there were more.")
     return missing
 
 

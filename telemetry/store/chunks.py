@@ -30,8 +30,8 @@ MAX_ROWS = 4_000_000
 _HEAD = struct.Struct("<qqqIIb8I")
 """Width, first start and end of the buckets; rows, series, decimals; lengths of the columns."""
 
-# What CPython adds: eight bytes objects, their tuple, the chunk itself, and its place in a table.
-OVERHEAD_BYTES = 8 * 33 + 104 + 120 + 100
+# What CPython adds: eight bytes objects of 33, their tuple (104), the chunk (120), and its place in a table (100).
+OVERHEAD_BYTES = 588
 # A sum of decimal numbers is one too, but for the errors of adding up.
 _ROUNDING = 2.0**-50
 _LARGEST = 2.0**52

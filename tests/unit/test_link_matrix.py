@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.telemetry.link_matrix import LinkMatrix, matrix_of, natural, newest_of_one_size
+from laggard.telemetry.link_matrix import MAX_NAMES, LinkMatrix, matrix_of, natural, newest_of_one_size
 
 NAMES = st.integers(0, 40).map("node{}".format)
 LINKS = st.dictionaries(
@@ -22,7 +22,7 @@ LEAVES = st.dictionaries(NAMES, st.sampled_from(["leaf1", "leaf2", "leaf10", ""]
 
 
 def shown(
-    seconds: Mapping[tuple[str, str], float], leaves: Mapping[str, str] | None = None, most: int = 64
+    seconds: Mapping[tuple[str, str], float], leaves: Mapping[str, str] | None = None, most: int = MAX_NAMES
 ) -> LinkMatrix:
     found = matrix_of(seconds, leaves, most)
     assert found is not None
@@ -150,3 +150,73 @@ def test_the_newest_reading_of_a_link_counts(samples: list[tuple[str, int, float
 
 def test_node2_comes_before_node10() -> None:
     assert sorted(["node10", "b", "node2", "²"], key=natural) == ["b", "node2", "node10", "²"]
+    assert sorted(["0", "1", "2", "b"], key=natural) == ["b", "0", "1", "2"]
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_without_room_there_is_no_matrix(most: int) -> None:
+    assert matrix_of({("a", "b"): 1.0}, most=most) is None
+    assert shown({("a", "b"): 1.0}, most=1).names == ("a",)
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(-1e-9, False), (0.0, True), (1e-9, True), (math.inf, False)])
+def test_a_time_below_zero_or_without_end_is_none(seconds: float, *, counts: bool) -> None:
+    assert shown({("a", "b"): 1.0, ("b", "c"): seconds}).n_links == 1 + counts
+
+
+@pytest.mark.parametrize(
+    ("leaves", "names", "left_out"),
+    [
+        ({}, ("a", "b"), 2),
+        (dict.fromkeys("abcd", "1"), ("a", "b"), 2),  # one leaf for all would be a matrix of one cell
+        ({"a": "1", "b": "2", "c": "1", "d": "2"}, ("1", "2"), 0),
+        ({"a": "1", "b": "2", "c": "3", "d": "3"}, ("1", "2"), 1),
+    ],
+)
+def test_leaves_take_the_place_of_too_many_nodes_if_there_are_several(
+    leaves: dict[str, str], names: tuple[str, ...], left_out: int
+) -> None:
+    found = shown({("a", "b"): 4.0, ("c", "d"): 1.0}, leaves, most=2)
+    assert (found.names, found.left_out) == (names, left_out)
+
+
+@pytest.mark.parametrize(
+    ("links", "order"),
+    [
+        ({("a", "b"): 1.0, ("c", "d"): 2.0}, "cdab"),
+        ({("a", "b"): 1.0, ("c", "d"): 1.0}, "abcd"),
+        # c is slow to a alone, b to all that it has met
+        ({("b", "a"): 3.0, ("c", "a"): 5.0, ("c", "d"): 1.0, ("d", "a"): 1.0}, "bacd"),
+        # who receives slowly from all is slow as well
+        ({("a", "d"): 4.0, ("b", "d"): 4.0, ("a", "b"): 1.0, ("b", "a"): 1.0}, "dab"),
+        # of those that the slowest has met the slowest link first, whichever way it went
+        ({("a", "b"): 5.0, ("a", "c"): 6.0, ("d", "a"): 7.0, ("b", "c"): 1.0}, "adcb"),
+    ],
+)
+def test_the_slowest_come_first_each_followed_by_those_it_has_met(
+    links: dict[tuple[str, str], float], order: str
+) -> None:
+    names = {name for link in links for name in link}
+    for most in range(1, len(names)):
+        for unit_s in (1.0, 1e-3):
+            times = {link: value * unit_s for link, value in links.items()}
+            assert shown(times, most=most).names == tuple(order[:most])
+
+
+def test_the_page_reads_times_of_four_digits_and_which_rows_are_accused() -> None:
+    found = shown({("a", "b"): 0.0123456, ("b", "c"): 1234567.0})
+    text = found.to_json(["c", "gone", "a"])
+    assert text["seconds"] == [None, 0.01235, None, None, None, 1235000.0, None, None, None]
+    assert text["accused"] == {"c": ["c"], "a": ["a"]}
+    leaves = shown({("a", "b"): 1.0, ("b", "c"): 1.0}, {"a": "1", "b": "1", "c": "2"}, most=2)
+    assert leaves.accused(["b", "a", "gone"]) == {"1": ["b", "a"]}
+
+
+@pytest.mark.parametrize(("changed_at", "counts"), [(4, True), (5, False), (6, False)])
+def test_a_reading_as_old_as_the_last_one_of_another_size_does_not_count(changed_at: int, *, counts: bool) -> None:
+    found = newest_of_one_size([(("a", "b"), 5, 0.1)], [(changed_at, 1.0), (9, 2.0)])
+    assert found == ({("a", "b"): 0.1} if counts else {})
+
+
+def test_of_two_readings_of_one_time_the_later_one_counts() -> None:
+    assert newest_of_one_size([(("a", "b"), 5, 0.1), (("a", "b"), 5, 0.2)], []) == {("a", "b"): 0.2}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from laggard.kvstore.series.columns import RAW, encode_integers
 from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.store.chunks import pack_rows
+from laggard.telemetry.store.chunks import Chunk, chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
-from laggard.telemetry.store.summaries import Summaries, merged, of_samples
+from laggard.telemetry.store.summaries import COLUMNS, Summaries, merged, of_samples
 from laggard.telemetry.store.tier import Tier
 from laggard.telemetry.store.tiers import Tiers
 
@@ -496,3 +500,105 @@ def test_samples_that_are_dropped_while_they_are_read_are_read_again_as_summarie
 
     (found,) = node.history.downsampled(*query("1s-p95", 0, 999), wanted).series
     assert (found.metric, [at for at, _ in counted([found])["a"]]) == ("m", [1, 301, 601, 901])
+
+
+# -- packed summaries --------------------------------------------------------------------------------------------------
+
+HEAD = struct.Struct("<qqqIIb8I")
+"""Width, first start and end; rows, series, decimals; lengths of the columns."""
+
+
+def packed(values: Sequence[float], width_us: int = 10 * SECOND_US) -> Chunk:
+    """Return a chunk of a series that has one sample a second."""
+    times_us = us(0) + np.arange(len(values), dtype=np.int64) * SECOND_US
+    return pack_rows(
+        merged(of_samples(np.zeros(len(values), np.int64), times_us, np.array(values)), width_us), width_us
+    )
+
+
+def with_head(chunk: Chunk, **changed: int) -> bytes:
+    names = ("width_us", "first_us", "end_us", "n_rows", "n_series", "decimals")
+    lengths = [len(column) for column in chunk.columns]
+    lengths[-1] += changed.pop("more_bytes", 0)
+    return HEAD.pack(*({name: getattr(chunk, name) for name in names} | changed).values(), *lengths) + b"".join(
+        chunk.columns
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_refused"),
+    [
+        ({}, False),
+        ({"n_series": 0}, True),
+        ({"n_series": 3}, False),
+        ({"n_series": 4}, True),
+        ({"n_rows": 4_000_000}, False),
+        ({"n_rows": 4_000_001}, True),
+        ({"width_us": 1}, False),
+        ({"width_us": 0}, True),
+        ({"decimals": -1}, False),
+        ({"decimals": -2}, True),
+        ({"decimals": 6}, False),
+        ({"decimals": 7}, True),
+        ({"more_bytes": 1}, True),
+        ({"more_bytes": -1}, True),
+    ],
+)
+def test_a_chunk_whose_head_says_what_cannot_be_is_refused(changed: dict[str, int], *, is_refused: bool) -> None:
+    data = with_head(packed(range(30)), **changed)
+    if is_refused:
+        with pytest.raises(ValueError, match="not packed summaries"):
+            chunk_from_bytes(data)
+    else:
+        assert chunk_from_bytes(data).to_bytes() == data
+
+
+@pytest.mark.parametrize("lengths", [[2], [4], [4, -1], [-1, 4]])
+def test_a_chunk_whose_series_do_not_have_its_rows_is_damaged(lengths: list[int]) -> None:
+    chunk = packed(range(30))
+    runs = encode_integers(np.array([*range(len(lengths)), *lengths]))
+    with pytest.raises(ValueError, match="do not add up"):
+        replace(chunk, n_series=len(lengths), columns=(runs, *chunk.columns[1:])).unpack(COLUMNS)
+
+
+def test_a_chunk_takes_about_the_memory_that_it_says() -> None:
+    data = packed(range(30)).to_bytes()
+    tracemalloc.start()
+    try:
+        kept = [chunk_from_bytes(data) for _ in range(1000)]
+        each_bytes = tracemalloc.get_traced_memory()[0] / len(kept)
+    finally:
+        tracemalloc.stop()
+    assert kept[0].nbytes == pytest.approx(each_bytes, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("values", "decimals", "sums"),
+    [
+        ([0.1] * 10, 1, [1.0]),  # added up as floats they are not quite 1
+        ([0.1] * 20, 1, [1.0, 1.0]),
+        ([-0.3] * 10, 1, [-3.0]),
+        ([1 / 3] * 3, RAW, [1.0]),
+        ([2.0**48] * 8 + [2.0**47] * 2, 0, [9 * 2.0**48]),
+        ([2.0**48] * 10, 0, [10 * 2.0**48]),
+        ([2.0**50] * 3, 0, [3 * 2.0**50]),
+        ([2.0**50] * 4, RAW, [2.0**52]),  # beyond this, floats have no tenths to round
+        ([-(2.0**50)] * 4, RAW, [-(2.0**52)]),
+        ([2.0**50, 0.0, 0.0, 0.0], RAW, [2.0**50]),
+    ],
+)
+def test_sums_of_decimals_are_kept_as_decimals_while_floats_hold_them(
+    values: list[float], decimals: int, sums: list[float]
+) -> None:
+    chunk = packed(values)
+    assert chunk.decimals == decimals
+    assert chunk.unpack(["sum"])["sum"].tolist() == sums
+
+
+def test_a_sum_that_is_not_that_of_its_decimals_is_kept_bit_by_bit() -> None:
+    whole = merged(rows(*range(10)), 10 * SECOND_US)
+    for off, decimals in ((0.0, 0), (1e-14, 0), (1e-12, RAW), (0.25, RAW)):
+        changed: dict[str, Any] = {**whole, "sum": whole["sum"] + off}
+        chunk = pack_rows(changed, 10 * SECOND_US)
+        assert (off, chunk.decimals) == (off, decimals)
+        assert chunk.unpack(["sum"])["sum"].tolist() == (changed if decimals == RAW else whole)["sum"].tolist()
