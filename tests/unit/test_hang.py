@@ -127,11 +127,15 @@ def test_a_rank_is_silent_while_it_neither_uses_a_processor_nor_moves_bytes() ->
 
 @pytest.mark.parametrize(
     ("cpu_s", "children_bytes", "is_silent"),
-    [(0.0399, 0, True), (0.04, 0, False), (0.0, 8191, True), (0.0, 8192, False)],  # 2 %, and 4 KiB a second
+    [(0.999, 0, True), (1.0, 0, False), (0.0, 204_799, True), (0.0, 204_800, False)],  # 2 %, and 4 KiB a second
 )
 def test_what_only_waits_is_silent(cpu_s: float, children_bytes: int, is_silent: bool) -> None:
     watch = LifeWatch(Counters(100.0, 0, 10**9), 0.0)
-    assert watch.look(Counters(100.0 + cpu_s, 0, 10**9 + children_bytes), 2.0) == (2.0 if is_silent else 0.0)
+    assert watch.look(Counters(100.0 + cpu_s, 0, 10**9 + children_bytes), 50.0) == (50.0 if is_silent else 0.0)
+
+
+def test_a_rank_that_had_no_descendants_is_not_silent_once_those_it_has_move_enough_bytes() -> None:
+    assert watched().look(Counters(0.0, 0, children_bytes=8192), 2.0) == 0.0
 
 
 def test_a_rank_that_was_never_silent_has_no_longest_silence() -> None:
