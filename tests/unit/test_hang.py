@@ -107,6 +107,28 @@ def test_silence_of_all_ranks_together_is_compared_with_the_longest_before() -> 
     assert watch.check(0, [life(None, silent_s=981), life(None, silent_s=981)], 1081) is not None
 
 
+def test_a_node_that_reports_the_same_silence_twice_has_not_ended_it() -> None:
+    watch = HangWatch("auto", 0, 0.0)
+    for now_s in (100, 101):
+        assert watch.check(0, [life(silent_s=100), life(1, silent_s=100)], now_s) is None
+    assert watch.check(0, [life(silent_s=181), life(1, silent_s=181)], 182) is not None
+
+
+@pytest.mark.parametrize(("after_s", "silent"), [(60, None), (61, Silent())])
+def test_until_its_timeout_is_derived_a_sign_of_the_programs_own_counts_for_a_minute(
+    after_s: float, silent: Silent | None
+) -> None:
+    found = suspicion("auto", life(silent_s=200), life(1, silent_s=200), signs=2, now_s=4002 + after_s)
+    assert (found.silent if found else None) == silent
+
+
+@pytest.mark.parametrize(("silent_s", "is_suspected"), [(1000, False), (1001, True)])
+def test_a_rank_of_a_program_that_gives_signs_may_be_silent_for_a_timeout_above_ten_minutes(
+    silent_s: float, *, is_suspected: bool
+) -> None:
+    assert (suspicion(1000.0, life(silent_s=silent_s), life(1), signs=2, now_s=4003) is not None) == is_suspected
+
+
 def watched(*looks: tuple[float, Counters]) -> LifeWatch:
     watch = LifeWatch(Counters(0.0, 0), 0.0)
     for now_s, counters in looks:
