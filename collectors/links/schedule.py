@@ -25,7 +25,7 @@ def circle(order: Sequence[str], most: int | None = None) -> list[list[Pair]]:
     places: list[str | None] = [*order, *([None] * (len(order) % 2))]
     half = len(places) // 2
     sub_rounds = []
-    for _ in range(len(places) - 1 if most is None else min(most, len(places) - 1)):
+    for _ in range(len(places) - 1)[:most]:
         facing = zip(places[:half], reversed(places[half:]), strict=True)
         sub_rounds.append([(one, other) for one, other in facing if one is not None and other is not None])
         places = [places[0], places[-1], *places[1:-1]]

@@ -57,7 +57,7 @@ class JobPart:
 def parts_of_job(said: str, job_id: str) -> list[JobPart]:
     """Return the groups of a job, from ``squeue --format=PARTS_FORMAT``."""
     # Asked for a task of an array whose number is also that of the array, squeue tells of all tasks.
-    lines = [fields for line in said.splitlines() if len(fields := line.strip().split("|", 4)) == 5]
+    lines = [fields for line in said.splitlines() if len(fields := line.strip().split("|")) == 5]
     ours = [fields for fields in lines if fields[0] == job_id or fields[1].startswith(f"{job_id}+")]
     parts = [JobPart(_group_of(name), state, left, nodes) for _, name, state, left, nodes in ours]
     return sorted(parts, key=lambda part: part.group)

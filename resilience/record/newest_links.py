@@ -25,7 +25,7 @@ class NewestLinks:
     # Unix time in microseconds, and seconds, by sender and receiver
     readings: dict[Link, tuple[int, float]] = field(default_factory=dict)
     leaves: dict[str, str] = field(default_factory=dict)  # the leaf switch of each node that knows its own
-    _size: tuple[int, int] = (-1, 0)  # since which round transfers have how many bytes
+    _size: tuple[int, int | None] = (0, None)  # since which round transfers have how many bytes
 
     def add(self, host: str, report: LinkReport, time_us: int) -> None:
         """Take a node's report."""
@@ -38,8 +38,9 @@ class NewestLinks:
                     continue  # a late report of a round before the size changed
                 self._size = each.round, each.n_bytes
                 self.readings.clear()
-            if len(self.readings) < self.max_links:
-                self.readings[each.sender, each.receiver] = time_us, each.duration_s
+            link = each.sender, each.receiver
+            if link in self.readings or len(self.readings) < self.max_links:
+                self.readings[link] = time_us, each.duration_s
 
 
 class LinkLog:
@@ -54,7 +55,7 @@ class LinkLog:
         report = LinkReport.of_tags(sample.tags)
         links = self._launches.setdefault(report.launch, NewestLinks(self._max_links))
         links.add(sample.tags["host"], report, round(sample.time_s * _SECOND_US))
-        while len(self._launches) > 1 and sum(len(each.readings) for each in self._launches.values()) > self._max_links:
+        while sum(len(each.readings) for each in self._launches.values()) > self._max_links:  # there are several then
             del self._launches[min(self._launches)]
 
     def series(self) -> Iterator[TimeSeries]:

@@ -421,10 +421,3 @@ def test_an_inline_probe_runs_when_a_round_is_due_and_a_detector_gets_its_readin
         assert not inline.probe_if_due()
     finally:
         watcher.stop()
-
-
-def test_outside_a_job_an_inline_probe_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ENDPOINT_FILE, raising=False)
-    current_session.cache_clear()
-    inline = InlineProbe(SlowGPUDetector())
-    assert not inline.probe_if_due()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.collectors.links.schedule import circle, rounds_of
+from laggard.collectors.links.schedule import circle, partner_in, rounds_of
 
 sizes = st.integers(0, 40)
 seeds = st.text(max_size=10)
@@ -79,6 +79,46 @@ def test_in_each_round_a_node_has_partners_below_its_leaf_and_elsewhere(n_leaves
         assert all(leaves[one] != leaves[other] for one, other in chain(*far))
         assert len(near) == n_leaves * (size // 2)
         assert all(len(pairs) == len(leaves) // 2 for pairs in far)
+
+
+@pytest.mark.parametrize(("partners", "near", "far"), [(1, 0, 1), (2, 1, 1), (3, 1, 2), (4, 2, 2), (5, 2, 3)])
+def test_half_of_the_sub_rounds_join_nodes_below_one_leaf_and_of_an_odd_number_the_smaller_half(
+    partners: int, near: int, far: int
+) -> None:
+    leaves = {node: f"leaf{number // 6}" for number, node in enumerate(names(12))}
+    sub_rounds = rounds_of(list(leaves), "train 0", leaves, partners)(0)
+    are_near = [all(leaves[one] == leaves[other] for one, other in pairs) for pairs in sub_rounds]
+    assert are_near == [True] * near + [False] * far
+
+
+@pytest.mark.parametrize("leaf", ["the same leaf", "leaf of {}"])
+def test_leaves_that_tell_no_nodes_apart_or_all_of_them_change_nothing(leaf: str) -> None:
+    leaves = {node: leaf.format(node) for node in names(9)}
+    rounds, without = rounds_of(list(leaves), "train 0", leaves), rounds_of(list(leaves), "train 0")
+    assert list(map(rounds, range(9))) == list(map(without, range(9)))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_leaf_with_two_nodes_is_enough_to_tell_near_from_far(size: int) -> None:
+    leaves = {node: "leaf" if number < size else node for number, node in enumerate(names(7))}
+    near = rounds_of(list(leaves), "train 0", leaves)(0)[0]
+    assert [{leaves[one], leaves[other]} for one, other in near] == [{"leaf"}]
+
+
+def test_of_many_nodes_each_keeps_four_partners_below_its_leaf_and_up_to_four_elsewhere() -> None:
+    leaves = {node: f"leaf{number // 20}" for number, node in enumerate(names(40))}
+    near: defaultdict[str, set[str]] = defaultdict(set)
+    far: defaultdict[str, set[str]] = defaultdict(set)
+    for one, other in chain(*chain(*map(rounds_of(list(leaves), "train 0", leaves), range(40)))):
+        for node, partner in ((one, other), (other, one)):
+            (near if leaves[one] == leaves[other] else far)[node].add(partner)
+    assert {len(near[node]) for node in leaves} == {4}
+    assert max(len(far[node]) for node in leaves) == 4
+
+
+def test_a_node_meets_the_other_of_its_pair_and_nobody_where_it_has_none() -> None:
+    pairs = [("a", "b"), ("c", "d")]
+    assert [partner_in(pairs, node) for node in "abcde"] == ["b", "a", "d", "c", None]
 
 
 def test_two_launches_draw_different_partners() -> None:

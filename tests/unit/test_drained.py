@@ -100,7 +100,7 @@ def test_a_requeued_job_avoids_what_is_excluded_now_or_still_serves_its_quaranti
         Exclusion("n3", NOW_S - 60),  # it is back in the reserve
         Exclusion("n6", NOW_S - 3600),  # from an earlier run of the job, which does not have it now
         Exclusion("n7", NOW_S - 3600, lost=True),
-        Exclusion("n8", NOW_S - 2 * 86400),
+        Exclusion("n8", NOW_S - 86400),
     ]
     bad, well = bad_and_well(roster, remembered, 86400, NOW_S)
     assert bad == {"n4", "n5", "n6"}

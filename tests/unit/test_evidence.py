@@ -93,8 +93,38 @@ def test_a_node_may_lack_2_percent_of_its_memory_and_5_percent_must_be_free(
     assert {each.kind for of in evidence_against({"n1": (before, after)}) for each in of.findings} == found
 
 
+@pytest.mark.parametrize(("total", "free"), [(256 << 30, 2 << 30), (192 << 30, 150 << 30)])
+def test_what_two_nodes_of_one_machine_find_of_its_memory_a_moment_apart_speaks_against_neither(
+    total: int, free: int
+) -> None:
+    found = (Memory(total, free), Memory(total + (1 << 20), free + (1 << 20)))
+    checks = {f"n{number}": (GOOD, replace(GOOD, memory=memory)) for number, memory in enumerate(found)}
+    assert worded(checks) == {}
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        (gpus(gpu2=GpuHealth(uncorrectable=1)), "gpu 2 has had 1 uncorrectable memory errors"),
+        (gpus(gpu2=GpuHealth(lost=True)), "gpu 2 is lost"),
+        (gpus(gpu2=GpuHealth(remap_failed=True)), "gpu 2 cannot replace a broken row of its memory"),
+        (gpus(gpu2=GpuHealth()), None),
+        (replace(GOOD, free_bytes={**GOOD.free_bytes, "/scratch": 0}), "the disk of /scratch is full"),
+    ],
+)
+def test_what_was_not_there_before_is_compared_with_what_is_sound(after: NodeCheck, found: str | None) -> None:
+    assert worded({"n1": (GOOD, after)}) == ({"n1": found} if found else {})
+
+
+@pytest.mark.parametrize(("before", "found"), [(16 << 20, "the disk of / is full"), ((16 << 20) - 1, None)])
+def test_a_disk_that_was_full_before_is_not_named_again(before: int, found: str | None) -> None:
+    checks = replace(GOOD, free_bytes={"/": before}), replace(GOOD, free_bytes={"/": 0})
+    assert worded({"n1": checks}) == ({"n1": found} if found else {})
+
+
 def test_memory_ran_out_if_the_kernel_killed_in_between() -> None:
     assert memory_ran_out(GOOD, replace(GOOD, oom_kills=3))
+    assert memory_ran_out(NodeCheck(1e9), NodeCheck(1e9, oom_kills=1))
     assert not memory_ran_out(GOOD, GOOD)
 
 

@@ -375,6 +375,19 @@ def test_a_crash_that_the_table_does_not_know_says_more_than_a_rank_that_noticed
     assert [each.rank for each in complaints_of(f"{noticed}\n{crash}".splitlines())] == [5, 0]
 
 
+def test_ranks_that_say_why_come_first_and_those_that_say_nothing_last() -> None:
+    told = [
+        "batch 7",
+        f"RuntimeError: {GLOO}",
+        "terminate called without an active exception",
+        *raised(0, "MyError: odd").replace("[rank0]: ", "").splitlines(),
+        f"RuntimeError: {ECC}",
+    ]
+    ranks = [0, 1, 2, *[3] * (len(told) - 4), 4]
+    lines = [f"[rank{rank}]: {line}" for rank, line in zip(ranks, told, strict=True)]
+    assert [each.rank for each in complaints_of(lines)] == [4, 3, 2, 1, 0]
+
+
 def test_what_follows_torchruns_summary_does_not_change_what_it_says() -> None:
     whole = torchrun("", 3, -9).splitlines()
     for later in ("  rank      : 5 (local_rank: 0)", "  exitcode  : 1 (pid: 77)"):
@@ -453,6 +466,11 @@ def test_the_three_innermost_of_the_users_functions_are_the_place() -> None:
     assert failure.fingerprint.endswith("MyError < a.py:f4 < a.py:f3 < a.py:f2")
 
 
+@pytest.mark.parametrize("before", [(), ("step 7",)])
+def test_an_indented_line_outside_of_a_traceback_says_why(before: tuple[str, ...]) -> None:
+    assert why(replace(end(), lines=(*before, f"  RuntimeError: {ECC}"))).quote == f"RuntimeError: {ECC}"
+
+
 def test_a_line_of_code_in_a_traceback_does_not_say_why() -> None:
     text = """
         Traceback (most recent call last):
@@ -517,6 +535,14 @@ def test_a_launcher_that_tells_that_its_command_failed_does_not_say_why() -> Non
     survived = SURVIVED + "batch again\n" * 60
     failure = why(end(survived + raised(5, "MyError: odd").replace("[rank5]: ", "") + LAUNCHED))
     assert failure.quote == "MyError: odd"
+
+
+@pytest.mark.parametrize(("n_lines", "is_launchers"), [(47, True), (48, False)])
+def test_a_launchers_traceback_begins_at_most_50_lines_below_that_of_what_it_has_run(
+    n_lines: int, *, is_launchers: bool
+) -> None:
+    own = 'Traceback (most recent call last):\n  File "/me/a.py", line 1, in f\nMyError: odd'
+    assert (why(end(own + n_lines * "\nclosing" + LAUNCHED)).quote == "MyError: odd") == is_launchers
 
 
 @pytest.mark.parametrize(

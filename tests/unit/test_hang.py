@@ -107,6 +107,29 @@ def test_silence_of_all_ranks_together_is_compared_with_the_longest_before() -> 
     assert watch.check(0, [life(None, silent_s=981), life(None, silent_s=981)], 1081) is not None
 
 
+def test_a_node_that_reports_the_same_silence_twice_has_not_ended_it() -> None:
+    watch = HangWatch("auto", 0, 0.0)
+    for now_s in (100, 101):
+        assert watch.check(0, [life(silent_s=100), life(1, silent_s=100)], now_s) is None
+    assert watch.check(0, [life(silent_s=181), life(1, silent_s=181)], 182) is not None
+
+
+@pytest.mark.parametrize("signs", [1, 2])
+@pytest.mark.parametrize(("after_s", "silent"), [(60, None), (61, Silent())])
+def test_until_its_timeout_is_derived_a_sign_of_the_programs_own_counts_for_a_minute(
+    signs: int, after_s: float, silent: Silent | None
+) -> None:
+    found = suspicion("auto", life(silent_s=200), life(1, silent_s=200), signs=signs, now_s=4000 + signs + after_s)
+    assert (found.silent if found else None) == silent
+
+
+@pytest.mark.parametrize(("silent_s", "is_suspected"), [(1000, False), (1001, True)])
+def test_a_rank_of_a_program_that_gives_signs_may_be_silent_for_a_timeout_above_ten_minutes(
+    silent_s: float, *, is_suspected: bool
+) -> None:
+    assert (suspicion(1000.0, life(silent_s=silent_s), life(1), signs=2, now_s=4003) is not None) == is_suspected
+
+
 def watched(*looks: tuple[float, Counters]) -> LifeWatch:
     watch = LifeWatch(Counters(0.0, 0), 0.0)
     for now_s, counters in looks:
@@ -127,11 +150,15 @@ def test_a_rank_is_silent_while_it_neither_uses_a_processor_nor_moves_bytes() ->
 
 @pytest.mark.parametrize(
     ("cpu_s", "children_bytes", "is_silent"),
-    [(0.0399, 0, True), (0.04, 0, False), (0.0, 8191, True), (0.0, 8192, False)],  # 2 %, and 4 KiB a second
+    [(0.999, 0, True), (1.0, 0, False), (0.0, 204_799, True), (0.0, 204_800, False)],  # 2 %, and 4 KiB a second
 )
 def test_what_only_waits_is_silent(cpu_s: float, children_bytes: int, is_silent: bool) -> None:
     watch = LifeWatch(Counters(100.0, 0, 10**9), 0.0)
-    assert watch.look(Counters(100.0 + cpu_s, 0, 10**9 + children_bytes), 2.0) == (2.0 if is_silent else 0.0)
+    assert watch.look(Counters(100.0 + cpu_s, 0, 10**9 + children_bytes), 50.0) == (50.0 if is_silent else 0.0)
+
+
+def test_a_rank_that_had_no_descendants_is_not_silent_once_those_it_has_move_enough_bytes() -> None:
+    assert watched().look(Counters(0.0, 0, children_bytes=8192), 2.0) == 0.0
 
 
 def test_a_rank_that_was_never_silent_has_no_longest_silence() -> None:

@@ -56,7 +56,8 @@ def test_the_record_has_one_sample_of_each_link_in_each_launch() -> None:
     link = found[SEND_TIME, (("host", "a"), ("peer", "b"))]
     assert link.times_us.tolist() == [1_001_000_000, 1_010_000_000]
     assert link.values.tolist() == [0.04, 0.05]
-    assert (LEAF, (("host", "a"), ("leaf", "leaf1"))) in found
+    leaf = found[LEAF, (("host", "a"), ("leaf", "leaf1"))]
+    assert (leaf.times_us.tolist(), leaf.values.tolist()) == ([1_001_000_000], [1.0])
     assert len(found) == 2
 
 
@@ -71,3 +72,16 @@ def test_of_too_many_links_those_of_the_oldest_launches_go() -> None:
     for peer in range(9):
         log.add(sample("b", f"node{peer}", 0.03, launch=4))
     assert len(newest(log)) == 5, "one launch alone has no more either"
+
+
+def test_as_many_launches_are_kept_as_have_room_together() -> None:
+    samples = [sample("a", f"node{peer}", 0.03, launch=launch) for launch in range(2) for peer in range(2)]
+
+    assert [len(seconds) for seconds in newest(log_of(*samples, max_links=4)).values()] == [2, 2]
+    assert [len(seconds) for seconds in newest(log_of(*samples, max_links=3)).values()] == [1, 1]
+
+
+def test_a_link_that_is_known_has_its_newest_reading_although_there_is_room_for_no_other() -> None:
+    log = log_of(sample("a", "b", 0.03), sample("a", "b", 0.05, number=1), sample("a", "c", 0.04), max_links=1)
+
+    assert newest(log) == {("a", "b"): [0.05]}

@@ -228,6 +228,13 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         Stay(replace(TWO, with_devices=frozenset({"n1", "n2"})), "no other node could take the place of n1"),
     ),
     (
+        "a job of one node keeps it, and fewer nodes would not do",
+        replace(RESILIENT, nodes=1),
+        Roster(("n1",)),
+        accused("n1"),
+        Stay(Roster(("n1",)), "no other node could take the place of n1"),
+    ),
+    (
         "a program that had devices is not launched where there are none",
         EXHAUSTING,
         Roster(("n1", "n2"), with_devices=frozenset({"n2"})),
@@ -478,6 +485,26 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         NodeJoined("n4", has_devices=True),
         Stay(Roster(("n1", "n2"), ("n3",), out("n4", lost=True)), "n4 has joined the cluster: it is examined first"),
     ),
+    (
+        "a node with devices that has joined a job that needs some is one of those that will do",
+        RESILIENT,
+        replace(THREE, with_devices=frozenset({"n1"})),
+        NodeJoined("n4", has_devices=True),
+        Stay(
+            Roster(("n1", "n2"), ("n3",), out("n4", lost=True), with_devices=frozenset({"n1", "n4"})),
+            "n4 has joined the cluster: it is examined first",
+        ),
+    ),
+    (
+        "a node without devices that has joined such a job is none of them",
+        RESILIENT,
+        replace(THREE, with_devices=frozenset({"n1"})),
+        NodeJoined("n4", has_devices=False),
+        Stay(
+            Roster(("n1", "n2"), ("n3",), out("n4", lost=True), with_devices=frozenset({"n1"})),
+            "n4 has joined the cluster: it is examined first",
+        ),
+    ),
 ]
 
 
@@ -587,6 +614,16 @@ def test_a_node_is_left_out_at_its_second_strike_within_a_day() -> None:
     a_day_later = after(RESILIENT, first.status, strike, now_s=NOW_S + 86_400)
     assert isinstance(a_day_later, Relaunch)
     assert a_day_later.status.roster == THREE
+
+
+@pytest.mark.parametrize(("host", "strikes"), [("n4", (Strike("n4", NOW_S),)), ("n3", ())])
+def test_the_loss_of_a_node_is_a_strike_in_reserve_and_none_in_quarantine(
+    host: str, strikes: tuple[Strike, ...]
+) -> None:
+    status = JobStatus(Roster(("n1", "n2"), ("n4", "n5", "n6"), out("n3")), NOW_S)
+    decision = after(RESILIENT, status, NodeLost(host))
+    assert isinstance(decision, Report)
+    assert decision.status.strikes == strikes
 
 
 def test_a_struck_out_node_stays_where_there_is_no_other() -> None:
