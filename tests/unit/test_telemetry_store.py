@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import tracemalloc
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -257,6 +259,60 @@ def test_beside_the_answers_are_nodes_that_gave_none_and_what_a_node_had_before_
     assert rollups.beside(*query("5s-count", 0, 19), answered).approximate_us == 10 * SECOND_US
 
 
+def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_was_until_that_second() -> None:
+    rollups = new_rollups()
+    before, again = Node("b"), Node("b", since_s=35.5)
+    before.add(5, 32)
+    again.add(36)
+    for node in (before, again):
+        node.publish(rollups)
+    asked, span = query("", 0, 59)
+    answered = {again.run.name: again.run}
+    assert asked.downsample is None
+    assert counted(rollups.beside(asked, span, answered).series) == {"b": [(0, 1), (30, 1)]}
+    assert rollups.beside(asked, Span(us(35), us(59)), answered).series == []
+    assert rollups.beside(asked, Span(us(35) - 1, us(59)), answered).series != []
+
+
+def test_beside_the_answers_of_all_there_is_nothing() -> None:
+    rollups, node = new_rollups(), Node()
+    node.add(1)
+    node.publish(rollups)
+    found = rollups.beside(*query("5s-count", 0, 59), {node.run.name: node.run})
+    assert (found.series, found.approximate_us) == ([], 0)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 1 << 30])
+def test_keys_are_as_long_as_a_message_says(more: int) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    message = node.message()
+    assert message is not None
+    n_head, n_keys, keys_bytes = struct.unpack_from("<III", message)
+    changed = struct.pack("<III", n_head, n_keys, keys_bytes + more) + message[12:]
+    if more < 0:
+        with pytest.raises(ValueError, match="not valid rollups"):
+            rollups.take(changed)
+    else:
+        rollups.take(changed)  # the length only bounds what is allocated
+        assert rollups.history.series_keys() == [key_of("m", {"host": "a"})]
+
+
+@pytest.mark.parametrize("keys", [[[1, []]], [["m", ["host"]]], [["m", ["host", 1]]], [["m"]], 5, None])
+def test_keys_that_are_none_are_refused(keys: object) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    message = node.message()
+    assert message is not None
+    n_head, n_keys, _ = struct.unpack_from("<III", message)
+    text = json.dumps(keys).encode()
+    packed_keys = zlib.compress(text)
+    lengths = struct.pack("<III", n_head, len(packed_keys), len(text))
+    with pytest.raises(ValueError, match="not valid rollups"):
+        rollups.take(lengths + message[12 : 12 + n_head] + packed_keys + message[12 + n_head + n_keys :])
+    assert rollups.history.series_keys() == []
+
+
 def test_what_only_the_primary_has_left_is_of_all_runs_but_the_last_of_the_nodes_that_are_there() -> None:
     rollups = new_rollups()
     nodes = {"a0": Node("a"), "b0": Node("b"), "b1": Node("b", since_s=100)}
@@ -500,6 +556,66 @@ def test_samples_that_are_dropped_while_they_are_read_are_read_again_as_summarie
 
     (found,) = node.history.downsampled(*query("1s-p95", 0, 999), wanted).series
     assert (found.metric, [at for at, _ in counted([found])["a"]]) == ("m", [1, 301, 601, 901])
+
+
+@pytest.mark.parametrize(
+    ("length_us", "approximate_us"),
+    [(SECOND_US // 2, 0), (SECOND_US, 0), (SECOND_US + 1, SECOND_US)],
+)
+def test_for_a_second_or_less_all_samples_are_read_however_many(length_us: int, approximate_us: int) -> None:
+    node = Node()
+    times_us = us(0) + np.arange(1_000_001, dtype=np.int64) // 4
+    node.samples.extend(key_of("m", {"host": "a"}), times_us, np.ones(len(times_us)))
+    asked, _ = query("1s-median", 0, 1)
+    assert node.history.downsampled(asked, Span(us(0), us(0) + length_us - 1)).approximate_us == approximate_us
+
+
+def test_a_range_includes_its_end_to_the_microsecond() -> None:
+    node = Node()
+    node.add(9.999999, 10, 10.000001)
+    assert counted(node.history.downsampled(*query("10s-count", 0, 10)).series) == {"a": [(0, 1), (10, 1)]}
+    assert counted(node.history.downsampled(*query("10s-count", 0, 9.999999)).series) == {"a": [(0, 1)]}
+    assert counted(node.history.downsampled(*query("10s-count", 0, 10.000001)).series) == {"a": [(0, 1), (10, 2)]}
+
+
+def test_a_series_is_there_if_it_has_something_in_the_range_whatever_the_others_have() -> None:
+    node = Node()
+    for host, at_s in (("a", 1), ("b", 50), ("c", 1), ("d", 55)):
+        node.samples.extend(key_of("m", {"host": host}), np.array([us(at_s)]), np.ones(1))
+    for history in (node.history, History(node.tiers)):
+        assert counted(history.downsampled(*query("10s-count", 30, 59)).series) == {"b": [(50, 1)], "d": [(50, 1)]}
+
+
+def test_what_cannot_be_had_as_numbers_does_not_lengthen_the_span() -> None:
+    node = Node(samples_window_s=940)
+    node.add(10, value=float("nan"))
+    node.add(65.5)
+    node.tiers.fold()
+    node.samples.trim()  # until a whole minute, before which there was no number
+    assert node.samples.complete_from_us == us(60)
+    assert node.history.span_us() == (us(65.5), us(65.5))
+
+
+class Hasty(SampleStore):
+    """Samples of which some are dropped whenever they are about to be read."""
+
+    windows_s: Sequence[float] = ()
+
+    def read(self, *which: Any) -> Iterator[TimeSeries]:
+        if self.windows_s:
+            self.window_s, *self.windows_s = self.windows_s
+            self.trim()
+        return super().read(*which)
+
+
+@pytest.mark.parametrize("windows_s", [(), (800,), (1e9, 800), (800, 500)])
+def test_everything_is_there_although_samples_are_dropped_while_they_are_read(windows_s: tuple[float, ...]) -> None:
+    node = Node()
+    samples = Hasty(1e9, clock=lambda: node.now_s, observe=node.tiers.add)
+    samples.extend(key_of("m", {"host": "a"}), np.array([us(at) for at in (1, 301, 601, 901)]), np.ones(4))
+    samples.windows_s = windows_s
+    summaries, series = History(node.tiers, samples).everything("m")
+    assert sum(float(each.rows["count"].sum()) for each in summaries) + sum(len(each.values) for each in series) == 4
 
 
 # -- packed summaries --------------------------------------------------------------------------------------------------
