@@ -136,6 +136,7 @@ def test_what_is_beyond_those_kept_or_can_no_longer_count_goes(
         ("b", ["c"], ["d", "a"]),
         ("d", ["a"], ["b", "c"]),
         ("elsewhere", ["a"], ["b", "c", "d"]),
+        ("elsewhere", [], ["a", "b", "c", "d"]),
         ("a", ["b", "c", "d"], []),
     ],
 )
