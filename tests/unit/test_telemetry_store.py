@@ -230,6 +230,18 @@ def test_rollups_do_not_answer_for_times_that_they_have_dropped() -> None:
     assert rollups.can_answer(*query("10s-sum", times[-1] + 60, times[-1] + 99))
 
 
+def test_rollups_answer_from_when_on_they_have_all_minutes() -> None:
+    end_s = 60 * 131_072  # so many rows are packed, and dropped, together
+    windows_s = {10 * SECOND_US: 1e9, 60 * SECOND_US: 1.0}
+    rollups, node = Rollups(windows_s, max_bytes=1 << 30, clock=lambda: T0 + end_s + 1.0), Node()
+    node.add(*range(0, end_s, 60))
+    node.publish(rollups)
+    rollups.history.tiers.trim()
+    asked, _ = query("1m-sum", 0, 60)
+    for begin_s, can in ((end_s - 60, False), (end_s, True)):
+        assert rollups.can_answer(asked, Span(us(begin_s), us(end_s + 600))) == can
+
+
 def test_a_query_without_the_name_of_a_metric_is_not_answered_from_rollups() -> None:
     asked, span = query("10s-sum", 0, 99)
     assert new_rollups().can_answer(asked, span)
