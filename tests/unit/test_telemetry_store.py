@@ -21,7 +21,7 @@ from laggard.telemetry.query.engine import Span
 from laggard.telemetry.store.chunks import Chunk, chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
-from laggard.telemetry.store.summaries import COLUMNS, Summaries, merged, of_samples
+from laggard.telemetry.store.summaries import COLUMNS, Summaries, concatenated, merged, of_samples
 from laggard.telemetry.store.tier import Tier
 from laggard.telemetry.store.tiers import Tiers
 
@@ -687,6 +687,16 @@ def test_a_chunk_whose_series_do_not_have_its_rows_is_damaged(lengths: list[int]
     runs = encode_integers(np.array([*range(len(lengths)), *lengths]))
     with pytest.raises(ValueError, match="do not add up"):
         replace(chunk, n_series=len(lengths), columns=(runs, *chunk.columns[1:])).unpack(COLUMNS)
+
+
+def test_a_chunk_knows_its_series_and_one_without_rows_does_no_harm() -> None:
+    three = [rows(0, 10, series=2), rows(5, series=5), rows(0, 20, 40, series=9)]
+    chunk = pack_rows(concatenated(three), 10 * SECOND_US)
+    assert (chunk.series().tolist(), chunk.n_series, chunk.n_rows) == ([2, 5, 9], 3, 6)
+    assert chunk.unpack(["series"])["series"].tolist() == [2, 2, 5, 9, 9, 9]
+    runs = encode_integers(np.array([2, 4, 9, 3, 0, 3]))
+    changed = replace(chunk, columns=(runs, *chunk.columns[1:]))
+    assert changed.unpack(["series"])["series"].tolist() == [2, 2, 2, 9, 9, 9]
 
 
 def test_a_chunk_takes_about_the_memory_that_it_says() -> None:
