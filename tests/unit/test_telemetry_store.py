@@ -310,19 +310,35 @@ def test_keys_are_as_long_as_a_message_says(more: int) -> None:
         assert rollups.history.series_keys() == [key_of("m", {"host": "a"})]
 
 
+def with_keys(message: bytes, text: bytes) -> bytes:
+    """Return the message with other keys, given as JSON."""
+    n_head, n_keys, _ = struct.unpack_from("<III", message)
+    packed_keys = zlib.compress(text, level=1)
+    lengths = struct.pack("<III", n_head, len(packed_keys), len(text))
+    return lengths + message[12 : 12 + n_head] + packed_keys + message[12 + n_head + n_keys :]
+
+
 @pytest.mark.parametrize("keys", [[[1, []]], [["m", ["host"]]], [["m", ["host", 1]]], [["m"]], 5, None])
 def test_keys_that_are_none_are_refused(keys: object) -> None:
     node, rollups = Node(), new_rollups()
     node.add(1)
     message = node.message()
     assert message is not None
-    n_head, n_keys, _ = struct.unpack_from("<III", message)
-    text = json.dumps(keys).encode()
-    packed_keys = zlib.compress(text)
-    lengths = struct.pack("<III", n_head, len(packed_keys), len(text))
     with pytest.raises(ValueError, match="not valid rollups"):
-        rollups.take(lengths + message[12 : 12 + n_head] + packed_keys + message[12 + n_head + n_keys :])
+        rollups.take(with_keys(message, json.dumps(keys).encode()))
     assert rollups.history.series_keys() == []
+
+
+def test_keys_of_more_than_64_mib_are_refused() -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    message = node.message()
+    assert message is not None
+    keys, room_bytes = b'[["m", []]]', 64 << 20
+    with pytest.raises(ValueError, match="not valid rollups"):
+        rollups.take(with_keys(message, keys.rjust(room_bytes + 1)))
+    rollups.take(with_keys(message, keys.rjust(room_bytes)))
+    assert rollups.history.series_keys() == [key_of("m", {})]
 
 
 def test_what_only_the_primary_has_left_is_of_all_runs_but_the_last_of_the_nodes_that_are_there() -> None:
