@@ -739,6 +739,9 @@ def test_a_chunk_takes_about_the_memory_that_it_says() -> None:
         ([2.0**50] * 4, RAW, [2.0**52]),  # beyond this, floats have no tenths to round
         ([-(2.0**50)] * 4, RAW, [-(2.0**52)]),
         ([2.0**50, 0.0, 0.0, 0.0], RAW, [2.0**50]),
+        ([2.0**48 + 0.5], 1, [2.0**48 + 0.5]),
+        ([2.0**48 + 0.5] * 4, RAW, [2.0**50 + 2]),
+        ([0.0] * 4, 0, [0.0]),
     ],
 )
 def test_sums_of_decimals_are_kept_as_decimals_while_floats_hold_them(
