@@ -187,10 +187,22 @@ def test_a_sample_of_the_beginning_of_time_is_one_too() -> None:
     assert store.oldest_us() == 0
 
 
-@pytest.mark.parametrize(("now_s", "left", "complete_from_s"), [(357.9, 2, 0), (358, 2, 0), (358.1, 1, 258.1)])
-def test_a_sample_as_old_as_the_window_is_kept(now_s: float, left: int, complete_from_s: float) -> None:
+@pytest.mark.parametrize(
+    ("older_s", "now_s", "left", "complete_from_s"),
+    [
+        ((), 357.9, 2, 0),
+        ((), 358, 2, 0),
+        ((), 358.1, 1, 258.1),
+        ((250,), 357.9, 2, 257.9),
+        ((250,), 358, 2, 258),
+        ((250, 257.9), 358.1, 1, 258.1),
+    ],
+)
+def test_a_sample_as_old_as_the_window_is_kept(
+    older_s: tuple[float, ...], now_s: float, left: int, complete_from_s: float
+) -> None:
     store = SampleStore(window_s=100, clock=lambda: now_s)
-    add(store, "m", 258, 300)
+    add(store, "m", *older_s, 258, 300)
     store.trim()
     assert (store.size().samples, store.complete_from_us) == (left, round(complete_from_s * SECOND_US))
 
