@@ -239,6 +239,20 @@ def test_the_oldest_blocks_of_all_series_go_first_until_a_tenth_of_the_room_is_f
     assert (store.size().dropped, store.complete_from_us) == (4 * 128, (4 * 128 - 1) * SECOND_US + 1)
 
 
+@pytest.mark.parametrize(("less", "dropped"), [(0, 128), (1, 256)])
+def test_no_block_is_dropped_beyond_what_makes_room(less: int, dropped: int) -> None:
+    def filled(first_block: int, max_bytes: int = 1 << 30) -> SampleStore:
+        store = SampleStore(window_s=1e9, clock=lambda: 0.0, max_bytes=max_bytes)
+        for block in range(first_block, 4):
+            fill(store, "m", 128 * block, 128)
+        return store
+
+    wanted_bytes = filled(first_block=1).size().nbytes - less
+    store = filled(0, next(room for room in range(wanted_bytes, 2 * wanted_bytes) if round(room * 0.9) == wanted_bytes))
+    store.trim()
+    assert store.size().dropped == dropped
+
+
 def test_the_oldest_sample_is_about_the_first_one_whether_it_is_packed_or_not() -> None:
     store = SampleStore(window_s=300, clock=lambda: 0.0)
     assert store.oldest_us() is None
