@@ -193,6 +193,25 @@ def test_rows_of_a_series_without_a_name_are_left_out_and_negative_numbers_refus
 
 
 @pytest.mark.parametrize(
+    ("series", "said"),
+    [([0], []), ([0, 1], ["1 of 2 rollups of a are of unknown series"]), ([1], ["1 of 1 rollups of a"])],
+)
+def test_how_many_rows_are_left_out_is_logged(
+    series: list[int], said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    row = node.tiers.fold()
+    for number in series:
+        node.publisher.add({**row, "series": np.full(1, number)})
+    message = node.publisher.message()
+    assert message is not None
+    with caplog.at_level("INFO", "laggard.telemetry"):
+        rollups.take(message)
+    assert [each.startswith(text) for each, text in zip(caplog.messages, said, strict=True)] == [True] * len(said)
+
+
+@pytest.mark.parametrize(
     ("downsample", "begin_s", "metric", "can"),
     [
         ("10s-sum", 0, "m", True),
