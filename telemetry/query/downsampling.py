@@ -41,7 +41,7 @@ def parse_downsample(text: str) -> Downsample | None:
     """Parse a specification such as ``30s-avg`` or ``1m-max-zero``; None if it is empty."""
     if not text:
         return None
-    interval, *parts = text.split("-", 3)
+    interval, *parts = text.split("-")
     if len(parts) > 2:
         raise BadQueryError(f"the downsampling {text[:80]!r} has more than three parts")
     function, fill = (*parts, "", "")[:2]

@@ -114,7 +114,7 @@ class History:
     ) -> tuple[list[Summarized], list[TimeSeries]]:
         """Return all that there is of a metric, each time from its finest source: summaries, and samples after them."""
         known = [each for each in self.tiers.known([metric]) if from_source(each.source)]
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             origins = self.origins()
             segments = plan(Grid(0, ALL_TIME_US, SAMPLES, "avg"), origins)
             summaries: list[Summarized] = []
@@ -124,7 +124,7 @@ class History:
                     samples += self.samples.read([metric], segment.begin_us, segment.end_us)
                 else:
                     summaries += self._summarized(segment, known)
-            if attempt == ATTEMPTS - 1 or not _overtaken(segments, self.origins(), origins):
+            if not _overtaken(segments, self.origins(), origins):
                 break
         return summaries, samples
 
@@ -167,7 +167,7 @@ class History:
         chosen: Mapping[int, int],
     ) -> tuple[Summaries, list[Segment]]:
         """Return the rows of the chosen series, and the segments that they come from."""
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             origins = self._affordable(metrics, grid, wanted)
             segments = plan(grid, origins)
             tiers = [segment for segment in segments if segment.width_us != SAMPLES]
@@ -176,7 +176,7 @@ class History:
             tables += [
                 self._samples(metrics, segment, wanted, answer) for segment in segments if segment.width_us == SAMPLES
             ]
-            if attempt == ATTEMPTS - 1 or not _overtaken(segments, self.origins(), origins):
+            if not _overtaken(segments, self.origins(), origins):
                 break
         return concatenated(tables, columns), segments
 
@@ -186,7 +186,7 @@ class History:
         """Return the sources, without the samples if too many of them would be read."""
         origins = self.origins()
         samples = sum(
-            self.samples.count(metrics, segment.begin_us, segment.end_us - 1, wanted)
+            self.samples.count(metrics, segment.begin_us, segment.end_us, wanted)
             for segment in plan(grid, origins)
             if segment.width_us == SAMPLES and segment.end_us - segment.begin_us > SECOND_US
         )

@@ -80,8 +80,6 @@ def merged(rows: Summaries, width_us: int) -> Summaries:
     rows = by_series_and_time(rows)
     starts = rows["start_us"] - rows["start_us"] % width_us
     rows = {**rows, "start_us": starts}
-    if len(starts) == 0:
-        return rows
     series = rows["series"]
     new = np.append(True, (starts[1:] != starts[:-1]) | (series[1:] != series[:-1]))
     if new.all():

@@ -40,6 +40,7 @@ LARGEST = 2.0**52
         ([LARGEST / 16 + 0.5], 1),
         ([LARGEST / 10 + 0.5, 1.5], RAW),  # of its tenths floats do not hold every one
         ([5.0, np.nan], RAW),
+        ([1e308, np.nan], RAW),
         ([5.0, -np.inf], RAW),
         ([5.0, -0.0], RAW),
         ([0.5, -0.0], RAW),

@@ -97,12 +97,13 @@ def add(store: SampleStore, name: str, *at_s: float, value: float = 1.0) -> None
 def test_samples_are_packed_by_128_and_those_of_a_quick_series_by_two_seconds_or_4096(
     step_s: float, count: int, *, is_packed: bool
 ) -> None:
-    store = SampleStore(window_s=300, clock=lambda: 0.0)
-    for number in range(count):
-        assert store.size().nbytes == 700 * (number > 0) + 16 * number
-        store.add("m", {}, round(number * step_s * SECOND_US), 1.0)
-    assert (store.size().nbytes < 700 + 16 * count) == is_packed
-    assert store.size().samples == count
+    for begin_s, direction in ((0, 1), (1e9, 1), (1e9, -1)):
+        store = SampleStore(window_s=300, clock=lambda: 0.0)
+        for number in range(count):
+            assert store.size().nbytes == 700 * (number > 0) + 16 * number
+            store.add("m", {}, round((begin_s + direction * number * step_s) * SECOND_US), 1.0)
+        assert (store.size().nbytes < 700 + 16 * count) == is_packed
+        assert store.size().samples == count
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,79 @@ def test_the_newest_sample_is_the_latest_and_of_two_at_one_time_the_one_that_cam
     for at_s, value in ((0, 1.0), (5, 2.0), (3, 3.0), (5, 4.0)):
         add(store, "m", at_s, value=value)
     assert [(each.time_us, each.value) for each in store.newest()] == [(5 * SECOND_US, 4.0)]
+
+
+def test_a_sample_of_the_beginning_of_time_is_one_too() -> None:
+    store = SampleStore(window_s=300, clock=lambda: 0.0)
+    add(store, "m", 0, value=5.0)
+    assert [(each.time_us, each.value) for each in store.newest()] == [(0, 5.0)]
+    assert store.oldest_us() == 0
+
+
+@pytest.mark.parametrize(
+    ("older_s", "now_s", "left", "complete_from_s"),
+    [
+        ((), 357.9, 2, 0),
+        ((), 358, 2, 0),
+        ((), 358.1, 1, 258.1),
+        ((250,), 357.9, 2, 257.9),
+        ((250,), 358, 2, 258),
+        ((250, 257.9), 358.1, 1, 258.1),
+    ],
+)
+def test_a_sample_as_old_as_the_window_is_kept(
+    older_s: tuple[float, ...], now_s: float, left: int, complete_from_s: float
+) -> None:
+    store = SampleStore(window_s=100, clock=lambda: now_s)
+    add(store, "m", *older_s, 258, 300)
+    store.trim()
+    assert (store.size().samples, store.complete_from_us) == (left, round(complete_from_s * SECOND_US))
+
+
+def test_many_samples_at_once_are_packed_in_blocks_that_are_dropped_one_by_one() -> None:
+    clock_s = [0.0]
+    store = SampleStore(window_s=100, clock=lambda: clock_s[0])
+    fill(store, "m", 0, 10_000)
+    everything = list(store.read(["m"], 0, 10**12))
+    assert [len(each.values) for each in everything] == [10_000]
+    for now_s, left in ((4195, 10_000), (4196, 10_000 - 4096), (8291, 10_000 - 4096), (8292, 10_000 - 8192)):
+        clock_s[0] = now_s
+        store.trim()
+        assert store.size().samples == left
+        (series,) = store.read(["m"], 0, 10**12)
+        assert series.values.tolist() == everything[0].values[-left:].tolist()
+    clock_s[0] = 20_000
+    store.trim()
+    assert (store.size().samples, store.size().nbytes, store.series_keys()) == (0, 0, [])
+
+
+def test_the_oldest_blocks_of_all_series_go_first_until_a_tenth_of_the_room_is_free() -> None:
+    def filled(max_bytes: int) -> SampleStore:
+        store = SampleStore(window_s=1e9, clock=lambda: 0.0, max_bytes=max_bytes)
+        for turn in range(10):
+            for place, name in ((2, "c"), (0, "a"), (1, "b")):
+                fill(store, name, 128 * (3 * turn + place), 128)
+        return store
+
+    store = filled(filled(1 << 30).size().nbytes - 1)
+    store.trim()  # of 30 blocks, and a little for the series
+    begins = {each.metric: each.times_us[0] // (128 * SECOND_US) for each in store.read("abc", 0, 10**12)}
+    assert begins == {"a": 6, "b": 4, "c": 5}
+    assert (store.size().dropped, store.complete_from_us) == (4 * 128, (4 * 128 - 1) * SECOND_US + 1)
+
+
+@pytest.mark.parametrize(("less", "dropped"), [(0, 128), (1, 256)])
+def test_no_block_is_dropped_beyond_what_makes_room(less: int, dropped: int) -> None:
+    def filled(first_block: int, max_bytes: int = 1 << 30) -> SampleStore:
+        store = SampleStore(window_s=1e9, clock=lambda: 0.0, max_bytes=max_bytes)
+        for block in range(first_block, 4):
+            fill(store, "m", 128 * block, 128)
+        return store
+
+    wanted_bytes = filled(first_block=1).size().nbytes - less
+    store = filled(0, next(room for room in range(wanted_bytes, 2 * wanted_bytes) if round(room * 0.9) == wanted_bytes))
+    store.trim()
+    assert store.size().dropped == dropped
 
 
 def test_the_oldest_sample_is_about_the_first_one_whether_it_is_packed_or_not() -> None:

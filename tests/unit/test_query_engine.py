@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError
 from laggard.telemetry.query import Answer, TimeSeries, evaluate, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS, aggregator
-from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, parse_downsample
+from laggard.telemetry.query.downsampling import Downsample, buckets, downsample, parse_downsample, reduce_runs
 from laggard.telemetry.query.engine import (
     Span,
     downsample_series,
@@ -261,7 +262,31 @@ def test_a_sample_at_the_edge_of_a_bucket_is_the_next_ones() -> None:
     at, found = downsample(Downsample(10, "sum"), np.array([0, 10]), np.array([9, 10, 11]), floats(1, 2, 4))
 
     assert (at.tolist(), found.tolist()) == ([0, 1], [1, 6])
-    assert downsample(Downsample(10, "sum"), np.array([0]), us(), floats())[1].tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("times_us", "places", "sums"),
+    [([], [], []), ([15, 16], [1], [3]), ([-5, 3], [0], [2]), ([-5, -1, 12], [1], [4]), ([25, 26], [2], [3])],
+)
+def test_buckets_without_samples_have_no_value_and_samples_before_the_first_bucket_no_bucket(
+    times_us: list[int], places: list[int], sums: list[float]
+) -> None:
+    values = floats(1, 2, 4)[: len(times_us)]
+    at, found = downsample(Downsample(10, "sum"), np.array([0, 10, 20]), np.array(times_us, dtype=np.int64), values)
+    assert (at.tolist(), found.tolist()) == (places, sums)
+
+
+def test_one_long_bucket_among_many_short_ones_takes_no_room_for_all() -> None:
+    begins = np.arange(400)
+    values = np.arange(100_000.0)  # the last bucket has nearly all
+    tracemalloc.start()
+    try:
+        found = reduce_runs("median", values, begins)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.tolist() == [*range(399), 399 + (100_000 - 399) // 2]
+    assert peak_bytes < 100_000_000
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from laggard.kvstore.checkpoints.complete import (
     Found,
     ShardKey,
     ShardRecord,
+    is_record,
     may_change,
     next_peers,
     no_longer_kept,
@@ -29,6 +30,8 @@ def test_a_key_and_its_record_name_the_shard() -> None:
 def test_what_is_no_record_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="is no record of a shard"):
         ShardKey.of_record(key)
+    assert not is_record(key)
+    assert is_record(KEY.record)
 
 
 def test_shards_are_found_among_other_keys() -> None:
@@ -136,6 +139,7 @@ def test_what_is_beyond_those_kept_or_can_no_longer_count_goes(
         ("b", ["c"], ["d", "a"]),
         ("d", ["a"], ["b", "c"]),
         ("elsewhere", ["a"], ["b", "c", "d"]),
+        ("elsewhere", [], ["a", "b", "c", "d"]),
         ("a", ["b", "c", "d"], []),
     ],
 )

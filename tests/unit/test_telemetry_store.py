@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import tracemalloc
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from laggard.telemetry.query.engine import Span
 from laggard.telemetry.store.chunks import Chunk, chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
-from laggard.telemetry.store.summaries import COLUMNS, Summaries, merged, of_samples
+from laggard.telemetry.store.summaries import COLUMNS, Summaries, concatenated, merged, of_samples
 from laggard.telemetry.store.tier import Tier
 from laggard.telemetry.store.tiers import Tiers
 
@@ -191,6 +193,25 @@ def test_rows_of_a_series_without_a_name_are_left_out_and_negative_numbers_refus
 
 
 @pytest.mark.parametrize(
+    ("series", "said"),
+    [([0], []), ([0, 1], ["1 of 2 rollups of a are of unknown series"]), ([1], ["1 of 1 rollups of a"])],
+)
+def test_how_many_rows_are_left_out_is_logged(
+    series: list[int], said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    row = node.tiers.fold()
+    for number in series:
+        node.publisher.add({**row, "series": np.full(1, number)})
+    message = node.publisher.message()
+    assert message is not None
+    with caplog.at_level("INFO", "laggard.telemetry"):
+        rollups.take(message)
+    assert [each.startswith(text) for each, text in zip(caplog.messages, said, strict=True)] == [True] * len(said)
+
+
+@pytest.mark.parametrize(
     ("downsample", "begin_s", "metric", "can"),
     [
         ("10s-sum", 0, "m", True),
@@ -228,6 +249,18 @@ def test_rollups_do_not_answer_for_times_that_they_have_dropped() -> None:
     assert rollups.can_answer(*query("10s-sum", times[-1] + 60, times[-1] + 99))
 
 
+def test_rollups_answer_from_when_on_they_have_all_minutes() -> None:
+    end_s = 60 * 131_072  # so many rows are packed, and dropped, together
+    windows_s = {10 * SECOND_US: 1e9, 60 * SECOND_US: 1.0}
+    rollups, node = Rollups(windows_s, max_bytes=1 << 30, clock=lambda: T0 + end_s + 1.0), Node()
+    node.add(*range(0, end_s, 60))
+    node.publish(rollups)
+    rollups.history.tiers.trim()
+    asked, _ = query("1m-sum", 0, 60)
+    for begin_s, can in ((end_s - 60, False), (end_s, True)):
+        assert rollups.can_answer(asked, Span(us(begin_s), us(end_s + 600))) == can
+
+
 def test_a_query_without_the_name_of_a_metric_is_not_answered_from_rollups() -> None:
     asked, span = query("10s-sum", 0, 99)
     assert new_rollups().can_answer(asked, span)
@@ -255,6 +288,76 @@ def test_beside_the_answers_are_nodes_that_gave_none_and_what_a_node_had_before_
     assert counted(rollups.beside(*asked, only_again).series).keys() == {"a", "b"}
     assert rollups.beside(*asked, only_again).approximate_us == 0
     assert rollups.beside(*query("5s-count", 0, 19), answered).approximate_us == 10 * SECOND_US
+
+
+def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_was_until_that_second() -> None:
+    rollups = new_rollups()
+    before, again = Node("b"), Node("b", since_s=35.5)
+    before.add(5, 32)
+    again.add(36)
+    for node in (before, again):
+        node.publish(rollups)
+    asked, span = query("", 0, 59)
+    answered = {again.run.name: again.run}
+    assert asked.downsample is None
+    assert counted(rollups.beside(asked, span, answered).series) == {"b": [(0, 1), (30, 1)]}
+    assert rollups.beside(asked, Span(us(35), us(59)), answered).series == []
+    assert rollups.beside(asked, Span(us(35) - 1, us(59)), answered).series != []
+
+
+def test_beside_the_answers_of_all_there_is_nothing() -> None:
+    rollups, node = new_rollups(), Node()
+    node.add(1)
+    node.publish(rollups)
+    found = rollups.beside(*query("5s-count", 0, 59), {node.run.name: node.run})
+    assert (found.series, found.approximate_us) == ([], 0)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 1 << 30])
+def test_keys_are_as_long_as_a_message_says(more: int) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    message = node.message()
+    assert message is not None
+    n_head, n_keys, keys_bytes = struct.unpack_from("<III", message)
+    changed = struct.pack("<III", n_head, n_keys, keys_bytes + more) + message[12:]
+    if more < 0:
+        with pytest.raises(ValueError, match="not valid rollups"):
+            rollups.take(changed)
+    else:
+        rollups.take(changed)  # the length only bounds what is allocated
+        assert rollups.history.series_keys() == [key_of("m", {"host": "a"})]
+
+
+def with_keys(message: bytes, text: bytes) -> bytes:
+    """Return the message with other keys, given as JSON."""
+    n_head, n_keys, _ = struct.unpack_from("<III", message)
+    packed_keys = zlib.compress(text, level=1)
+    lengths = struct.pack("<III", n_head, len(packed_keys), len(text))
+    return lengths + message[12 : 12 + n_head] + packed_keys + message[12 + n_head + n_keys :]
+
+
+@pytest.mark.parametrize("keys", [[[1, []]], [["m", ["host"]]], [["m", ["host", 1]]], [["m"]], 5, None])
+def test_keys_that_are_none_are_refused(keys: object) -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    message = node.message()
+    assert message is not None
+    with pytest.raises(ValueError, match="not valid rollups"):
+        rollups.take(with_keys(message, json.dumps(keys).encode()))
+    assert rollups.history.series_keys() == []
+
+
+def test_keys_of_more_than_64_mib_are_refused() -> None:
+    node, rollups = Node(), new_rollups()
+    node.add(1)
+    message = node.message()
+    assert message is not None
+    keys, room_bytes = b'[["m", []]]', 64 << 20
+    with pytest.raises(ValueError, match="not valid rollups"):
+        rollups.take(with_keys(message, keys.rjust(room_bytes + 1)))
+    rollups.take(with_keys(message, keys.rjust(room_bytes)))
+    assert rollups.history.series_keys() == [key_of("m", {})]
 
 
 def test_what_only_the_primary_has_left_is_of_all_runs_but_the_last_of_the_nodes_that_are_there() -> None:
@@ -502,6 +605,66 @@ def test_samples_that_are_dropped_while_they_are_read_are_read_again_as_summarie
     assert (found.metric, [at for at, _ in counted([found])["a"]]) == ("m", [1, 301, 601, 901])
 
 
+@pytest.mark.parametrize(
+    ("length_us", "approximate_us"),
+    [(SECOND_US // 2, 0), (SECOND_US, 0), (SECOND_US + 1, SECOND_US)],
+)
+def test_for_a_second_or_less_all_samples_are_read_however_many(length_us: int, approximate_us: int) -> None:
+    node = Node()
+    times_us = us(0) + np.arange(1_000_001, dtype=np.int64) // 4
+    node.samples.extend(key_of("m", {"host": "a"}), times_us, np.ones(len(times_us)))
+    asked, _ = query("1s-median", 0, 1)
+    assert node.history.downsampled(asked, Span(us(0), us(0) + length_us - 1)).approximate_us == approximate_us
+
+
+def test_a_range_includes_its_end_to_the_microsecond() -> None:
+    node = Node()
+    node.add(9.999999, 10, 10.000001)
+    assert counted(node.history.downsampled(*query("10s-count", 0, 10)).series) == {"a": [(0, 1), (10, 1)]}
+    assert counted(node.history.downsampled(*query("10s-count", 0, 9.999999)).series) == {"a": [(0, 1)]}
+    assert counted(node.history.downsampled(*query("10s-count", 0, 10.000001)).series) == {"a": [(0, 1), (10, 2)]}
+
+
+def test_a_series_is_there_if_it_has_something_in_the_range_whatever_the_others_have() -> None:
+    node = Node()
+    for host, at_s in (("a", 1), ("b", 50), ("c", 1), ("d", 55)):
+        node.samples.extend(key_of("m", {"host": host}), np.array([us(at_s)]), np.ones(1))
+    for history in (node.history, History(node.tiers)):
+        assert counted(history.downsampled(*query("10s-count", 30, 59)).series) == {"b": [(50, 1)], "d": [(50, 1)]}
+
+
+def test_what_cannot_be_had_as_numbers_does_not_lengthen_the_span() -> None:
+    node = Node(samples_window_s=940)
+    node.add(10, value=float("nan"))
+    node.add(65.5)
+    node.tiers.fold()
+    node.samples.trim()  # until a whole minute, before which there was no number
+    assert node.samples.complete_from_us == us(60)
+    assert node.history.span_us() == (us(65.5), us(65.5))
+
+
+class Hasty(SampleStore):
+    """Samples of which some are dropped whenever they are about to be read."""
+
+    windows_s: Sequence[float] = ()
+
+    def read(self, *which: Any) -> Iterator[TimeSeries]:
+        if self.windows_s:
+            self.window_s, *self.windows_s = self.windows_s
+            self.trim()
+        return super().read(*which)
+
+
+@pytest.mark.parametrize("windows_s", [(), (800,), (1e9, 800), (800, 500)])
+def test_everything_is_there_although_samples_are_dropped_while_they_are_read(windows_s: tuple[float, ...]) -> None:
+    node = Node()
+    samples = Hasty(1e9, clock=lambda: node.now_s, observe=node.tiers.add)
+    samples.extend(key_of("m", {"host": "a"}), np.array([us(at) for at in (1, 301, 601, 901)]), np.ones(4))
+    samples.windows_s = windows_s
+    summaries, series = History(node.tiers, samples).everything("m")
+    assert sum(float(each.rows["count"].sum()) for each in summaries) + sum(len(each.values) for each in series) == 4
+
+
 # -- packed summaries --------------------------------------------------------------------------------------------------
 
 HEAD = struct.Struct("<qqqIIb8I")
@@ -561,6 +724,16 @@ def test_a_chunk_whose_series_do_not_have_its_rows_is_damaged(lengths: list[int]
         replace(chunk, n_series=len(lengths), columns=(runs, *chunk.columns[1:])).unpack(COLUMNS)
 
 
+def test_a_chunk_knows_its_series_and_one_without_rows_does_no_harm() -> None:
+    three = [rows(0, 10, series=2), rows(5, series=5), rows(0, 20, 40, series=9)]
+    chunk = pack_rows(concatenated(three), 10 * SECOND_US)
+    assert (chunk.series().tolist(), chunk.n_series, chunk.n_rows) == ([2, 5, 9], 3, 6)
+    assert chunk.unpack(["series"])["series"].tolist() == [2, 2, 5, 9, 9, 9]
+    runs = encode_integers(np.array([2, 4, 9, 3, 0, 3]))
+    changed = replace(chunk, columns=(runs, *chunk.columns[1:]))
+    assert changed.unpack(["series"])["series"].tolist() == [2, 2, 2, 9, 9, 9]
+
+
 def test_a_chunk_takes_about_the_memory_that_it_says() -> None:
     data = packed(range(30)).to_bytes()
     tracemalloc.start()
@@ -585,6 +758,9 @@ def test_a_chunk_takes_about_the_memory_that_it_says() -> None:
         ([2.0**50] * 4, RAW, [2.0**52]),  # beyond this, floats have no tenths to round
         ([-(2.0**50)] * 4, RAW, [-(2.0**52)]),
         ([2.0**50, 0.0, 0.0, 0.0], RAW, [2.0**50]),
+        ([2.0**48 + 0.5], 1, [2.0**48 + 0.5]),
+        ([2.0**48 + 0.5] * 4, RAW, [2.0**50 + 2]),
+        ([0.0] * 4, 0, [0.0]),
     ],
 )
 def test_sums_of_decimals_are_kept_as_decimals_while_floats_hold_them(
