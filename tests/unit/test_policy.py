@@ -779,6 +779,7 @@ def test_a_primary_is_set_aside_at_its_second_strike_and_comes_back_after_its_qu
     assert isinstance(second, Relaunch)
     assert second.status.roster.active == ("n2", "n3")
     assert (second.status.roster.primary, second.status.roster.set_aside) == ("n1", "n1")
+    assert [each.roster.is_head_only for each in (first.status, second.status)] == [False, True]
     later = decide(RESILIENT, second.status, NodeReturned("n1"), now_s=NOW_S + 86403, progressed=True)
     assert isinstance(later, Report)
     assert later.status.roster.reserve == ("n1",)
