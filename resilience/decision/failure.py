@@ -176,7 +176,7 @@ def _complaint_of_first(end: ProcessEnd, root: RootCause | None) -> Complaint:
     unmarked = next((each for each in complaints if each.rank is None), None)
     if unmarked is None or not _may_be_of(root, unmarked):
         return Complaint(root.rank, "", None)
-    return Complaint(root.rank, unmarked.quote, unmarked.signature, unmarked.place)
+    return replace(unmarked, rank=root.rank)
 
 
 def _is_of_another(end: ProcessEnd, complaint: Complaint) -> bool:

@@ -147,17 +147,21 @@ class HangWatch:
         if stopped:
             return _of_rank(stopped[0], certain=True)
         certain = self._timeout != "auto"
-        if ranks and not gives_signs and self._together_s > self._least_s(MIN_OUTSIDE_S, self._longest_together_s):
+        together_s = self._least_s(max(MIN_OUTSIDE_S, AUTO_FACTOR * self._longest_together_s))
+        if ranks and not gives_signs and self._together_s > together_s:
             return Suspicion(self._together_s, Silent(), certain)
         for each in sorted(ranks, key=lambda rank: -rank.silent_s):
             # While the program gives signs of its own, a rank may be silent because it has nothing to do.
-            least_s = max(self._least_s(0.0), MIN_RANK_S) if gives_signs else self._least_s(MIN_RANK_S, each.longest_s)
+            if gives_signs:
+                least_s = max(self._least_s(MIN_RANK_S), MIN_RANK_S)
+            else:
+                least_s = self._least_s(max(MIN_RANK_S, AUTO_FACTOR * each.longest_s))
             if each.rank is not None and each.silent_s > least_s:
                 return _of_rank(each, certain=certain and not gives_signs)
         return None
 
-    def _least_s(self, least_s: float, longest_s: float = 0.0) -> float:
-        return self._timeout if self._timeout != "auto" else max(least_s, AUTO_FACTOR * longest_s)
+    def _least_s(self, derived_s: float) -> float:
+        return self._timeout if self._timeout != "auto" else derived_s
 
 
 def _of_rank(life: RankLife, *, certain: bool) -> Suspicion:

@@ -55,6 +55,13 @@ def test_up_to_16_nodes_meet_all_others_equally_often(count: int, seed: str) -> 
     assert len(set(met.values())) == 1
 
 
+@given(st.integers(3, 16), st.integers(1, 5), seeds)
+def test_no_two_nodes_meet_again_before_all_others_have_met(count: int, partners: int, seed: str) -> None:
+    met = list(chain(*chain(*map(rounds_of(names(count), seed, partners=partners), range(count)))))
+    pairs = list(combinations(names(count), 2))
+    assert set(map(frozenset, met[: len(pairs)])) == set(map(frozenset, pairs))
+
+
 def test_two_nodes_meet_as_often_in_a_round_as_others_meet_partners() -> None:
     for sub_rounds in map(rounds_of(names(2), "train 0"), range(3)):
         assert [[set(pair) for pair in pairs] for pairs in sub_rounds] == [[{"node0", "node1"}]] * 3

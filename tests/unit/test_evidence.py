@@ -74,6 +74,16 @@ def test_everything_that_is_found_is_named() -> None:
     assert worded({"n1": (GOOD, GOOD), "n2": (GOOD, after)}) == {"n2": expected}
 
 
+def test_a_finding_has_the_numbers_that_it_tells_of_and_no_others() -> None:
+    after = replace(gpus(gpu0=GpuHealth(lost=True), gpu1=GpuHealth(uncorrectable=5)), memory=Memory(256 << 30, 2 << 30))
+    [found] = evidence_against({"n1": (GOOD, after)})
+    assert {each.kind: (each.number, each.total) for each in found.findings} == {
+        "gpu lost": (0, 0),
+        "memory errors": (2, 0),
+        "memory in use": (2.1, 274.9),
+    }
+
+
 def test_what_most_nodes_share_speaks_against_none_of_them() -> None:
     full = replace(GOOD, free_bytes={"/": 0})
     checks = {"n1": (GOOD, full), "n2": (GOOD, full), "n3": (GOOD, GOOD)}

@@ -669,8 +669,9 @@ def test_a_rank_below_torchrun_that_found_no_peer_says_so(unmarked: str, exit_co
     assert only_noticed_another(end(torchrun(unmarked, 3, exit_code))) == quoted
 
 
-def test_an_error_that_a_rank_below_torchrun_survived_is_not_why_it_was_killed() -> None:
-    survived = "\n".join(f"[rank3]: {line}" for line in [*SURVIVED.splitlines(), "batch 7 again"])
+@pytest.mark.parametrize("mark", ["[rank3]: ", ""])
+def test_an_error_that_a_rank_below_torchrun_survived_is_not_why_it_was_killed(mark: str) -> None:
+    survived = "\n".join(f"{mark}{line}" for line in [*SURVIVED.splitlines(), "batch 7 again"])
     failure = why(end(torchrun(survived + "\n", 3, -9)))
     assert wording.failure(failure).endswith("was killed by SIGKILL after 12 min 4 s, its last line: batch 7 again")
     assert (failure.rank, failure.response) == (3, "strike")

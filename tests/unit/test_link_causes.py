@@ -165,8 +165,11 @@ def test_an_hour_may_have_120_symbol_errors(risen: int, *, is_cause: bool) -> No
     assert (cause == "cable or optics: 121 symbol errors in 3600 s") == is_cause
 
 
-def test_rises_of_several_rounds_add_up() -> None:
-    rounds = [LinkSymptoms("eth0", 100_000, "full", {"symbol_error": 1}), LinkSymptoms("eth0", 1000, "full", {})]
-    assert together([*rounds, LinkSymptoms("eth0", 1000, "full", {"symbol_error": 2})]) == LinkSymptoms(
-        "eth0", 1000, "full", {"symbol_error": 3}
-    )
+def test_rises_of_several_rounds_add_up_and_the_newest_settings_count() -> None:
+    rounds = [
+        LinkSymptoms("eth0", 100_000, "full", {"symbol_error": 1}),
+        LinkSymptoms("eth0", 1000, "half", {}),
+        LinkSymptoms("eth1", 10_000, "full", {"symbol_error": 2, "rx_errors": 1}),
+    ]
+    assert together(rounds) == LinkSymptoms("eth1", 10_000, "full", {"symbol_error": 3, "rx_errors": 1})
+    assert together(rounds[:1]) == rounds[0]

@@ -32,7 +32,7 @@ from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.limits import LIMITS, TOO_FEW
 from laggard.resilience.decision.policy import decide
-from laggard.resilience.decision.reasons import WhyLost
+from laggard.resilience.decision.reasons import Change, WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.rules import RULES
 from laggard.resilience.decision.signatures import Response
@@ -659,6 +659,21 @@ def test_strikes_on_more_than_a_quarter_of_the_nodes_within_ten_minutes_blame_no
     assert decision.status.strikes == (*older, Strike("n4", NOW_S))
 
 
+@pytest.mark.parametrize(
+    ("event", "change"),
+    [
+        (accused(), Change()),
+        (accused("n2"), Change(without=("n2",), came=("n3",))),
+        (accused("n1", "n2"), Change(("n2",), ("n3",), primary="n1", alone="n3")),
+        (accused("n2", "n3"), Change(("n2",), alone="n1", alone_is_primary=True)),
+    ],
+)
+def test_a_relaunch_names_what_changes_and_nothing_else(event: Event, change: Change) -> None:
+    decision = after(EXHAUSTING, JobStatus(THREE, NOW_S), event)
+    assert isinstance(decision, Relaunch)
+    assert decision.reason[-1] == change
+
+
 def test_relaunches_after_failures_wait_twice_as_long_each_time_and_at_most_five_minutes() -> None:
     patient = replace(RESILIENT, max_restarts_per_hour=1000)
     status, waits_s = JobStatus(THREE, NOW_S), []
@@ -764,6 +779,7 @@ def test_a_primary_is_set_aside_at_its_second_strike_and_comes_back_after_its_qu
     assert isinstance(second, Relaunch)
     assert second.status.roster.active == ("n2", "n3")
     assert (second.status.roster.primary, second.status.roster.set_aside) == ("n1", "n1")
+    assert [each.roster.is_head_only for each in (first.status, second.status)] == [False, True]
     later = decide(RESILIENT, second.status, NodeReturned("n1"), now_s=NOW_S + 86403, progressed=True)
     assert isinstance(later, Report)
     assert later.status.roster.reserve == ("n1",)

@@ -17,7 +17,7 @@ from laggard.collectors.device_check import DeviceCheck, check_device
 from laggard.collectors.probes import probes_of
 from laggard.collectors.probes.cuda_kernels import KERNELS
 from laggard.collectors.probes.exact_pattern import pattern, wrong_rows
-from laggard.collectors.probes.virtual import Gemm
+from laggard.collectors.probes.virtual import Clock, Gemm
 from laggard.records import plain, record_of
 
 SIZE = 24
@@ -65,6 +65,10 @@ def test_a_probe_reads_what_its_documentation_says_at_its_floor(
 
 def test_a_product_reports_its_rate_in_billions_of_operations_per_second(device: VirtualDevice) -> None:
     assert Gemm(device, size=100).figure(1.0) == pytest.approx(2 * 100**3 / 1e9)
+
+
+def test_the_clock_takes_each_of_its_steps(device: VirtualDevice) -> None:
+    assert Clock(device).kernel() == sum(range(60_000))
 
 
 @given(
