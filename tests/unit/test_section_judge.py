@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -201,6 +202,26 @@ def test_test_kernels_are_asked_until_they_answer() -> None:
 
 def test_test_kernels_that_agree_are_enough_for_a_rank_that_was_slow_from_the_start() -> None:
     assert restarts(Play(probes=Probes(lambda *_: "slow")).rounds(30, one_slow)) == [("node3", "1")]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_if_it_is_not_known_since_when_a_rank_is_slow_all_that_test_kernels_said_counts(*, is_over: bool) -> None:
+    asked = []
+
+    def answer(_: tuple[str, str], since_s: float) -> Condition:
+        asked.append(since_s)
+        return "well"
+
+    play, worker = Play(probes=Probes(answer)), ("node3", "rank 5")
+    if is_over:
+        play.rounds(12)
+    else:  # rounds without a time
+        for _ in range(8):
+            play.analysis.update({(f"node{rank // 2 + 1}", f"rank {rank}"): [one_slow(rank)] for rank in range(RANKS)})
+    episode = play.analysis.episode(worker)
+    assert (episode is None) == is_over
+    assert play.readings.why_not(Verdict(*worker, 1.3, "slow", Evidence(*worker, Slow(1.3, "peers")))) is not None
+    assert asked == [-math.inf]
 
 
 def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
