@@ -79,6 +79,25 @@ def test_a_slowdown_that_grows_escalates() -> None:
     assert [verdict.severity for _, verdict in found] == ["suspect", "slow", "very slow"]
 
 
+def test_a_device_is_suspected_at_once_and_has_become_slow_when_that_is_certain() -> None:
+    seconds, analysis, slow = quiet(16, 40), SlowGPUAnalysis(), ("node3", "1")
+    seconds[12:, 13] *= 1.2
+    analysis.expect([*names(4), ("node9", "0")])
+    assert [analysis.suspects(device) for device in (slow, ("node9", "0"), ("node8", "0"))] == [None] * 3
+    known = []
+    for one_round in seconds:
+        verdicts = analysis.update_arrays(names(4), one_round)
+        known.append((analysis.suspects(slow), analysis.became_slow(slow), bool(verdicts)))
+    assert known[:12] == [(False, False, False)] * 12
+    assert known[12] == (True, False, False)
+    first = [verdict for *_, verdict in known].index(True)
+    assert known[first - 1 : first + 1] == [(True, False, False), (True, True, True)]
+    assert known[-1] == (True, True, False)
+    assert not analysis.became_slow(("node0", "0"))
+    assert not analysis.became_slow(("node8", "0"))
+    assert analysis.learned == 16
+
+
 def test_a_device_that_recovered_is_reported_again_when_it_slows_again() -> None:
     seconds = quiet(16, 60)
     seconds[12:20, 5] *= 1.2
@@ -183,6 +202,15 @@ def test_a_slowdown_of_all_devices_is_a_notice_with_its_moment_and_so_is_its_end
         "all 16 devices are 23 % faster than before since 2023-11-15 12:05:00 UTC: no single device is at fault",
     ]
     assert not analysis.take_notices()
+
+
+def test_a_slowdown_of_both_of_two_devices_is_a_notice() -> None:
+    seconds, analysis = quiet(2, 24), SlowGPUAnalysis()
+    seconds[12:] *= 1.3
+    play(analysis, names(1, 2), seconds)
+    assert [wording.notice(notice)[:41] for notice in analysis.take_notices()] == [
+        "all 2 devices are 30 % slower than before"
+    ]
 
 
 def test_a_group_that_slows_down_is_named_by_its_first_device() -> None:
@@ -416,6 +444,7 @@ def test_a_state_of_another_version_is_refused() -> None:
     ("settings", "message"),
     [
         ({"false_alarm_budget": 0.0}, "false_alarm_budget must be a probability between 0 and 1, got 0.0"),
+        ({"false_alarm_budget": 1.0}, "false_alarm_budget must be a probability between 0 and 1, got 1.0"),
         ({"min_slowdown": 1.0}, "min_slowdown must be a ratio above 1"),
     ],
 )

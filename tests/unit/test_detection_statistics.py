@@ -220,6 +220,13 @@ def test_labels_are_numbered_as_they_appear() -> None:
     assert found.per_device(row(7, 8, 9)).tolist() == [7, 8, 7, 9, 9]
 
 
+def test_one_group_is_all_values_and_copies_none() -> None:
+    values = row(1, 2, 3)
+    [group] = grouping(0, 0, 0).groups
+
+    assert np.shares_memory(values[group], values)
+
+
 @pytest.mark.parametrize(("devices", "sampled"), [(2047, 2047), (2048, 1024), (4095, 2048), (4096, 1366)])
 def test_of_a_large_group_a_thousand_devices_or_two_are_sampled(devices: int, sampled: int) -> None:
     one, two = Grouping(np.zeros(devices, np.int32)), Grouping(np.arange(2 * devices, dtype=np.int32) % 2)

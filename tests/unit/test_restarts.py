@@ -45,20 +45,21 @@ def lost_s(found: Sequence[Verdict]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("slowdowns", "counts"),
+    ("slowdowns", "n_devices", "counts"),
     [
-        ([1.5, 1.2, 1.1], 1.5),
-        ([1.5], 1.5),
-        ([1.07], 1.07),
-        ([1.065, 1.03, 1.02], 1.03),  # none is slower than a healthy one may be: the one in the middle counts
-        ([1.065], 1.0),
+        ([1.5, 1.2, 1.1], 3, 1.5),
+        ([1.5], 3, 1.5),
+        ([1.07], 3, 1.07),
+        ([1.065, 1.03, 1.02], 3, 1.03),  # none is slower than a healthy one may be: the one in the middle counts
+        ([1.065], 3, 1.0),
+        ([1.065], 2, 1.065),
     ],
 )
 def test_a_node_is_as_slow_as_its_slowest_device_if_that_is_not_within_what_chips_differ(
-    slowdowns: list[float], counts: float
+    slowdowns: list[float], n_devices: int, counts: float
 ) -> None:
     devices = dict(zip(DEVICES[:3], slowdowns, strict=False))
-    found = restarts(1e6).weigh([verdict("node0", None)], grounds(devices), DEVICES, 100.0)
+    found = restarts(1e6).weigh([verdict("node0", None)], grounds(devices), DEVICES[:n_devices], 100.0)
     assert lost_s(found) == [pytest.approx(100 * (1 - 1 / counts))]
 
 
