@@ -298,6 +298,8 @@ def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> No
 
     assert codes([4, 5], 6, 1) == [4, 5]
     assert codes([4, 5], 6, 1, apart=0.035) == []
+    for second, number in ((-0.03, 2), (-0.0301, 0)):
+        assert np.count_nonzero(clear_classes(row(*[-0.5] * 4, second, 0), index_of(6, 1), pairs_too=True)) == number
     assert codes([14, 15], 4, 4) == [14, 15]  # half of a node
     assert codes([11, 15], 4, 4) == [11, 15]  # at the same place in two nodes
     assert codes([10, 15], 4, 4) == [10, 15]
@@ -348,7 +350,8 @@ def test_classes_of_several_probes_are_joined() -> None:
 
 def test_only_a_smaller_class_that_is_thirty_percent_slower_is_a_slow_minority() -> None:
     codes = grouping(0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3)
-    found = slow_minorities([row(0, 0, 0, 0, 0.27, 0.27, 0.25, 0.25, 0.9, 0.9, 0.9, 0.9)], codes)
+    readings = row(0, 0, 0, 0, 0.27, 0.27, 0.25, 0.25, 0.9, 0.9, 0.9, 0.9) - np.float32(4)
+    found = slow_minorities([readings], codes)
 
     assert found == {4: pytest.approx(math.exp(0.27), rel=1e-5), 5: pytest.approx(math.exp(0.27), rel=1e-5)}
 
