@@ -305,6 +305,32 @@ def test_two_clear_classes_are_recognised_and_a_slow_device_in_one_is_still_foun
     assert who(play(SlowGPUAnalysis(), names(4), seconds)) == [("node2", "1")]
 
 
+@pytest.mark.parametrize(
+    ("alike", "stage", "seen"),
+    [
+        (0, 8, 1),
+        (1, 8, 2),
+        (2, 8, 4),
+        (3, 8, 4),
+        (4, 8, 8),
+        (7, 8, 8),
+        (8, 8, None),
+        (0, 2, 2),  # one round may disturb two devices alike
+    ],
+)
+def test_clear_classes_are_looked_for_after_one_two_four_and_eight_rounds(
+    alike: int, stage: int, seen: int | None
+) -> None:
+    seconds, analysis = quiet(16, 16), SlowGPUAnalysis()
+    seconds[:, -stage:] *= 2
+    seconds[:alike, :-stage] *= 2
+    classes = []
+    for one_round in seconds:
+        analysis.update_arrays(names(4), one_round)
+        classes.append(max(analysis.to_state()["codes"]) + 1)
+    assert classes == ([1] * 16 if seen is None else [1] * (seen - 1) + [2] * (17 - seen))
+
+
 @pytest.mark.parametrize("stage", [[14, 15], [11, 15]], ids=["of one node", "of two nodes"])
 def test_two_devices_of_a_heavier_stage_are_suspects_and_one_that_slows_down_is_found(stage: list[int]) -> None:
     seconds = quiet(16, 40)

@@ -270,6 +270,7 @@ SPREAD_OUT = [0.0] * 45 + [number * 0.014 for number in range(10)]
         ([0.0, 0.0, 0.02, 0.02], [0.27] * 4, 1),
         ([0.0, 0.0, 0.0], [0.5, 0.52, 0.54], 2),  # three need not be as alike as two
         (SPREAD_OUT, [0.272 - each for each in reversed(SPREAD_OUT)], 2),  # the gap is 0.02
+        ([each - 0.126 for each in SPREAD_OUT], [0.144 - each for each in reversed(SPREAD_OUT)], 2),  # 0.018
         (SPREAD_OUT, [0.269 - each for each in reversed(SPREAD_OUT)], 1),  # 0.017, though most devices are alike
     ],
 )
@@ -306,6 +307,12 @@ def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> No
     assert codes([6, 7], 4, 2) == []  # a whole node
     assert codes([30, 31], 8, 4) == []  # less than a tenth
     assert codes([3, 6, 9], 4, 4) == []  # three in different places are three faults
+
+
+def test_two_devices_that_are_alike_on_two_nodes_are_a_class_though_one_node_has_another_device() -> None:
+    index = DeviceIndex([("a", "0"), ("b", "0"), ("b", "1"), ("c", "0"), ("d", "0"), ("e", "0")])
+
+    assert clear_classes(row(0.5, 0.5, 0, 0, 0, 0), index, pairs_too=True).tolist() == [1, 1, 0, 0, 0, 0]
 
 
 def test_of_forty_devices_a_class_has_four() -> None:
