@@ -415,6 +415,8 @@ def test_an_episode_begins_with_an_exceedance_and_ends_when_the_evidence_is_gone
     assert note([True, False, True], 30.0, present=False)[1] == [2, 0, 1]
     history.evidence[SELF, RESTART, 2] = 1.0  # as much as before the first round is not gone
     assert note([False] * 3, 40.0)[1] == [3, 0, 2]
+    history = History.empty(3)
+    assert note([True] * 3, 50.0) == ([50.0] * 3, [1] * 3)  # slow from its first round on
 
 
 def test_a_device_in_a_new_state_learns_its_past_anew_and_is_still_compared_with_its_peers() -> None:
