@@ -17,7 +17,7 @@ from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.grouping import clear_classes
-from laggard.detectors.statistics.history import History
+from laggard.detectors.statistics.history import PEER, History
 
 Seconds = NDArray[np.float64]
 
@@ -572,6 +572,22 @@ def test_classes_are_recognised_again_after_devices_join() -> None:
     assert not play(analysis, names(4), seconds[:16, :16])
     found = play(analysis, names(6), seconds[16:])
     assert who([each for each in found if each[1].action == "restart"]) == [("node2", "1")]
+
+
+def test_when_classes_are_recognised_what_was_learned_across_them_is_dropped() -> None:
+    seconds, analysis = quiet(16, 8), SlowGPUAnalysis()
+    seconds[:3] *= 2
+    seconds[3:, 8:] *= 2  # from the fourth round on half of the devices are a class of their own
+    seconds[:3, 15] *= 1.5
+    seen, against_peers = [], []
+    for one_round in seconds[:7]:
+        analysis.update_arrays(names(4), one_round)
+        history = history_of(analysis)
+        seen.append(set(history.seen.tolist()))
+        against_peers.append(float(history.evidence[PEER].max()))
+    assert seen == [{1}, {2}, {3}, {1}, {2}, {3}, {4}]
+    assert against_peers[2] > 1
+    assert max(against_peers[3:]) < 0.01
 
 
 def test_two_classes_of_the_same_size_are_two_models_and_not_reported() -> None:
