@@ -139,6 +139,7 @@ def test_the_incidents_of_a_device_that_moves_go_with_its_name() -> None:
         (("node0", "1"), ("node8", "1"), True),
         (("node0", "1"), ("node8", "2"), False),
         (("node0", "1"), ("node1", "1"), False),
+        (("node2", "1"), ("node3", "1"), False),
         (("node0", None), ("node8", None), True),
         (("node0", None), ("node1", None), False),
         (("node0", "7"), ("node8", "7"), True),  # which the launch does not know
@@ -156,7 +157,7 @@ def test_a_restart_was_in_vain_if_another_device_is_slow_in_the_same_place(
     assert asked.action == "restart"
     after.begin(LaunchRecord(1, (NodeRecord("node8", "", ("0", "1", "2")), *NODES[1:]), RESERVE))
     after.restore(before.to_state(), 200.0, same_run=True)
-    [found] = after.weigh([verdict(*second)], known, devices, 200.0)
+    found = next(each for each in after.weigh([verdict(*second)], known, devices, 200.0) if each.host == second[0])
     assert found.evidence.weighed is not None
     assert found.evidence.weighed.why == Reason("last one in vain" if in_vain else "likely to lose more")
 
