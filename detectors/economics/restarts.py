@@ -107,7 +107,7 @@ class Restarts:
         found += [verdict for verdict in verdicts if not _is_incident(verdict)]
         for subject, decision in self._decisions({*new, *known}, tradeoff, grounds, now_s).items():
             incident = self._incidents.incident(subject)
-            in_s = None if math.isinf(decision.in_s) else 0.0 if decision.restart else decision.in_s
+            in_s = None if math.isinf(decision.in_s) else decision.in_s
             weighed = Weighed(price, incident.lost_s, incident.slow_s, in_s, now_s, decision.why)
             if subject in new:
                 found.append(_decided(new[subject], weighed))

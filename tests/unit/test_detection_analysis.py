@@ -17,7 +17,7 @@ from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.grouping import clear_classes
-from laggard.detectors.statistics.history import History
+from laggard.detectors.statistics.history import PEER, History
 
 Seconds = NDArray[np.float64]
 
@@ -77,6 +77,25 @@ def test_a_slowdown_that_grows_escalates() -> None:
     seconds[45:, 5] *= 1.5
     found = play(SlowGPUAnalysis(), names(4), seconds)
     assert [verdict.severity for _, verdict in found] == ["suspect", "slow", "very slow"]
+
+
+def test_a_device_is_suspected_at_once_and_has_become_slow_when_that_is_certain() -> None:
+    seconds, analysis, slow = quiet(16, 40), SlowGPUAnalysis(), ("node3", "1")
+    seconds[12:, 13] *= 1.2
+    analysis.expect([*names(4), ("node9", "0")])
+    assert [analysis.suspects(device) for device in (slow, ("node9", "0"), ("node8", "0"))] == [None] * 3
+    known = []
+    for one_round in seconds:
+        verdicts = analysis.update_arrays(names(4), one_round)
+        known.append((analysis.suspects(slow), analysis.became_slow(slow), bool(verdicts)))
+    assert known[:12] == [(False, False, False)] * 12
+    assert known[12] == (True, False, False)
+    first = [verdict for *_, verdict in known].index(True)
+    assert known[first - 1 : first + 1] == [(True, False, False), (True, True, True)]
+    assert known[-1] == (True, True, False)
+    assert not analysis.became_slow(("node0", "0"))
+    assert not analysis.became_slow(("node8", "0"))
+    assert analysis.learned == 16
 
 
 def test_a_device_that_recovered_is_reported_again_when_it_slows_again() -> None:
@@ -185,6 +204,15 @@ def test_a_slowdown_of_all_devices_is_a_notice_with_its_moment_and_so_is_its_end
     assert not analysis.take_notices()
 
 
+def test_a_slowdown_of_both_of_two_devices_is_a_notice() -> None:
+    seconds, analysis = quiet(2, 24), SlowGPUAnalysis()
+    seconds[12:] *= 1.3
+    play(analysis, names(1, 2), seconds)
+    assert [wording.notice(notice)[:41] for notice in analysis.take_notices()] == [
+        "all 2 devices are 30 % slower than before"
+    ]
+
+
 def test_a_group_that_slows_down_is_named_by_its_first_device() -> None:
     seconds, devices = quiet(16, 24), names(4)
     seconds[12:, 8:] *= 1.3
@@ -275,6 +303,32 @@ def test_two_clear_classes_are_recognised_and_a_slow_device_in_one_is_still_foun
     seconds[:, 8:] *= 2
     seconds[20:, 9] *= 1.1
     assert who(play(SlowGPUAnalysis(), names(4), seconds)) == [("node2", "1")]
+
+
+@pytest.mark.parametrize(
+    ("alike", "stage", "seen"),
+    [
+        (0, 8, 1),
+        (1, 8, 2),
+        (2, 8, 4),
+        (3, 8, 4),
+        (4, 8, 8),
+        (7, 8, 8),
+        (8, 8, None),
+        (0, 2, 2),  # one round may disturb two devices alike
+    ],
+)
+def test_clear_classes_are_looked_for_after_one_two_four_and_eight_rounds(
+    alike: int, stage: int, seen: int | None
+) -> None:
+    seconds, analysis = quiet(16, 16), SlowGPUAnalysis()
+    seconds[:, -stage:] *= 2
+    seconds[:alike, :-stage] *= 2
+    classes = []
+    for one_round in seconds:
+        analysis.update_arrays(names(4), one_round)
+        classes.append(max(analysis.to_state()["codes"]) + 1)
+    assert classes == ([1] * 16 if seen is None else [1] * (seen - 1) + [2] * (17 - seen))
 
 
 @pytest.mark.parametrize("stage", [[14, 15], [11, 15]], ids=["of one node", "of two nodes"])
@@ -416,6 +470,7 @@ def test_a_state_of_another_version_is_refused() -> None:
     ("settings", "message"),
     [
         ({"false_alarm_budget": 0.0}, "false_alarm_budget must be a probability between 0 and 1, got 0.0"),
+        ({"false_alarm_budget": 1.0}, "false_alarm_budget must be a probability between 0 and 1, got 1.0"),
         ({"min_slowdown": 1.0}, "min_slowdown must be a ratio above 1"),
     ],
 )
@@ -517,6 +572,22 @@ def test_classes_are_recognised_again_after_devices_join() -> None:
     assert not play(analysis, names(4), seconds[:16, :16])
     found = play(analysis, names(6), seconds[16:])
     assert who([each for each in found if each[1].action == "restart"]) == [("node2", "1")]
+
+
+def test_when_classes_are_recognised_what_was_learned_across_them_is_dropped() -> None:
+    seconds, analysis = quiet(16, 8), SlowGPUAnalysis()
+    seconds[:3] *= 2
+    seconds[3:, 8:] *= 2  # from the fourth round on half of the devices are a class of their own
+    seconds[:3, 15] *= 1.5
+    seen, against_peers = [], []
+    for one_round in seconds[:7]:
+        analysis.update_arrays(names(4), one_round)
+        history = history_of(analysis)
+        seen.append(set(history.seen.tolist()))
+        against_peers.append(float(history.evidence[PEER].max()))
+    assert seen == [{1}, {2}, {3}, {1}, {2}, {3}, {4}]
+    assert against_peers[2] > 1
+    assert max(against_peers[3:]) < 0.01
 
 
 def test_two_classes_of_the_same_size_are_two_models_and_not_reported() -> None:

@@ -35,7 +35,7 @@ from laggard.detectors.statistics.estimates import (
 from laggard.detectors.statistics.exceedance import Scales, compare
 from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
-from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History
+from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, History, present_places
 from laggard.detectors.statistics.shared_runs import SharedRuns
 from laggard.detectors.statistics.thresholds import Thresholds
 from laggard.detectors.verdict import Evidence, Severity, Verdict
@@ -220,6 +220,13 @@ def test_labels_are_numbered_as_they_appear() -> None:
     assert found.per_device(row(7, 8, 9)).tolist() == [7, 8, 7, 9, 9]
 
 
+def test_one_group_is_all_values_and_copies_none() -> None:
+    values = row(1, 2, 3)
+    [group] = grouping(0, 0, 0).groups
+
+    assert np.shares_memory(values[group], values)
+
+
 @pytest.mark.parametrize(("devices", "sampled"), [(2047, 2047), (2048, 1024), (4095, 2048), (4096, 1366)])
 def test_of_a_large_group_a_thousand_devices_or_two_are_sampled(devices: int, sampled: int) -> None:
     one, two = Grouping(np.zeros(devices, np.int32)), Grouping(np.arange(2 * devices, dtype=np.int32) % 2)
@@ -263,6 +270,7 @@ SPREAD_OUT = [0.0] * 45 + [number * 0.014 for number in range(10)]
         ([0.0, 0.0, 0.02, 0.02], [0.27] * 4, 1),
         ([0.0, 0.0, 0.0], [0.5, 0.52, 0.54], 2),  # three need not be as alike as two
         (SPREAD_OUT, [0.272 - each for each in reversed(SPREAD_OUT)], 2),  # the gap is 0.02
+        ([each - 0.126 for each in SPREAD_OUT], [0.144 - each for each in reversed(SPREAD_OUT)], 2),  # 0.018
         (SPREAD_OUT, [0.269 - each for each in reversed(SPREAD_OUT)], 1),  # 0.017, though most devices are alike
     ],
 )
@@ -291,12 +299,20 @@ def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> No
 
     assert codes([4, 5], 6, 1) == [4, 5]
     assert codes([4, 5], 6, 1, apart=0.035) == []
+    for second, number in ((-0.03, 2), (-0.0301, 0)):
+        assert np.count_nonzero(clear_classes(row(*[-0.5] * 4, second, 0), index_of(6, 1), pairs_too=True)) == number
     assert codes([14, 15], 4, 4) == [14, 15]  # half of a node
     assert codes([11, 15], 4, 4) == [11, 15]  # at the same place in two nodes
     assert codes([10, 15], 4, 4) == [10, 15]
     assert codes([6, 7], 4, 2) == []  # a whole node
     assert codes([30, 31], 8, 4) == []  # less than a tenth
     assert codes([3, 6, 9], 4, 4) == []  # three in different places are three faults
+
+
+def test_two_devices_that_are_alike_on_two_nodes_are_a_class_though_one_node_has_another_device() -> None:
+    index = DeviceIndex([("a", "0"), ("b", "0"), ("b", "1"), ("c", "0"), ("d", "0"), ("e", "0")])
+
+    assert clear_classes(row(0.5, 0.5, 0, 0, 0, 0), index, pairs_too=True).tolist() == [1, 1, 0, 0, 0, 0]
 
 
 def test_of_forty_devices_a_class_has_four() -> None:
@@ -341,7 +357,8 @@ def test_classes_of_several_probes_are_joined() -> None:
 
 def test_only_a_smaller_class_that_is_thirty_percent_slower_is_a_slow_minority() -> None:
     codes = grouping(0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3)
-    found = slow_minorities([row(0, 0, 0, 0, 0.27, 0.27, 0.25, 0.25, 0.9, 0.9, 0.9, 0.9)], codes)
+    readings = row(0, 0, 0, 0, 0.27, 0.27, 0.25, 0.25, 0.9, 0.9, 0.9, 0.9) - np.float32(4)
+    found = slow_minorities([readings], codes)
 
     assert found == {4: pytest.approx(math.exp(0.27), rel=1e-5), 5: pytest.approx(math.exp(0.27), rel=1e-5)}
 
@@ -376,6 +393,7 @@ def test_the_last_residuals_are_those_of_each_devices_own_last_rounds() -> None:
     np.testing.assert_allclose(history.last_residuals(1), [0.04, 0.03, 0.02, 0.01], atol=1e-6)
     np.testing.assert_allclose(history.recent[2:, 0], np.arange(3, 9) / 100 - middle, atol=1e-6)
     assert np.isnan(History.empty(1).last()).all()
+    assert remembering([[0.5]])[0].last() == 0.5
 
 
 def test_an_episode_begins_with_an_exceedance_and_ends_when_the_evidence_is_gone() -> None:
@@ -395,6 +413,64 @@ def test_an_episode_begins_with_an_exceedance_and_ends_when_the_evidence_is_gone
     assert math.isnan(since_s[1])
     assert history.reported[:2].tolist() == [2, 0]
     assert note([True, False, True], 30.0, present=False)[1] == [2, 0, 1]
+    history.evidence[SELF, RESTART, 2] = 1.0  # as much as before the first round is not gone
+    assert note([False] * 3, 40.0)[1] == [3, 0, 2]
+    history = History.empty(3)
+    assert note([True] * 3, 50.0) == ([50.0] * 3, [1] * 3)  # slow from its first round on
+
+
+def test_a_device_in_a_new_state_learns_its_past_anew_and_is_still_compared_with_its_peers() -> None:
+    history, _ = remembering([[0.1, 0.2, 0.3]] * 8)
+    for counts in (history.evidence, history.run, history.runs, history.exceedances):
+        counts[:] = 5
+    history.intermittent[:] = 5
+
+    found = history.enter_states(np.array([0, 1]), np.array([1, 0], np.uint8), row(0.02, 0.0))
+
+    assert found.tolist() == [False] * 3
+    np.testing.assert_allclose(history.before, [0.08, NAN, NAN], rtol=1e-2)
+    np.testing.assert_allclose(history.baseline, row(NAN, 0.2, 0.3), rtol=1e-5)
+    np.testing.assert_array_equal(np.isnan(history.noise), [True, False, False])
+    assert (history.seen.tolist(), history.common.tolist()) == ([0, 8, 8], [0, 0.5, 0.5])
+    assert history.intermittent.tolist() == [0, 5, 5]
+    for counts in (history.evidence, history.run, history.runs, history.exceedances):
+        assert counts[SELF].tolist() == [[0, 5, 5]] * 2
+        assert (counts[PEER] == 5).all()
+
+
+def test_states_are_gained_and_a_device_in_fewer_of_them_is_told() -> None:
+    history, _ = remembering([[0.1, 0.2]] * 8)
+
+    def enter(*states: int) -> list[bool]:
+        found: list[bool] = history.enter_states(np.arange(2), np.array(states, np.uint8), row(0.0, 0.0)).tolist()
+        return found
+
+    assert enter(1, 0) == [False, False]
+    assert enter(0, 2) == [True, False]
+    assert enter(1, 1) == [False, True]  # it never was in both at once
+    assert history.state.tolist() == [1, 3]
+    for past, before in ((0.3, 0.1), (0.05, 0.05)):  # the least of those it had
+        history.state[:] = 0
+        history.baseline[:] = past
+        enter(1, 0)
+        assert history.before[0] == pytest.approx(before, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("now_at", "places"),
+    [
+        ({}, [("a", "0"), ("a", "1")]),
+        ({("a", "0"): "one"}, [("a", "0"), ("a", "1")]),
+        ({("b", "0"): "one"}, [("b", "0"), ("a", "1")]),
+        ({("a", "0"): "other"}, [None, ("a", "1")]),
+        ({("a", "1"): "other"}, [("a", "0"), ("a", "1")]),  # which may be what had no name
+        ({("a", "1"): "one"}, [("a", "1"), None]),
+    ],
+)
+def test_a_saved_device_is_where_its_name_is_else_where_it_was(
+    now_at: dict[DeviceId, str], places: list[DeviceId | None]
+) -> None:
+    assert present_places([("a", "0"), ("a", "1")], ["one", ""], now_at) == places
 
 
 def test_room_for_more_devices_keeps_what_is_known() -> None:
@@ -529,6 +605,13 @@ def test_a_baseline_moves_towards_the_mean_of_its_first_64_rounds_by_no_more_tha
     np.testing.assert_allclose(history.baseline, [0.001 * steps, noise * steps], rtol=1e-3)
 
 
+def test_a_baseline_with_much_noise_moves_by_a_tenth_of_a_log_second_at_most() -> None:
+    history, _ = remembering([[0.3 * (-1) ** number] for number in range(8)])
+    history.remember(row(9.0), row(0.0))
+    assert history.noise > 0.4
+    np.testing.assert_allclose(history.baseline, 0.1 / 9, rtol=1e-5)
+
+
 def test_of_two_devices_neither_is_excused_by_how_far_it_wanders() -> None:
     scales = Scales(History.empty(2), grouping(0, 0))
     scales.learn_wander(row(0.0, 0.1), row(0.0, 0.0), np.zeros(2, np.bool_), [slice(None)])
@@ -567,6 +650,7 @@ def test_baselines_without_exceedances_teach_their_rounds() -> None:
 def test_a_devices_own_noise_is_that_of_the_last_hundred_rounds() -> None:
     history, good = History.empty(2), np.zeros(2, np.float32)
     history.note_ended(SELF, RESTART, np.array([1]), np.array([3], np.uint8))
+    np.testing.assert_allclose(history.own_rates(SELF, RESTART), [0, 2 / 8], rtol=1e-5)  # no fewer than no good rounds
     for _ in range(40):
         history.remember(good, good)
     everyone = np.arange(2)
@@ -577,6 +661,17 @@ def test_a_devices_own_noise_is_that_of_the_last_hundred_rounds() -> None:
         history.remember(good, good)
     np.testing.assert_allclose(history.own_rates(SELF, RESTART), [0, (0.25 + 0.5) / (48 - 0.75 + 8)], rtol=1e-5)
     assert not history.own_rates(PEER, RESTART).any()
+
+
+def test_counts_stay_in_the_range_of_their_types() -> None:
+    history = History.empty(1)
+    for _ in range(1001):
+        history.note_ended(SELF, RESTART, np.array([0]), np.array([255], np.uint8))
+    history.seen[:] = 65_534
+    history.remember(row(0.0), row(0.0))
+
+    assert history.runs[SELF, RESTART, 0] == history.exceedances[SELF, RESTART, 0] == 1000
+    assert history.seen == 65_535 - 32_768
 
 
 KEY = ("self", "report")  # the slow book has a group for each test and level

@@ -182,6 +182,26 @@ def test_a_past_that_was_learned_busy_holds_when_the_device_is_idle_and_busy_aga
     assert rounds.play(8, {LAST: 1.06}, ALL_BUSY) != []
 
 
+@pytest.mark.parametrize(("idle", "busy", "slower"), [(1.08, 1.2, True), (1.11, 1.2, False), (1.0, 1.0, False)])
+def test_a_device_is_slow_in_its_state_if_it_was_less_than_half_as_slow_in_another(
+    idle: float, busy: float, slower: bool
+) -> None:
+    rounds = Rounds()
+    rounds.play(20, {LAST: idle}, dict.fromkeys(DEVICES, IDLE))
+    assert not rounds.analysis.slow_in_this_state(LAST)
+    rounds.play(8, {LAST: busy}, ALL_BUSY)
+    assert rounds.analysis.slow_in_this_state(LAST) == slower
+    assert (rounds.analysis.episode(LAST) is None) == (busy == 1)
+    assert not rounds.analysis.slow_in_this_state(("node9", "0"))
+
+
+def test_a_device_of_which_nothing_is_said_is_idle() -> None:
+    rounds = Rounds()
+    others = dict.fromkeys(DEVICES[:-1], BUSY)
+    rounds.play(20, {LAST: 0.94}, others)
+    assert rounds.play(20, {}, ALL_BUSY) == []
+
+
 def test_a_busy_past_is_learned_from_busy_rounds_only() -> None:
     rounds = Rounds()
     rounds.play(20, {LAST: 0.94}, ONE_IDLE)

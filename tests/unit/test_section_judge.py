@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -47,8 +48,8 @@ class Play:
         sections = SectionKeeper(keeper)
         sections.begin()
         self.analysis = SlowGPUAnalysis(min_slowdown=SECTION_MIN_SLOWDOWN)
-        readings = SectionReadings(section, self.analysis, groups or {}, probes or Probes(), sections.asked)
-        self.judge = Judge(readings, restarts, sections, section)
+        self.readings = SectionReadings(section, self.analysis, groups or {}, probes or Probes(), sections.asked)
+        self.judge = Judge(self.readings, restarts, sections, section)
         self.phases: dict[str, PhaseRecord] = {}
         nodes = tuple(NodeRecord(f"node{number}", "", ("0", "1")) for number in range(1, 6))
         launch = LaunchRecord(0, nodes[:4], reserve=nodes[4:])
@@ -127,8 +128,25 @@ def test_a_pipeline_stage_with_more_to_do_is_not_compared_with_the_others() -> N
 
 
 def test_devices_of_another_model_are_not_compared() -> None:
-    models = Probes(model=lambda device: "old" if device[0] in {"node1", "node2"} else "new")
-    assert Play(probes=models).rounds(30, lambda rank: 1.2 if rank < 4 else 1.0) == []
+    models = Probes(model=lambda device: "old" if device[0] == "node1" else "new")
+    for probes, hosts in ((models, set()), (Probes(model=lambda _: "new"), {"node1"})):
+        found = Play(probes=probes).rounds(30, lambda rank: 1.2 if rank < 2 else 1.0)
+        assert {verdict.host for verdict in found} == hosts
+
+
+@pytest.mark.parametrize(("groups", "accused"), [({}, []), (dict.fromkeys(range(RANKS), "all"), ["node3", "node4"])])
+def test_two_ranks_that_are_alike_may_be_another_stage_unless_the_program_says_otherwise(
+    groups: Groups, accused: list[str]
+) -> None:
+    found = Play(groups=groups).rounds(30, lambda rank: 1.4 if rank in {5, 7} else 1.0)
+    assert sorted(host for host, _ in restarts(found)) == accused
+    assert {verdict.host for verdict in found} == {"node3", "node4"}
+
+
+def test_what_a_rank_loses_goes_with_its_node() -> None:
+    assert Play().readings.identities() == {
+        (f"node{rank // 2 + 1}", f"rank {rank}"): f"node{rank // 2 + 1}" for rank in range(RANKS)
+    }
 
 
 @pytest.mark.parametrize(
@@ -184,6 +202,26 @@ def test_test_kernels_are_asked_until_they_answer() -> None:
 
 def test_test_kernels_that_agree_are_enough_for_a_rank_that_was_slow_from_the_start() -> None:
     assert restarts(Play(probes=Probes(lambda *_: "slow")).rounds(30, one_slow)) == [("node3", "1")]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_if_it_is_not_known_since_when_a_rank_is_slow_all_that_test_kernels_said_counts(*, is_over: bool) -> None:
+    asked = []
+
+    def answer(_: tuple[str, str], since_s: float) -> Condition:
+        asked.append(since_s)
+        return "well"
+
+    play, worker = Play(probes=Probes(answer)), ("node3", "rank 5")
+    if is_over:
+        play.rounds(12)
+    else:  # rounds without a time
+        for _ in range(8):
+            play.analysis.update({(f"node{rank // 2 + 1}", f"rank {rank}"): [one_slow(rank)] for rank in range(RANKS)})
+    episode = play.analysis.episode(worker)
+    assert (episode is None) == is_over
+    assert play.readings.why_not(Verdict(*worker, 1.3, "slow", Evidence(*worker, Slow(1.3, "peers")))) is not None
+    assert asked == [-math.inf]
 
 
 def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
