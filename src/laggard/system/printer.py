@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import select
 import threading
@@ -43,7 +44,8 @@ def unbuffered(stream: TextIO) -> BinaryIO:
         descriptor = stream.fileno()
     except OSError:  # it is no file
         return stream.buffer
-    return cast("BinaryIO", open(descriptor, "wb", buffering=0, closefd=False))
+    # By a number of its own: once the stream is closed, its number may be that of a connection.
+    return cast("BinaryIO", os.fdopen(os.dup(descriptor), "wb", buffering=0))
 
 
 def _write(stream: BinaryIO, data: bytes) -> None:
