@@ -323,9 +323,11 @@ def test_too_few_nodes_end_the_job_with_69(start_job: Start) -> None:
 SILENCED = """
     import functools, signal
     from laggard.detectors import SlowGPUDetector, detector
+    from laggard.detectors.judging.rounds import RoundAssembler
 
     # a collector is back in less than the five seconds after which a silence is reported
-    detector.RoundAssembler = functools.partial(detector.RoundAssembler, shortest_silence_s=0)
+    impatient = functools.partial(RoundAssembler, shortest_silence_s=0)
+    detector.Watcher = functools.partial(detector.Watcher, rounds=impatient)
 
     class Loud(SlowGPUDetector):
         def judge(self, readings, now_s):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
 import queue
 import select
 import threading
 from collections.abc import Callable, Mapping
-from typing import BinaryIO, TextIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TextIO, cast
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class Printer:
@@ -38,14 +41,25 @@ class Printer:
             printed()
 
 
+class _Unbuffered(io.FileIO):
+    """A stream's file without the buffer, whose lock a thread that waits for a terminal would keep."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream.fileno(), "wb", closefd=False)
+        self._stream = stream
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if self._stream.closed:  # its number may be that of a connection by now
+            raise ValueError("the stream is closed")
+        return super().write(data)
+
+
 def unbuffered(stream: TextIO) -> BinaryIO:
-    """Return a stream's file without the buffer, whose lock a thread that waits for a terminal would keep."""
+    """Return what writes to a stream's file at once, as long as the stream is open."""
     try:
-        descriptor = stream.fileno()
+        return cast("BinaryIO", _Unbuffered(stream))
     except OSError:  # it is no file
         return stream.buffer
-    # By a number of its own: once the stream is closed, its number may be that of a connection.
-    return cast("BinaryIO", os.fdopen(os.dup(descriptor), "wb", buffering=0))
 
 
 def _write(stream: BinaryIO, data: bytes) -> None:
