@@ -109,7 +109,7 @@ class _Listener(Account):
 
 _QUIET = Console(quiet=True)
 _DEV_NULL = os.open(os.devnull, os.O_WRONLY)
-_NOWHERE = SimpleNamespace(fileno=lambda: _DEV_NULL)
+_NOWHERE = SimpleNamespace(fileno=lambda: _DEV_NULL, closed=False)
 
 
 class _StderrTee:
