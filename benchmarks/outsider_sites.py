@@ -37,7 +37,7 @@ OPTIONS = ("--virtual-gpus=1", "--detect=slow-link", "--telemetry-level=2", "--p
 PROGRAM = Path(__file__).resolve().with_name("outsider_job.py")
 # What is in the command line of whatever listens; the first that fits.
 OWNERS = {
-    "kvstore.shards.server": "shard servers",
+    "kvstore.checkpoints.server": "shard servers",
     "redis-server": "state server",
     "valkey-server": "state server",
     "agent.detect": "link probes",

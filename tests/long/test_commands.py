@@ -443,17 +443,9 @@ def test_pip_takes_the_clone_with_each_of_its_extras(tmp_path: Path, monkeypatch
     for name in PACKAGES:
         (tmp_path / name).symlink_to(Path(package, name))
     (tmp_path / "src" / "laggard").mkdir(parents=True)
-    for name in (
-        "__init__.py",
-        "__main__.py",
-        "errors.py",
-        "interrupts.py",
-        "logs.py",
-        "node_names.py",
-        "py.typed",
-        "torch",
-    ):
-        (tmp_path / "src" / "laggard" / name).symlink_to(Path(package, name))
+    for path in Path(package).iterdir():
+        if path.name not in {*PACKAGES, "__pycache__"}:
+            (tmp_path / "src" / "laggard" / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
     offline = "--no-deps --no-index --no-build-isolation --disable-pip-version-check"
 
