@@ -46,7 +46,7 @@ def parse_groups(content: Any) -> dict[GroupKey, Hashable]:
     Raises
     ------
     ValueError
-        If it is no such mapping.
+        If it is not such a mapping.
     """
     if not isinstance(content, Mapping):
         raise ValueError("it is not a mapping of names to labels, such as 'rank 0-7: stage 0'")  # noqa: TRY004 - as below

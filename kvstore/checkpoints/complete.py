@@ -56,7 +56,7 @@ class ShardKey:
         """Return the shard that a key is the record of."""
         match = re.fullmatch("(?s:(.*))" + _KEY, key)
         if match is None or not match[6]:
-            raise ValueError(f"{key!r} is no record of a shard")
+            raise ValueError(f"{key!r} is not the record of a shard")
         launch, step, rank, ranks = map(int, match.groups()[1:5])
         return cls(match[1], Checkpoint(launch, step, ranks), rank)
 

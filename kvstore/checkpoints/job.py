@@ -75,7 +75,7 @@ class JobView:
 
         if key.checkpoint.launch >= launch:
             return self._state(launch).update_with(apply)
-        # A copy that is made anew is no progress of this launch.
+        # A copy that is made anew does not count as progress of this launch.
         self._client.hincrby(self._meta, UPKEEP, 1)
         try:
             return self._state(launch).update_with(apply)

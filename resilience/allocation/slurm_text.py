@@ -121,7 +121,7 @@ def addresses_of_nodes(said: str) -> dict[str, str]:
 def leaves_of_topology(said: str) -> dict[str, str]:
     """Return each node's leaf switch, or its block, from ``scontrol show topology``; no node has one without a plugin.
 
-    Of a tree the switches of level 0 count, and of blocks those that are no aggregates. Since 25.05 a cluster may have
+    Of a tree the switches of level 0 count, and of blocks those that are not aggregates. Since 25.05 a cluster may have
     both, where a switch says more about a node's links.
     """
     switches, blocks = dict[str, str](), dict[str, str]()

@@ -214,7 +214,7 @@ def _without_code_of_warnings(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _line_that_says_why(episode: Sequence[str], before: Sequence[str]) -> tuple[str, Signature | None]:
-    """Return the first line that is no cascade, of the last traceback on or else of what precedes it."""
+    """Return the first line that is not a cascade, of the last traceback on or else of what precedes it."""
     cascade: tuple[str, Signature | None] = ("", None)
     for lines in (episode, before):
         for line in _without_code(lines):

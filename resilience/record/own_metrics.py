@@ -54,10 +54,10 @@ class OwnMetrics:
         steps = min(now_step - self._final_us // _STEP_US, readable_steps(len(hosts)))
         if steps <= 0:
             return
-        start_us = (now_step - steps) * _STEP_US
+        start_us, end_us = (now_step - steps) * _STEP_US, now_step * _STEP_US - 1
         self.settle(start_us)
-        if self._ask(hosts, start_us, now_step * _STEP_US - 1):  # there are metrics that the question did not name
-            self._ask(hosts, start_us, now_step * _STEP_US - 1)
+        if self._ask(hosts, start_us, end_us):  # there are metrics that the question did not name
+            self._ask(hosts, start_us, end_us)
         self.settle(now_us - MAX_DELAY_S * 1_000_000)
 
     def settle(self, until_us: int) -> None:

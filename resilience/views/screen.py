@@ -66,7 +66,7 @@ class Body:
     grid: Grid  # where each of them lies
     room: int  # number of lines that fit on the screen
     draw: Callable[[int, slice], RenderableType]  # given which is selected, and the lines in sight
-    title: str = ""  # of a page that is no table
+    title: str = ""  # of a page that is not a table
 
     def in_sight(self, selected: int) -> slice:
         """Return the lines that are shown: around the selected one."""

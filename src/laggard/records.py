@@ -63,7 +63,7 @@ def _read(hint: Any, value: Any, at: str, clean: _Clean) -> Any:
         return math.nan if value is None else float(value)
     if hint in (str, int, bool, NoneType) and type(value) is hint:
         return clean(value) if hint is str else value
-    raise ValueError(f"{at} is no {getattr(hint, '__name__', hint)}, but of type {type(value).__name__}")
+    raise ValueError(f"{at} must be of type {getattr(hint, '__name__', hint)}, not {type(value).__name__}")
 
 
 def _member(members: tuple[Any, ...], value: Any, at: str) -> Any:

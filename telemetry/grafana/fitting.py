@@ -97,7 +97,7 @@ def _band(targets: Iterable[Dashboard]) -> list[Dashboard]:
     drawn: list[Dashboard] = []
     for target in targets:
         filters = [{**each, "groupBy": False} for each in target["filters"]]
-        # The rate of the least counter is no least rate.
+        # The rate of the least counter is not the least rate.
         names = {"avg": _BAND["avg"]} if target.get("shouldComputeRate") else _BAND
         for aggregator, name in names.items():
             ref = chr(ord("A") + len(drawn))

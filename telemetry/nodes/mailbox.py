@@ -15,7 +15,7 @@ from laggard.kvstore.values.codec import decode
 ASK = "telemetry-ask"
 REPLY = "telemetry-reply"
 SERVER_NAME = ""
-"""Under this name the telemetry server answers, which is no node."""
+"""Under this name the telemetry server answers, which is not a node."""
 PING = "ping"
 """The kind of question that a node answers at once, whatever else it is busy with."""
 OPEN_WAIT_S = 1.0

@@ -141,7 +141,7 @@ def pack_rows(rows: Summaries, width_us: int) -> Chunk:
 
 
 def _snapped(rows: Summaries, decimals: int) -> Floats | None:
-    """Return the sums of decimal numbers without what adding them up as floats lost; None if they are no decimals."""
+    """Return the sums of decimal numbers without what adding them up as floats lost; None if they are not decimals."""
     count, low, sums = rows["count"], rows["min"], rows["sum"]
     unit = 10.0**decimals
     largest = count * np.maximum(np.abs(low), np.abs(rows["max"]))

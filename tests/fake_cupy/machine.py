@@ -55,7 +55,7 @@ _STATUS = {
 class CUDARuntimeError(RuntimeError):
     def __init__(self, status: int) -> None:
         self.status = status
-        super().__init__(_STATUS[status])
+        super().__init__(_STATUS.get(status, f"error {status}"))
 
 
 class OutOfMemoryError(MemoryError):

@@ -95,3 +95,25 @@ def test_only_some_errors_of_cuda_speak_of_the_device() -> None:
     assert is_of_the_device(CUDARuntimeError(46))
     assert not is_of_the_device(CUDARuntimeError(100))
     assert not is_of_the_device(OSError(46, "an errno of the same number"))
+
+
+@pytest.mark.parametrize(
+    ("status", "is_broken"),
+    [
+        (1, False),  # cudaErrorInvalidValue
+        (35, False),  # cudaErrorInsufficientDriver
+        (46, True),  # cudaErrorDevicesUnavailable
+        (214, True),  # cudaErrorECCUncorrectable
+        (220, True),  # cudaErrorNvlinkUncorrectable
+        (700, False),  # cudaErrorIllegalAddress
+        (702, True),  # cudaErrorLaunchTimeout
+        (714, True),  # cudaErrorHardwareStackError
+        (715, True),  # cudaErrorIllegalInstruction
+        (719, True),  # cudaErrorLaunchFailure
+        (721, True),  # cudaErrorContained
+        (802, True),  # cudaErrorSystemNotReady
+        (999, True),  # cudaErrorUnknown
+    ],
+)
+def test_a_code_of_cudas_header_speaks_of_a_broken_device_or_not(status: int, *, is_broken: bool) -> None:
+    assert is_of_the_device(CUDARuntimeError(status)) == is_broken

@@ -457,12 +457,16 @@ def test_groups_are_by_the_tags_that_group() -> None:
 )
 def test_empty_buckets_are_filled_or_left_out(m: str, expected: list[tuple[float, float]]) -> None:
     data = [series({"host": "a"}, (0, 1), (20, 5)), series({"host": "b"}, (0, 2))]
-    if m.startswith("min"):
-        data[1] = series({"host": "b"}, (0, 2), (20, 6))
 
     (answer,) = evaluate(sub(m), span(0, 30), data)
 
     np.testing.assert_array_equal(np.array(points(answer)), np.array(expected))
+
+
+def test_the_empty_buckets_of_a_series_by_itself_are_filled_too() -> None:
+    data = [series({"host": "a"}, (0, 1), (20, 5))]
+    (answer,) = evaluate(sub("sum:10s-sum-zero:m"), span(0, 30), data)
+    assert points(answer) == [(0, 1), (10, 0), (20, 5), (30, 0)]
 
 
 def test_an_answer_has_a_bound_on_its_points() -> None:

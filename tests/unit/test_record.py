@@ -70,7 +70,7 @@ def test_a_line_cut_short_by_a_kill_is_ignored(tmp_path: Path) -> None:
         (JOB.to_json() + '\n{"time_s": 1, "is": "Told", "what": "state"}\n', "line 2 .*: Told lacks 'text'"),
         (
             JOB.to_json() + '\n{"time_s": 1, "is": "JobEnded", "exit_code": "0"}\n',
-            "line 2 .*: JobEnded.exit_code is no int, but of type str",
+            "line 2 .*: JobEnded.exit_code must be of type int, not str",
         ),
         (JOB.to_json() + '\n{"time_s": 1, "is": "Rain"}\n', "line 2 .*: there is no entry 'Rain'"),
         (

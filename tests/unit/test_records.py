@@ -55,16 +55,16 @@ def test_every_text_is_cleaned_as_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"kind": "c"}, "Large.kind is no Literal, but of type str"),
-        ({"kind": ["a"]}, "Large.kind is no Literal, but of type list"),
+        ({"kind": "c"}, "Large.kind must be of type Literal, not str"),
+        ({"kind": ["a"]}, "Large.kind must be of type Literal, not list"),
         ({"pair": [1]}, "zip"),
-        ({"pair": [True, "one"]}, "Large.pair is no int, but of type bool"),
-        ({"maybe": "3"}, "Large.maybe is no int, but of type str"),
+        ({"pair": [True, "one"]}, "Large.pair must be of type int, not bool"),
+        ({"maybe": "3"}, "Large.maybe must be of type int, not str"),
         ({"either": {"is": "Small"}}, "Large.either lacks 'name'"),
         ({"either": {"is": "Neither", "name": "x"}}, "Large.either is none of Small, Other"),
         ({"either": "x"}, "Large.either is none of Small, Other"),
-        ({"several": {"is": "Small", "name": "x"}}, "Large.several is no tuple, but of type dict"),
-        ({"by_name": {"s": {"name": "s", "number": 10**400}}}, "Large.by_name.number is no float, but of type int"),
+        ({"several": {"is": "Small", "name": "x"}}, "Large.several must be of type tuple, not dict"),
+        ({"by_name": {"s": {"name": "s", "number": 10**400}}}, "Large.by_name.number must be of type float, not int"),
     ],
 )
 def test_what_is_of_another_type_is_refused(changed: dict[str, Any], message: str) -> None:

@@ -28,7 +28,7 @@ def test_a_key_and_its_record_name_the_shard() -> None:
 
 @pytest.mark.parametrize("key", [KEY.value, "shard", "a/1/2/3/shard", "a/1/2/x-4/shard", ""])
 def test_what_is_no_record_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="is no record of a shard"):
+    with pytest.raises(ValueError, match="is not the record of a shard"):
         ShardKey.of_record(key)
     assert not is_record(key)
     assert is_record(KEY.record)

@@ -46,6 +46,13 @@ def test_a_message_is_read_as_it_was_sent(record: object) -> None:
     assert decode(line, type(record)) == record
 
 
+def test_a_task_is_nothing_special_unless_it_says_so() -> None:
+    task = StartTask("copy", ("sh",))
+    flags = {field.name for field in dataclasses.fields(task) if getattr(task, field.name) in (True, False)}
+    assert {name for name in flags if getattr(task, name)} == set()
+    assert "outlives_launches" in flags
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -54,14 +61,17 @@ def test_a_message_is_read_as_it_was_sent(record: object) -> None:
         ("{}", "a line is not a record"),
         ('{"is": "Pong", "time_s": 1}', "Pong is not expected here"),
         ('{"is": "SignalTask", "name": "t"}', "SignalTask lacks 'signum'"),
-        ('{"is": "SignalTask", "name": 7, "signum": 15}', "SignalTask.name is no str, but of type int"),
-        ('{"is": "SignalTask", "name": "t", "signum": true}', "SignalTask.signum is no int, but of type bool"),
-        ('{"is": "SignalTask", "name": "t", "signum": 15.0}', "SignalTask.signum is no int, but of type float"),
-        ('{"is": "SetUp", "directory": "/", "n_nodes": null}', "SetUp.n_nodes is no int, but of type NoneType"),
-        ('{"is": "Run", "environment": {}, "directory": "/", "imports": 1}', "Run.imports is no str, but of type int"),
+        ('{"is": "SignalTask", "name": 7, "signum": 15}', "SignalTask.name must be of type str, not int"),
+        ('{"is": "SignalTask", "name": "t", "signum": true}', "SignalTask.signum must be of type int, not bool"),
+        ('{"is": "SignalTask", "name": "t", "signum": 15.0}', "SignalTask.signum must be of type int, not float"),
+        ('{"is": "SetUp", "directory": "/", "n_nodes": null}', "SetUp.n_nodes must be of type int, not NoneType"),
+        (
+            '{"is": "Run", "environment": {}, "directory": "/", "imports": 1}',
+            "Run.imports must be of type str, not int",
+        ),
         (
             '{"is": "Output", "name": "t", "stream": "stdin", "data": ""}',
-            "Output.stream is no Literal, but of type str",
+            "Output.stream must be of type Literal, not str",
         ),
     ],
 )
@@ -74,7 +84,7 @@ def test_an_error_never_shows_what_a_message_holds() -> None:
     line = json.dumps({"is": "SetUp", "directory": "/", "files": {"endpoint.json": ["s3cret"]}})
     with pytest.raises(MessageError) as caught:
         decode(line.encode(), SetUp)
-    assert str(caught.value) == "SetUp.files is no str, but of type list"
+    assert str(caught.value) == "SetUp.files must be of type str, not list"
 
 
 def test_each_message_has_a_name_of_its_own_and_one_direction() -> None:

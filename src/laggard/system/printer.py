@@ -58,7 +58,7 @@ def unbuffered(stream: TextIO) -> BinaryIO:
     """Return what writes to a stream's file at once, as long as the stream is open."""
     try:
         return cast("BinaryIO", _Unbuffered(stream))
-    except OSError:  # it is no file
+    except OSError:  # it is not a file
         return stream.buffer
 
 
