@@ -21,7 +21,7 @@ from tests.waiting import wait_until
     [
         ("{", "MessageError: a line is not JSON"),
         ('{"is": "Name"}', "MessageError: Name is not expected here"),
-        ('{"is": "LeftoversEnded", "n_ended": "x"}', "MessageError: LeftoversEnded.n_ended is no int"),
+        ('{"is": "LeftoversEnded", "n_ended": "x"}', "MessageError: LeftoversEnded.n_ended must be of type int"),
     ],
 )
 def test_a_node_whose_messages_cannot_be_read_is_lost_and_says_why(line: str, why: str) -> None:
