@@ -153,14 +153,14 @@ class Controller:
         adopt_orphans()
         failed = True  # until it is known: an exception fails the job too
         try:
-            remembered, strikes = self._records.read_exclusions(), self._records.read_strikes()
+            remembered, ledger = self._records.read_exclusions(), self._records.read_ledger()
             self._ask_manager()
             begun = begin(
                 self._plan.settings,
                 self._hosts,
                 remembered,
                 self._clock.now_s(),
-                strikes,
+                ledger,
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
                 head_only=self._plan.head_only,
                 missing=self._missing,
@@ -218,7 +218,7 @@ class Controller:
         self._launches.fence_first()
         while True:
             if self._is_due() and not self._cluster.lost():
-                self._launches.begin(self._roster)
+                self._launches.begin(self._status.placed)
             elif (event := self._next_event()) and (exit_code := self._handle(event)) is not None:
                 return exit_code
 
@@ -267,7 +267,14 @@ class Controller:
 
     def _decide(self, event: Event) -> Decision:
         progressed = self._launches.made_progress()
-        decision = decide(self._plan.settings, self._status, event, now_s=self._clock.now_s(), progressed=progressed)
+        decision = decide(
+            self._plan.settings,
+            self._status,
+            event,
+            now_s=self._clock.now_s(),
+            progressed=progressed,
+            below=self._plan.below,
+        )
         _log.debug("decision (progressed: %s): %s", progressed, decision)
         return decision
 
@@ -310,8 +317,8 @@ class Controller:
         roster = status.roster
         if (roster.excluded, roster.past) != (self._roster.excluded, self._roster.past):
             self._records.write_exclusions((*roster.excluded, *roster.past), self._hosts)
-        if status.strikes != self._status.strikes:
-            self._records.write_strikes(status.strikes, self._hosts)
+        if status.ledger != self._status.ledger:
+            self._records.write_ledger(status.ledger, self._hosts)
         if len(roster.reserve) != len(self._roster.reserve) and self._launches.program is not None:
             self._records.write_reserve(self._launches.number, len(roster.reserve))
         self._status = status
@@ -343,8 +350,10 @@ class Controller:
         if changed := self._drained() or self._join_next() or self._returned():
             return changed
         match self._launches.check_for_hang():
-            case ProgramHung() | None as hang:
-                return hang
+            case None:
+                return None
+            case ProgramHung() as hang:
+                return replace(hang, course=self._launches.course())
             case raised:
                 return self._failure_of(raised)
 
@@ -401,7 +410,7 @@ class Controller:
     def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
         failure, evidence = self._launches.examine_failure(self._roster, lingering)
         self._account.take_note(FailureFound(failure, evidence))
-        return ProgramFailed(failure, evidence)
+        return ProgramFailed(failure, evidence, self._launches.course())
 
     def _loss_of(self, host: str) -> NodeLost:
         self._manager.ask()

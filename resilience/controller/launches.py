@@ -7,13 +7,13 @@ can write nothing. Then what is left of it is ended, here and on every node. Onl
 from __future__ import annotations
 
 import contextlib
-import math
 import os
+import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -37,7 +37,9 @@ from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import Found, evidence_against, memory_ran_out
 from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain
 from laggard.resilience.decision.hang import HangTimeout
+from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.row import Course, EarlierLaunches, LaunchSpan
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
@@ -81,8 +83,7 @@ class JobPlan:
     head_only: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     preload: Preload = "none"  # what warm processes load
-    # The leaf switches of nodes, by host name; not all of these nodes need be the job's
-    leaves: Mapping[str, str] = field(default_factory=dict)
+    below: Below = secrets.randbelow  # draws where suspects go
 
 
 class Launches:
@@ -129,7 +130,7 @@ class Launches:
         self._began_s = 0.0
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
         self._signs_at_start: tuple[int, str | None] = 0, None
-        self._best_step = -math.inf  # of all launches that are over
+        self._earlier = EarlierLaunches()
         # Monotonic times of the relaunch under way: decided, old program ended, old launch fenced.
         self._relaunch_s: list[float] = []
 
@@ -139,14 +140,24 @@ class Launches:
         return None if self.program is None else self.program.exit_code
 
     def made_progress(self) -> bool:
-        """Return whether the current launch has committed to State or reported a step beyond those before it."""
+        """Return whether the current launch came further than those before it."""
+        return self._earlier.made_progress(self._span())
+
+    def course(self) -> Course:
+        """Return how far the current launch has come."""
+        return self._earlier.course(self._span())
+
+    def _span(self) -> LaunchSpan:
         commits, step = self._records.signs(self.number)
-        return commits > self._signs_at_start[0] or _number(step) > self._best_step
+        before, _ = self._signs_at_start
+        ran_s = self._clock.now_s() - self._began_s if self.program else 0.0
+        return LaunchSpan(ran_s, commits - before, None if step is None else float(step), resumed=before > 0)
 
     def see_progress(self) -> int:
         """Record how far the current launch has come, as it ends; return the number of commits to State so far."""
         commits, step = self._records.signs(self.number)
-        self._best_step = max(self._best_step, _number(step))
+        if self.program is not None:
+            self._earlier.add(self._span())
         self._account.see_progress(self.number, commits, step)
         return commits
 
@@ -227,9 +238,9 @@ class Launches:
         if self.program is not None:
             if lost is None:
                 self._wait_for_copies()
+            self.see_progress()
             self.program = None
             self._relaunch_s.append(time.monotonic())
-            self.see_progress()
             self._fence()
             self._relaunch_s.append(time.monotonic())
 
@@ -342,9 +353,10 @@ class Launches:
             began_s=time.time(),
             ends_s=self._plan.ends_s,
             commits=self._signs_at_start[0],
-            step=None if math.isinf(self._best_step) else self._best_step,
+            step=self._earlier.best_step,
             head_only=replace(self._primary, devices=()) if roster.is_head_only else None,
-            leaves={host: leaf for host, leaf in self._plan.leaves.items() if host in roster.active},
+            leaves={host: leaf for host, leaf in self._plan.settings.leaves.items() if host in roster.active},
+            primary_host=roster.primary,
         )
 
     def _gap(self) -> Gap | None:
@@ -393,7 +405,3 @@ def _is_below(process: psutil.Process, agents: Collection[int]) -> bool:
         return any(each.pid in agents for each in (process, *process.parents()))
     except psutil.NoSuchProcess:
         return True  # it has ended meanwhile
-
-
-def _number(step: str | None) -> float:
-    return -math.inf if step is None else float(step)

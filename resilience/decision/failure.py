@@ -19,10 +19,12 @@ from laggard.resilience.decision.error_output import (
     root_cause_of,
     without_numbers,
 )
-from laggard.resilience.decision.signatures import Kind, Response
+from laggard.resilience.decision.signatures import WRONG_ARGUMENTS, Kind
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
+# A program that does not understand its arguments ends at once; one that loads much first takes some seconds.
+USAGE_WITHIN_S = 10.0
 # What Python returns for an error that nothing has caught.
 EXIT_ERROR = 1
 # What a shell returns for a command that crashed or was killed from outside.
@@ -69,8 +71,10 @@ class Failure:
     quote: str  # the line that says why; empty if none does
     cause: str  # what that is, in a few words; empty if unknown
     kind: Kind  # what kind of trouble it is
-    response: Response  # what to do about it
     fingerprint: str  # the type and the place of the error: two failures with the same fingerprint are the same
+    is_usage: bool = False  # whether the program was started with arguments that it does not understand
+    several: bool = False  # whether it began on several nodes at once
+    device: str = ""  # the device of the rank that was first; empty if unknown
     is_worker: bool = False  # whether that process is a worker of Ray
     stays: bool = False  # whether that process runs on its node in every launch, whichever devices are used
     # For how long that process has shown no sign of life, if it has raised an error and has not ended
@@ -81,7 +85,7 @@ class Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
         if self.kind != "unknown" or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED):
             return self
-        return replace(self, kind="capacity", cause="no memory left", response="once")
+        return replace(self, kind="capacity", cause="no memory left")
 
 
 def by_one_clock(ends: Sequence[ProcessEnd], corrections_s: Mapping[str, float]) -> list[ProcessEnd]:
@@ -110,8 +114,8 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         quote=complaint.quote,
         cause=cause,
         kind=kind,
-        response=_response(end, exit_code, complaint),
         fingerprint=_fingerprint(exit_code, complaint),
+        is_usage=_is_usage(ends, complaint),
         is_worker=end.is_worker,
         stays=end.stays and rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
@@ -218,15 +222,11 @@ def _order(end: ProcessEnd, complaint: Complaint) -> tuple[Trust, bool, float]:
     return trust, end.is_worker and trust == 1, end.ended_s
 
 
-def _response(end: ProcessEnd, exit_code: int, complaint: Complaint) -> Response:
-    if complaint.signature is not None and complaint.signature.kind != "program":
-        return complaint.signature.response
-    if EXIT_USAGE in (exit_code, end.exit_code):
-        return "end"
+def _is_usage(ends: Sequence[ProcessEnd], complaint: Complaint) -> bool:
+    """Return whether a program was started with arguments that it does not understand: it says so, or all ranks do."""
     if complaint.signature is not None:
-        return complaint.signature.response
-    # Killed by a signal, without a word: a watchdog, the kernel, or a bug in compiled code.
-    return "strike" if _by_signal(exit_code) else "once"
+        return complaint.signature.name == WRONG_ARGUMENTS
+    return not complaint.place and all(end.exit_code == EXIT_USAGE and end.ran_s <= USAGE_WITHIN_S for end in ends)
 
 
 def _fingerprint(exit_code: int, complaint: Complaint) -> str:

@@ -11,6 +11,7 @@ from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
 from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.ledger import NodeEvidence
 from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
 from laggard.resilience.errors import ProcessesStillRunningError
@@ -40,22 +41,22 @@ _FACTS: Mapping[FactKind, _Words] = {
     "irreplaceable": _Words("no other node could take the place of {hosts}"),
     "last failure": _Words("the last failure", after=": "),
     "last hang": _Words("the last hang", after=": "),
-    "no progress": _Words("{number} launches in a row made no progress: no commit to State, no step reported"),
+    "no progress": _Words("no progress for {duration}: no commit to State, no step reported (--give-up-after)"),
     "node": _Words("node", after=" "),
+    "moved": _Words("{hosts} change places"),
     "nodes too few": _Words("{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer"),
     "not accused in use": _Words("no accused node is in use"),
     "not excluded": _Words("{hosts} is not excluded"),
     "not returned": _Words("{hosts} {have} not returned within {duration}"),
     "out of reserve": _Words("removed from the reserve"),
     "own error": _Words("the error is the program's own"),
+    "the program's": _Words("the program: {number} failures without progress, the last two at the same place"),
     "pause": _Words("after a wait of {duration}"),
     "primary cannot run": _Words(
         "no node is left to run the program: the primary, {hosts}, has no processors and no GPUs for it"
     ),
     "quarantined": _Words("and --quarantine=1 would take {hosts} back", before=", "),
     "restarts used up": _Words("--max-restarts={number} is used up"),
-    "same again": _Words("the same as the last time, without progress in between"),
-    "strike": _Words("strike {number} for {hosts}"),
     "unused": _Words("but was not in use", before=", "),
     "waiting": _Words("waiting up to {duration} for {hosts} to return"),
 }
@@ -158,6 +159,14 @@ def rank_name(rank: int | None) -> str:
     return "the program" if rank is None else f"rank {rank}"
 
 
+def node_evidence(of: NodeEvidence) -> str:
+    """Return what the ledger has against a node."""
+    where = f"{of.host} gpu {of.device}" if of.device else of.host
+    failures = "1 failure" if of.failures == 1 else f"{of.failures} failures"
+    placements = "1 placement" if of.placements == 1 else f"{of.placements} placements"
+    return f"{where}: {failures} followed it over {placements}, evidence {of.value:.2g}"
+
+
 def standstill(of: Standstill) -> str:
     """Return in one sentence where the ranks stand."""
     more = [f"and {of.n_more} more places"] if of.n_more else []
@@ -250,6 +259,7 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     Fact: _plain_fact,
     Change: change,
     Failure: failure,
+    NodeEvidence: node_evidence,
     Found: lambda of: f"{of.host}: {findings(of.findings)}",
     Stopped: stopped,
     events.ProgramEnded: lambda _: "the program ended with exit code 0",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
+from laggard.resilience.decision.strikes import Strike
 
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
@@ -25,7 +26,6 @@ from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import Finding, GpuHealth, NodeCheck
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Exclusion, Roster
-from laggard.resilience.decision.strikes import Strike
 from laggard.resilience.errors import AllocationError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.system.steady_clock import SteadyClock

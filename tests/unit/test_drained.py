@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from laggard.resilience.decision.strikes import Strike
+
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
@@ -19,7 +21,6 @@ from laggard.resilience.decision.events import (
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Exclusion, Roster, bad_and_well
-from laggard.resilience.decision.strikes import Strike
 from tests.decided import Ended, ended
 
 NOW_S = 1e9

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from laggard.resilience.decision.strikes import Strike
 
 from laggard.detectors.evidence import Slow
 from laggard.detectors.verdict import Evidence
@@ -27,7 +28,6 @@ from laggard.resilience.decision.events import (
 from laggard.resilience.decision.evidence import Finding
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Exclusion, Roster
-from laggard.resilience.decision.strikes import Strike
 from tests.decided import Ended, ended
 
 NOW_S = 1e9
