@@ -84,7 +84,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     head_only = isinstance(allocation, RayAllocation) and allocation.head_only
     varies = options.manager(os.environ) in {"slurm", "ray"}
     leaves = leaves_of_job(groups)
-    settings = options.settings(max(1, len(allocation.nodes) - head_only), leaves, varies=varies)
+    settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies, leaves=leaves)
     ray_port = _ray_port(options, allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)

@@ -51,7 +51,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster, bad_and_well

@@ -180,7 +180,9 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
     begin = chain[0][0] if chain else len(written)
     traceback = chain[0][1] if chain else None
     quote, signature = _line_that_says_why(written[begin:], written[max(0, begin - EPISODE_LINES) : begin])
-    if signature is None:
+    if lost := _lost_peer(chain, signature):
+        quote, signature = lost
+    elif signature is None:
         quote = traceback.error if traceback else _crash_in(written[-EPISODE_LINES:])
     addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
     return Complaint(
@@ -192,6 +194,14 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
         last_line=_shortened(_without_code_of_warnings(written)[-1]),
         went_on=written[-1] != (tracebacks[-1][1].error if tracebacks else quote),
     )
+
+
+def _lost_peer(chain: Sequence[tuple[int, Traceback]], signature: Signature | None) -> tuple[str, Signature] | None:
+    """Return the error of a chain that says that a peer was lost, unless the chain has a graver cause."""
+    if signature is not None and signature.kind != "program":
+        return None
+    found = ((each.error, signature_of(each.error)) for _, each in chain)
+    return next(((error, each) for error, each in found if each is not None and each.cascade), None)
 
 
 def _is_launchers(tracebacks: Sequence[tuple[int, Traceback]]) -> bool:

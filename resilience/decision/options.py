@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from laggard.resilience.decision.events import OnFailure, Settings
@@ -36,6 +37,7 @@ _NEEDED: Mapping[Manager, tuple[str, str]] = {
     "ray": ("needs a Ray cluster", "set RAY_ADDRESS to host:port of its head"),
 }
 
+NO_LEAVES: Mapping[str, str] = MappingProxyType({})
 MAX_HANG_S = 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -288,7 +290,7 @@ class JobOptions:
             return 0
         return total - 1 if self.exhaust_resources else total - self._active_nodes(total)
 
-    def settings(self, total: int, leaves: Mapping[str, str], *, varies: bool = False) -> Settings:
+    def settings(self, total: int, *, varies: bool = False, leaves: Mapping[str, str] = NO_LEAVES) -> Settings:
         """Return the policy's settings for these options, on nodes with these leaf switches."""
         given = {each.name: getattr(self, each.name) for each in fields(Settings) if hasattr(self, each.name)}
         nodes = self._active_nodes(total, may_be_fewer=varies and self.exhaust_resources)

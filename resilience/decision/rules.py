@@ -343,8 +343,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.NodeReturned,
-        "its quarantine is not over; a node that was only lost has one if the evidence against it is 100 or more, and the job "
-        "does not wait for it",
+        "its quarantine is not over; a node that was only lost has one if the evidence against it is 100 or more, and "
+        "the job does not wait for it",
         "keep it excluded",
         lambda c: c.is_kept_out,
         lambda c: _stay_out(c, replace(_exclusion(c), lost=False), Fact("answers again", (c.event.host,))),

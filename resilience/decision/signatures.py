@@ -48,6 +48,8 @@ _P: Kind = "program"
 _N: Kind = "network"
 _T: Kind = "transient"
 _C: Kind = "capacity"
+# What connects with a service outside of the job.
+_OUTSIDE = r"https?://|HTTPS?Connection|requests\.|urllib|botocore|aiohttp"
 
 SIGNATURES: tuple[Signature, ...] = (
     # -- devices
@@ -114,7 +116,7 @@ SIGNATURES: tuple[Signature, ...] = (
         _N,
         cascade=True,
     ),
-    Signature("no connection to the rendezvous", r"client socket has timed out .* connect to", _T),
+    Signature("no connection to the rendezvous", r"client socket has timed out .* connect to", _T, cascade=True),
     Signature("a port is in use", r"EADDRINUSE|Address already in use", _T),
     Signature(
         "a Ray process was lost",
@@ -125,6 +127,27 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "torchrun ended the others",
         r"Sending process \d+ closing signal|ChildFailedError|Signal 15 \(SIGTERM\) received",
+        _N,
+        cascade=True,
+    ),
+    Signature(
+        "a peer was lost",
+        r"Dist(Network|Backend|Store)Error|HorovodInternalError|Horovod has been shut down"
+        r"|MPIX?_ERR_(PROC_FAILED|REVOKED)|\b(ORTE|PRTE) .*lost|lost (communication|connection) (with|to) |\bHYD\w+"
+        r"|StatusCode\.UNAVAILABLE|failed to connect to all addresses|^UNAVAILABLE: "
+        r"|coordination service.*(error|stopped|unhealthy|heartbeat|disconnect|shut ?down)|heartbeat time(d )?out"
+        r"|JAX distributed service detected fatal errors",
+        _N,
+        cascade=True,
+    ),
+    Signature(
+        "a connection was lost",
+        rf"^(?!.*({_OUTSIDE}))((Connection(Reset|Aborted|Refused)?|BrokenPipe)Error\b|EOFError:?$"
+        r"|(\w+\.)*(IncompleteReadError\b|(TimeoutError|timeout): timed out$)"
+        r"|(.*\W)?(broken ?pipe|(connection|socket|channel|stream) ?(is |was |has been |unexpectedly )*"
+        r"(closed|reset|lost|refused|aborted|broken|dropped|terminated)|closed (the|its|network) connection"
+        r"|remote \w+ closed|(closed|reset|lost|left) by (its )?peer|peer (is |was |has )*(closed|gone|lost|left|died)"
+        r"|lost (its |the |a )?(connection|peer)|\w*Connection\w*(Closed|Lost|Reset)\w*|java\.io\.EOFException)\b)",
         _N,
         cascade=True,
     ),
