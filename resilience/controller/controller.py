@@ -324,6 +324,8 @@ class Controller:
         self._status = status
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
+        if end.exit_code == 0:  # a signal that comes while all is put away, and the report written, asks for nothing
+            self._signals.anticipate()
         if end.status is not None:
             self._set_status(end.status)
         self._account.launch_ended(end.reason, cause)

@@ -5,8 +5,8 @@ worth the more as the origin the less the end of a peer could bring it about (`S
 
 1. A **cause** beyond the reach of peers: bad hardware, no memory or no room left. It counts whenever it came.
 2. An end **of its own**: death by a signal, an error, or an exit with a code of its own without a word. Who died first
-   counts; the code and the words only decide where the times do not, for they may be about a peer in a way that no
-   table knows. A signal comes before an error, and an error before silence.
+   counts, for the words may be about a peer in a way that no table knows. In the same moment a signal comes before the
+   others, since it is noticed late.
 3. An **answer**: an exit with 1 without a word, or a signal that asks to end. Programs and launchers do so when a peer
    is gone, however early they are noticed.
 4. A process that **left**: it ended with 0 just before the others lost it.
@@ -156,9 +156,8 @@ def origin_among(found: Sequence[Witness]) -> Witness:
     level = min(each.standing.level for each in found)
     found = [each for each in found if each.standing.level == level]
     first_s = min(each.died_s for each in found)
-    able = [each for each in found if each.earliest_s <= first_s]  # who did not surely die after another one
-    standing = min(each.standing for each in able)
-    able = [each for each in able if each.standing is standing]
+    killed = [each for each in found if each.standing is Standing.SIGNAL and each.earliest_s <= first_s]
+    able = killed or found
     first_s = min(each.died_s for each in able)
     ties = [each for each in able if each.died_s - each.end.uncertainty_s <= first_s]
     return min(ties, key=lambda each: (each.end.place if each.end.rank is None else each.end.rank, each.died_s))

@@ -35,9 +35,9 @@ def why(*ends: ProcessEnd) -> Failure:
         ([end(1, -11, at_s=-0.3), end(0, 1, SHORT)], 1, (1,)),
         ([end(1, 3, at_s=-0.3), end(0, 1, SHORT)], 1, (1,)),
         ([end(1, -6, at_s=0.3), end(0, 1, "MyError: odd")], 0, (0,)),
-        # in the same moment: a signal before words, and words before silence
+        # a signal is noticed late
         ([end(1, -11), end(0, 1, SHORT, -0.05)], 1, (1,)),
-        ([end(1, 1, "MyError: odd"), end(0, 7, at_s=-0.05)], 1, (1,)),
+        ([end(1, -11), end(0, 3, at_s=-0.05)], 1, (1,)),
         # an error counts from when it was raised, however long its rank then cleans up
         ([end(1, 1, "MyError: odd", 2.0, raised_s=-0.1), end(0, -6, at_s=0.4)], 1, (1,)),
         # an exit with 1 in silence is what a program does when its peer is gone, however early it is seen
@@ -74,6 +74,15 @@ def test_who_catches_the_loss_of_a_peer_and_raises_something_else_has_still_lost
     )
     failure = why(replace(end(0), lines=caught), end(1, 3, at_s=0.9))
     assert (failure.host, failure.others[0].lost_peer) == ("node1", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "lost"),
+    [("n, = struct.unpack('!I', sock.recv(4))", True), ("n, = struct.unpack('!I', file.read(4))", False)],
+)
+def test_data_that_was_cut_short_is_a_lost_peer_only_if_it_came_from_a_socket(code: str, *, lost: bool) -> None:
+    frame = ("Traceback (most recent call last):", '  File "/me/ring.py", line 3, in receive', f"    {code}")
+    assert why(replace(end(0), lines=(*frame, SHORT))).lost_peer == lost
 
 
 def test_a_rank_that_left_does_not_end_the_job_with_0() -> None:
