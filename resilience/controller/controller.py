@@ -218,7 +218,7 @@ class Controller:
         self._launches.fence_first()
         while True:
             if self._is_due() and not self._cluster.lost():
-                self._launches.begin(self._status.placed)
+                self._launches.begin(self._status.placed, self._status.placement.devices)
             elif (event := self._next_event()) and (exit_code := self._handle(event)) is not None:
                 return exit_code
 

@@ -12,7 +12,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
+from laggard.resilience.nodes.rank_variables import in_order
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
@@ -200,8 +201,8 @@ class Launches:
         for lost in self._records.lost_checkpoints(self.number, directory=has_directory):
             self._account.tell("notice", str(lost), "bold yellow")
 
-    def begin(self, roster: Roster) -> None:
-        """Begin a launch on the active nodes of a roster."""
+    def begin(self, roster: Roster, devices: Mapping[str, tuple[str, ...]]) -> None:
+        """Begin a launch on the active nodes of a roster, some of them with another order of their devices."""
         # If a node is lost meanwhile, no program is started: the loss is the controller's next event.
         try:
             self._report_leftovers(self._cluster.finish_change(roster, self.number))
@@ -212,11 +213,11 @@ class Launches:
             return
         gap = self._gap()
         self._signs_at_start = self._records.signs(self.number)
-        self._records.write_launch(self._record(roster, gap))
+        self._records.write_launch(self._record(roster, devices, gap))
         self._account.see_progress(self.number, *self._signs_at_start)
         self._began_s = self._clock.now_s()
         self._asked_s = None
-        self.program = self._start_program(roster)
+        self.program = self._start_program(roster, devices)
         if isinstance(self.program, Ranks):
             self.warm.began(roster, self.program, self.number)
         self.any_started = True
@@ -342,11 +343,11 @@ class Launches:
             processes = "1 process" if n_ended == 1 else f"{n_ended} processes"
             self._account.tell("swept", f"{processes} of the old launch ended")
 
-    def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
+    def _record(self, roster: Roster, devices: Mapping[str, tuple[str, ...]], gap: Gap | None) -> LaunchRecord:
         watch = self._plan.detection.watch
         return LaunchRecord(
             self.number,
-            tuple(self._cluster.nodes[host].record for host in roster.active),
+            tuple(in_order(self._cluster.nodes[host].record, devices) for host in roster.active),
             tuple(self._cluster.nodes[host].record for host in roster.reserve),
             roster.excluded_hosts,
             None if gap is None else gap.total_s,
@@ -366,7 +367,7 @@ class Launches:
         decided_s, stopped_s, fenced_s = self._relaunch_s
         return Gap(stopped_s - decided_s, fenced_s - stopped_s, time.monotonic() - fenced_s)
 
-    def _start_program(self, roster: Roster) -> Program | Ranks:
+    def _start_program(self, roster: Roster, devices: Mapping[str, tuple[str, ...]]) -> Program | Ranks:
         command, changed = self._plan.command, self._keeper.changed
         if not self._plan.per_node:
             environment = self._cluster.environment(self._primary)
@@ -385,6 +386,7 @@ class Launches:
             per_device=self._plan.per_device,
             writes_stacks=watched,
             may_be_warm=self.warm.possible,
+            devices=devices,
         )
 
     def _start_helpers(self, roster: Roster) -> None:

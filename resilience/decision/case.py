@@ -100,7 +100,7 @@ class Case:
         placement = self.status.placement
         stake = STAKES[self.setback.kind] * (1.0 if len(self.row) == 1 else REPEATED)
         device = "" if isinstance(self.event, ProgramHung) else self.failure.device
-        return (*known, Incident(self.suspect, self.now_s, stake, device, placement.drawn))
+        return (*known, Incident(self.suspect, self.now_s, stake, device, placement.drawn, placement.devices_drawn))
 
     @property
     def convicted(self) -> NodeEvidence | None:

@@ -38,6 +38,8 @@ class Settings:
     wait_for_nodes_s: float = 300.0
     # Whether ranks are placed on nodes by us, and may change places
     places_ranks: bool = False
+    # The devices of each node, if each has a rank of its own
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     leaves: Mapping[str, str] = field(default_factory=dict)  # the leaf switch of each node, as far as it is known
 
 

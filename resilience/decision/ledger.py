@@ -92,6 +92,11 @@ def evidence_against(host: str, incidents: Sequence[Incident], now_s: float) -> 
     return NodeEvidence(host, values[device], len(own), drawn + undrawn, device)
 
 
+def device_on(host: str, incidents: Sequence[Incident]) -> str:
+    """Return the device on which the newest failure of a node began; empty if it is not known."""
+    return next((each.device for each in reversed(incidents) if each.host == host), "")
+
+
 def suspects(hosts: Iterable[str], incidents: Sequence[Incident], now_s: float) -> list[NodeEvidence]:
     """Return the nodes that something speaks against, the most suspect first."""
     accused = {each.host for each in recent(incidents, now_s)}

@@ -2,13 +2,14 @@
 
 A suspect changes places with another node, drawn among those that it may change with. A failure that follows it speaks
 against the node, one that stays with the rank for the program; the ledger counts both. Whole nodes move, so what runs
-within a node stays together. Without suspects ranks are where the scheduler's order puts them.
+within a node stays together. Where the rank's device is known, it changes places with another one of its node first:
+that moves no data. Without suspects ranks are where the scheduler's order puts them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from laggard.resilience.decision.roster import Roster
 
@@ -24,6 +25,10 @@ class Placement:
 
     order: tuple[str, ...] = ()  # empty: the scheduler's order
     drawn: Mapping[str, int] = field(default_factory=dict)  # of each node that was moved: among how many places
+    # Of each node whose devices are not in their own order: that order, and of those that have just changed: among how
+    # many places
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    devices_drawn: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, active: Sequence[str]) -> tuple[str, ...]:
         """Return the active nodes in this order, with those that it does not have in the places that are free."""
@@ -56,7 +61,24 @@ def draw(
         else:
             order[order.index(suspect)] = partner
             roster = roster.swapping(suspect, partner)
-    return roster, Placement(tuple(order), drawn)
+    return roster, replace(placement, order=tuple(order), drawn=drawn)
+
+
+def draw_devices(
+    placement: Placement, suspects: Mapping[str, str], devices: Mapping[str, Sequence[str]], below: Below
+) -> Placement:
+    """Return the placement once the suspect device of each node has changed places with another one there."""
+    orders, drawn = dict(placement.devices), dict[str, int]()
+    for host, device in suspects.items():
+        order = list(orders.get(host, devices.get(host, ())))
+        choices = [name for name in order if name != device]
+        if device not in order or not choices:
+            continue
+        choices = choices if len(choices) > 1 else [device, *choices]
+        here, there = order.index(device), order.index(choices[below(len(choices))])
+        order[here], order[there] = order[there], order[here]
+        orders[host], drawn[host] = tuple(order), len(choices)
+    return replace(placement, devices=orders, devices_drawn=drawn)
 
 
 def _partners(roster: Roster, order: Sequence[str], suspect: str) -> list[str]:

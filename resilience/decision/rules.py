@@ -18,8 +18,8 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
-from laggard.resilience.decision.ledger import suspects
-from laggard.resilience.decision.placement import SCHEDULERS, draw
+from laggard.resilience.decision.ledger import device_on, suspects
+from laggard.resilience.decision.placement import MOST_MOVED, SCHEDULERS, draw, draw_devices
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.row import is_the_programs
@@ -137,8 +137,11 @@ def _with_suspects_moved(case: Case, after: JobStatus) -> JobStatus:
     found = suspects(after.roster.active, after.ledger, case.now_s)
     if not found:
         return replace(after, placement=SCHEDULERS)
-    hosts = [each.host for each in found]
-    roster, placement = draw(after.roster, after.placement, hosts, case.settings.leaves, case.below)
+    of_hosts = {each.host: device_on(each.host, after.ledger) for each in found[:MOST_MOVED]}
+    with_devices = draw_devices(after.placement, of_hosts, case.settings.devices, case.below)
+    # Devices change within their node at first, which moves no data.
+    moved = [each.host for each in found if each.failures > 1 or each.host not in with_devices.devices_drawn]
+    roster, placement = draw(after.roster, with_devices, moved, case.settings.leaves, case.below)
     return replace(after, roster=roster, placement=placement)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from laggard.resilience.decision.ledger import Incident, evidence_against, loss_of, suspects
-from laggard.resilience.decision.placement import SCHEDULERS, Placement, draw
+from laggard.resilience.decision.ledger import Incident, device_on, evidence_against, loss_of, suspects
+from laggard.resilience.decision.placement import SCHEDULERS, Placement, draw, draw_devices
 from laggard.resilience.decision.roster import Roster
 
 NOW_S = 1e9
@@ -113,3 +113,19 @@ def test_nodes_that_come_in_have_the_places_of_those_that_left() -> None:
 def test_a_node_without_devices_does_not_take_the_place_of_one_that_has_some() -> None:
     roster = Roster(("n1", "n2"), ("n3",), with_devices=frozenset({"n1", "n2"}))
     assert draw(roster, SCHEDULERS, ["n2"], {}, pick(0))[1].drawn == {"n2": 2}
+
+
+def test_a_suspect_device_changes_places_within_its_node() -> None:
+    devices = {"n2": ("0", "1", "2", "3"), "n3": ("0",)}
+    placement = draw_devices(SCHEDULERS, {"n2": "1", "n3": "0", "n4": "", "n1": "0"}, devices, pick(2))
+    assert (placement.devices, placement.devices_drawn) == ({"n2": ("0", "3", "2", "1")}, {"n2": 3})
+    again = draw_devices(placement, {"n2": "3"}, devices, pick(0))
+    assert again.devices == {"n2": ("3", "0", "2", "1")}
+    kept = draw_devices(again, {}, devices, pick())
+    assert (kept.devices, kept.devices_drawn) == (again.devices, {})
+    assert draw_devices(SCHEDULERS, {"n2": "1"}, {"n2": ("0", "1")}, pick(0)).devices_drawn == {"n2": 2}
+
+
+def test_the_device_of_the_newest_failure_on_a_node_is_the_suspect() -> None:
+    known = [Incident("n2", 1.0, 1.0, "3"), Incident("n2", 2.0, 1.0, "1"), Incident("n3", 3.0, 1.0)]
+    assert [device_on(host, known) for host in ("n2", "n3", "n4")] == ["1", "", ""]
