@@ -43,6 +43,8 @@ def why(*ends: ProcessEnd) -> Failure:
         # an exit with 1 in silence is what a program does when its peer is gone, however early it is seen
         ([end(1, 1, "MyError: odd", 0.9), end(0, 1), end(2, 1)], 1, (1,)),
         ([end(1, 5, at_s=0.9), end(0, 1), end(2, -15)], 1, (1,)),
+        # an error long before the end was survived
+        ([end(1, -11), end(0, 1, "MyError: odd", 0.3, raised_s=-60)], 1, (1,)),
         # bad hardware is nobody's answer to the end of a peer
         ([end(1, 1, "RuntimeError: CUDA error: uncorrectable ECC error", 0.9), end(0, -6)], 1, (1,)),
         # several
@@ -56,6 +58,7 @@ def why(*ends: ProcessEnd) -> Failure:
         ([end(1, 0, at_s=0.5), end(0, 1, RESET)], 0, (0,)),
         ([end(1, 0, at_s=-100), end(0, 1, RESET)], 0, (0,)),
         ([end(1, 0, at_s=-0.5), end(0, 1, "MyError: odd")], 0, (0,)),
+        ([end(1, 0, "MemoryError", at_s=-0.5), end(0, 3)], 0, (0,)),
     ],
 )
 def test_who_was_first_and_where(ends: list[ProcessEnd], origin: int, hosts: tuple[int, ...]) -> None:
