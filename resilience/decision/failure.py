@@ -143,7 +143,14 @@ def _host(of: Witness, hosts: Mapping[str, str]) -> str:
 
 
 def _others(origin: Witness, found: Sequence[Witness], hosts: Mapping[str, str]) -> list[OtherEnd]:
-    others = [each for each in found if each is not origin and each.standing is not Standing.LEFT]
+    # That a program which runs once ends of the loss of its worker goes without saying.
+    others = [
+        each
+        for each in found
+        if each is not origin
+        and each.standing is not Standing.LEFT
+        and not (each.end.stays and each.standing is Standing.LOST_PEER)
+    ]
     return [
         OtherEnd(
             _host(each, hosts),
@@ -157,7 +164,7 @@ def _others(origin: Witness, found: Sequence[Witness], hosts: Mapping[str, str])
 
 
 def _job_exit_code(origin: Witness, found: Sequence[Witness]) -> int:
-    codes = [origin.end.exit_code, *(each.end.exit_code for each in found)]
+    codes = [each.end.exit_code for each in (origin, *found) if not each.end.is_worker]
     code = next((code for code in codes if code), EXIT_ERROR)
     return code if code > 0 else 128 - code
 

@@ -38,6 +38,8 @@ _PIPE_CODES = {-signal.SIGPIPE, 128 + signal.SIGPIPE}
 # By how much an end may be noticed late on a busy node, and one below a launcher, which looks now and then.
 NOTICED_WITHIN_S = 0.1
 LAUNCHER_WITHIN_S = 2.0
+# How long after an error a process may end; one that goes on for longer has survived it.
+CLEAN_UP_WITHIN_S = 30.0
 # How long before others lost their peer a process may have left.
 LEFT_WITHIN_S = 60.0
 
@@ -96,6 +98,8 @@ class Witness:
     @classmethod
     def of(cls, end: ProcessEnd) -> Witness:
         """Return what an end is worth."""
+        if end.exit_code == 0:
+            return cls(end, Complaint(None, "", None), None, Standing.LEFT)
         root = root_cause_of(end.lines)
         complaint = _complaint_of(end, root)
         return cls(end, complaint, root, _standing(end, complaint, root))
@@ -113,8 +117,9 @@ class Witness:
     @property
     def died_s(self) -> float:
         """When it died, as far as was noticed; an error counts from its first word, since cleaning up takes time."""
-        raised_s = self.end.raised_s if self.standing is Standing.ERROR else 0.0
-        return min(raised_s or self.end.ended_s, self.end.ended_s)
+        raised_s, ended_s = self.end.raised_s, self.end.ended_s
+        cleaned_up = self.standing is Standing.ERROR and 0 <= ended_s - raised_s <= CLEAN_UP_WITHIN_S
+        return raised_s if cleaned_up else ended_s
 
     @property
     def earliest_s(self) -> float:
@@ -183,8 +188,6 @@ def _standing(end: ProcessEnd, complaint: Complaint, root: RootCause | None) -> 
         return Standing.SIGNAL
     if complaint.signature is not None or complaint.place:
         return Standing.ERROR
-    if end.exit_code == 0:
-        return Standing.LEFT
     return Standing.ANSWER if codes <= _ANSWERS else Standing.CODE
 
 
@@ -203,10 +206,10 @@ def _complaint_of(end: ProcessEnd, root: RootCause | None) -> Complaint:
 
 def _was_survived(complaint: Complaint, exit_code: int | None) -> bool:
     """Return whether a process had gone on after what it complained of, and was then killed or crashed."""
+    if complaint.is_cascade:  # without a traceback it is some line of a log; but libraries abort when a peer is gone
+        return not complaint.place and by_signal(exit_code) and exit_code not in (-signal.SIGABRT, 128 + signal.SIGABRT)
     if not complaint.went_on:
         return False
-    if complaint.is_cascade:  # the end of an error, or some line of a log
-        return not complaint.place and by_signal(exit_code) and exit_code not in (-signal.SIGABRT, 128 + signal.SIGABRT)
     # A lack of memory and bad hardware may well be why it was killed.
     kind = complaint.signature.kind if complaint.signature else "unknown"
     return exit_code == -signal.SIGKILL and kind not in ("capacity", "hardware")

@@ -133,7 +133,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "a peer was lost",
         r"Dist(Network|Backend|Store)Error|HorovodInternalError|Horovod has been shut down"
-        r"|MPIX?_ERR_(PROC_FAILED|REVOKED)|\b(ORTE|PRTE) .*lost|lost (communication|connection) (with|to) |\bHYD\w+"
+        r"|MPIX?_ERR_(PROC_FAILED|REVOKED)|\b(ORTE|PRTE) .*lost|lost communication with |\bHYD[TU]?_\w+"
         r"|StatusCode\.UNAVAILABLE|failed to connect to all addresses|^UNAVAILABLE: "
         r"|coordination service.*(error|stopped|unhealthy|heartbeat|disconnect|shut ?down)|heartbeat time(d )?out"
         r"|JAX distributed service detected fatal errors",

@@ -140,10 +140,11 @@ def _others(of: Failure) -> str:
 
 
 def _other(of: OtherEnd) -> str:
+    code = of.exit_code
     who = of.host if of.rank is None else f"rank {of.rank} on {of.host}"
+    who = f"a Ray worker on {who}" if code is None else who
     if of.lost_peer:
         return f"{who} (lost its peer)"
-    code = of.exit_code
     how = "" if code is None else f" by {signal_name(-code)}" if code < 0 else f" with {code}"
     when = f"{abs(of.after_s):.1f} s {'earlier' if of.after_s < 0 else 'later'}"
     return f"{who}{how} {'at the same moment' if abs(of.after_s) < MOMENT_S else when}"

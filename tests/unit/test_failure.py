@@ -194,7 +194,7 @@ def test_among_equals_the_earliest_was_first() -> None:
         (end("a word that says nothing", exit_code=-9), Standing.SIGNAL),
         (end(exit_code=-6), Standing.SIGNAL),
         (end(exit_code=-11), Standing.SIGNAL),
-        (end("INFO connection closed by a client\nstep 7", exit_code=-11), Standing.SIGNAL),  # some line of a log
+        (end("step 7\nINFO connection closed by a client", exit_code=-11), Standing.SIGNAL),  # some line of a log
         (end(exit_code=137), Standing.SIGNAL),  # a shell's word for a child of its own
         (end(torchrun("", 1, -9)), Standing.SIGNAL),
         (end(raised(0, "MyError: odd")), Standing.ERROR),

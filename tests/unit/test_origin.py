@@ -43,6 +43,8 @@ def why(*ends: ProcessEnd) -> Failure:
         # an exit with 1 in silence is what a program does when its peer is gone, however early it is seen
         ([end(1, 1, "MyError: odd", 0.9), end(0, 1), end(2, 1)], 1, (1,)),
         ([end(1, 5, at_s=0.9), end(0, 1), end(2, -15)], 1, (1,)),
+        # an error long before the end was survived
+        ([end(1, -11), end(0, 1, "MyError: odd", 0.3, raised_s=-60)], 1, (1,)),
         # bad hardware is nobody's answer to the end of a peer
         ([end(1, 1, "RuntimeError: CUDA error: uncorrectable ECC error", 0.9), end(0, -6)], 1, (1,)),
         # several
@@ -56,6 +58,7 @@ def why(*ends: ProcessEnd) -> Failure:
         ([end(1, 0, at_s=0.5), end(0, 1, RESET)], 0, (0,)),
         ([end(1, 0, at_s=-100), end(0, 1, RESET)], 0, (0,)),
         ([end(1, 0, at_s=-0.5), end(0, 1, "MyError: odd")], 0, (0,)),
+        ([end(1, 0, "MemoryError", at_s=-0.5), end(0, 3)], 0, (0,)),
     ],
 )
 def test_who_was_first_and_where(ends: list[ProcessEnd], origin: int, hosts: tuple[int, ...]) -> None:
@@ -121,10 +124,22 @@ def test_of_many_only_the_first_are_named(n_lost: int, more: str) -> None:
     assert len(failure.others) <= MAX_OTHERS
 
 
-def test_a_worker_of_which_ray_only_knows_that_it_is_gone_was_not_killed_by_a_signal_for_sure() -> None:
-    worker = replace(end(1, None), is_worker=True, rank=None)
-    failure = why(replace(end(0, 1, "ray.exceptions.ActorDiedError: the actor died"), rank=None), worker)
-    assert wording.failure(failure) == (
-        "a Ray worker on node1 ended after 60.0 s, Ray does not know how; also ended: node0 (lost its peer)"
+ACTOR_DIED = "ray.exceptions.ActorDiedError: the actor died"
+
+
+@pytest.mark.parametrize(("code", "how"), [(None, "ended after 60.0 s, Ray does not know how"), (5, "exited with 5")])
+def test_of_a_worker_of_rays_no_more_is_said_than_what_ray_knows(code: int | None, how: str) -> None:
+    worker = replace(end(1, code), is_worker=True, rank=None)
+    failure = why(replace(end(0, 1, ACTOR_DIED), rank=None, stays=True), worker)
+    assert wording.failure(failure).startswith(f"a Ray worker on node1 {how}")
+    assert (failure.others, failure.job_exit_code, failure.for_want_of_memory().kind) == (
+        *((), 1),
+        "capacity" if code is None else "unknown",
     )
-    assert (failure.for_want_of_memory().kind, failure.job_exit_code) == ("capacity", 1)
+
+
+def test_a_worker_that_ended_before_the_program_failed_of_an_error_is_named_beside_it() -> None:
+    worker = replace(end(1, None, at_s=-3), is_worker=True, rank=None)
+    failure = why(replace(end(0, 1, "KeyError: 7"), rank=None, stays=True), worker)
+    assert failure.host == "node0"
+    assert wording.failure(failure).endswith("; also ended: a Ray worker on node1 3.0 s earlier")

@@ -153,6 +153,8 @@ def test_every_row_has_an_example() -> None:
         "Traceback (most recent call last):",
         "RuntimeError: the bananas are gone",
         "EOFError: Ran out of input",  # of a file
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+        "wandb: Network error (ConnectionError), entering retry loop.",
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Connection refused",
         "urllib3.exceptions.ProtocolError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset'))",
         "peak memory 71.2 GiB of 79.1 GiB",
