@@ -38,6 +38,7 @@ from laggard.resilience.decision.evidence import Found, evidence_against, memory
 from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.targets import Target, targets_in
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
@@ -57,6 +58,8 @@ RECENT_KILL_S = 60.0
 # How long copies of checkpoints that are under way hold up a relaunch.
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
+# A launch that ran this much longer than one that failed has passed where that failed.
+PASSED_TIMES, PASSED_S = 2.0, 10.0
 
 MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
 
@@ -83,6 +86,16 @@ class JobPlan:
     preload: Preload = "none"  # what warm processes load
     # The leaf switches of nodes, by host name; not all of these nodes need be the job's
     leaves: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Why a launch failed, what speaks against which node, and what may be away."""
+
+    failure: Failure
+    evidence: tuple[Found, ...]
+    targets: tuple[Target, ...]  # what the process that was first names
+    passed: bool  # whether a launch has got further than this one
 
 
 class Launches:
@@ -150,9 +163,7 @@ class Launches:
         self._account.see_progress(self.number, commits, step)
         return commits
 
-    def examine_failure(
-        self, roster: Roster, lingering: Sequence[ProcessEnd] = ()
-    ) -> tuple[Failure, tuple[Found, ...]]:
+    def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> Examined:
         """Return why the current program failed, and what speaks against which node in use or in reserve."""
         # It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the
         # rest of the program ends.
@@ -169,7 +180,18 @@ class Launches:
         checks = self._cluster.finish_checks(hosts_to_check)
         if failure.host in checks and memory_ran_out(*checks[failure.host]):
             failure = failure.for_want_of_memory()
-        return failure, evidence_against(checks)
+        first = (end for end in ends if end.host == failure.host and end.rank in (None, failure.rank))
+        lines = next(first, ends[0]).lines
+        own = {*hosts, *hosts.values()}
+        ports = [self.program.port] if isinstance(self.program, Ranks) else []
+        return Examined(failure, evidence_against(checks), targets_in(lines, own, ports), self._has_passed(failure))
+
+    def _has_passed(self, failure: Failure) -> bool:
+        """Return whether this launch or an earlier one has got further than the place of a failure, as far as known."""
+        if self.made_progress() or self._best_step > -math.inf or self._signs_at_start[0] > 0:
+            return True
+        ran_s = (launch.ended_s - launch.began_s for launch in self._account.launches if launch.why)
+        return max(ran_s, default=0.0) > PASSED_TIMES * failure.ran_s + PASSED_S
 
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
         """Return the hang of the current program, if it hangs."""

@@ -40,6 +40,18 @@ class Case:
         return failure
 
     @property
+    def stalled_since_s(self) -> float | None:
+        """Since when outages have kept the job from making progress, if what a failure named does not answer now."""
+        unanswered = self.event.unanswered
+        # What serves a program on its own node may be part of it, and come back with it.
+        if unanswered is None or (
+            unanswered.target.is_local and (self.progressed or not self.status.failures_in_a_row)
+        ):
+            return None
+        before_s = None if self.progressed else self.status.stalled_since_s
+        return float(unanswered.since_s if before_s is None else before_s)
+
+    @property
     def proven(self) -> frozenset[str]:
         """The nodes in use that were found bad when they were checked, and can be spared."""
         return self.sparing(frozenset(found.host for found in self.event.evidence) & frozenset(self.roster.active))

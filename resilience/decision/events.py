@@ -12,6 +12,7 @@ from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgre
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import Standstill
 from laggard.resilience.decision.strikes import Strike
+from laggard.resilience.decision.targets import Unanswered
 
 OnFailure = Literal["relaunch", "end"]
 
@@ -31,6 +32,8 @@ class Settings:
     backoff_s: float = 10.0
     # How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes
     wait_for_nodes_s: float = 300.0
+    # How long nothing may come of waiting for something that does not answer, in seconds: what a wrong end costs
+    give_up_after_s: float = 7200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class JobStatus:
     last_failure: str = ""  # fingerprint of the latest of them; empty if there was none
     # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not
     waits_since_s: float | None = None
+    outage: Unanswered | None = None  # what the job waits for, without a launch; None: nothing
+    # Unix time since which outages have kept it from making progress; None: none has
+    stalled_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class ProgramFailed:
 
     failure: Failure
     evidence: tuple[Found, ...] = ()  # what was found on its nodes when they were checked
+    unanswered: Unanswered | None = None  # what it names that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,22 @@ class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutageEnded:
+    """What the job waits for answers again."""
+
+    outage: Unanswered
+    lasted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutageTooLong:
+    """What the job waits for has not answered within `--give-up-after`."""
+
+    outage: Unanswered
+    waited_s: float
+
+
 Event = (
     ProgramEnded
     | ProgramFailed
@@ -125,6 +148,8 @@ Event = (
     | NodeReturned
     | NodeJoined
     | NodesMissing
+    | OutageEnded
+    | OutageTooLong
 )
 
 
@@ -140,6 +165,9 @@ ReasonPart = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
+    | Unanswered
+    | OutageEnded
+    | OutageTooLong
 )
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""
@@ -177,6 +205,8 @@ def _exit_code(fact: object) -> int | None:
             return 0
         case Failure():
             return fact.job_exit_code
+        case OutageTooLong():
+            return EXIT_NO_PROGRESS
         case NodeLost():
             return EXIT_TOO_FEW_NODES
         case Fact() if fact.kind in get_args(TooFew):

@@ -83,6 +83,12 @@ class JobOptions:
         "SECONDS",
         least=0,
     )
+    give_up_after_s: float = option(
+        7200,
+        "With --resilient: how long to wait for what the program needs and does not answer: what a needless end costs.",
+        "SECONDS",
+        least=0,
+    )
     heartbeat_timeout_s: float | None = option(
         None,
         "How long a node may be silent before it is lost: more than the network's longest pause.",

@@ -53,12 +53,13 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
     """Return a relaunch with its count, one that waits for lost nodes, or the end of the job at a limit."""
     settings, status, now_s = case.settings, case.status, case.now_s
     after = decision.status
-    if status.waits_since_s is None:  # else there was no launch since the last relaunch, which is counted
+    if status.waits_since_s is None and status.outage is None:  # else no launch began since the last relaunch
+        without = 0 if case.progressed else status.launches_without_progress + (after.outage is None)
         after = replace(
             after,
             launched_s=now_s,
             relaunched_s=(*status.relaunched_s, now_s),
-            launches_without_progress=0 if case.progressed else status.launches_without_progress + 1,
+            launches_without_progress=without,
         )
     if case.roster.is_head_only != after.roster.is_head_only:
         decision = replace(decision, new_cluster=True)  # Ray's head is started with or without its devices

@@ -9,7 +9,16 @@ from laggard.resilience.decision import events
 from laggard.resilience.decision.backoff import backoff_s
 from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.enough import too_few, without
-from laggard.resilience.decision.events import Decision, End, JobStatus, NodesDrained, ReasonPart, Relaunch, Report
+from laggard.resilience.decision.events import (
+    Decision,
+    End,
+    JobStatus,
+    NodesDrained,
+    OutageTooLong,
+    ReasonPart,
+    Relaunch,
+    Report,
+)
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.strikes import Strike
@@ -128,6 +137,22 @@ def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
     return replace(relaunch, reason=(*relaunch.reason, *pause), wait_s=wait_s)
 
 
+def _wait_for_answer(case: Case) -> Relaunch:
+    """Wait for what does not answer: nobody is to blame for it."""
+    after = replace(
+        case.status_without(case.unfit_reserve),
+        outage=case.event.unanswered,
+        stalled_since_s=case.stalled_since_s,
+        failures_in_a_row=0 if case.progressed else case.status.failures_in_a_row,
+    )
+    return Relaunch(after, (case.failure, case.event.unanswered))
+
+
+def _given_up(case: Case) -> End:
+    waited_s = case.now_s - (case.stalled_since_s or case.now_s)
+    return End((OutageTooLong(case.event.unanswered, waited_s), case.failure))
+
+
 def _missing(case: Case) -> End:
     waited_s = case.now_s - (case.status.waits_since_s or case.now_s)
     fewer = too_few(case.settings, case.status) or Fact("nodes too few", number=len(case.roster.active))
@@ -179,6 +204,20 @@ RULES: Sequence[Rule] = (
         "relaunch without it",
         lambda c: bool(c.proven),
         lambda c: _after_failure(c, c.proven),
+    ),
+    Rule(
+        events.ProgramFailed,
+        "it names something that does not answer, and no progress was made for `--give-up-after`",
+        "end with 93",
+        lambda c: c.stalled_since_s is not None and c.now_s - c.stalled_since_s >= c.settings.give_up_after_s,
+        _given_up,
+    ),
+    Rule(
+        events.ProgramFailed,
+        "it names something that does not answer",
+        "relaunch on the same nodes once it answers",
+        lambda c: c.stalled_since_s is not None,
+        _wait_for_answer,
     ),
     Rule(
         events.ProgramFailed,
@@ -337,4 +376,12 @@ RULES: Sequence[Rule] = (
         _always,
         _missing,
     ),
+    Rule(
+        events.OutageEnded,
+        "",
+        "begin the launch",
+        _always,
+        lambda c: Report(replace(c.status, outage=None, launched_s=c.now_s), (c.event,)),
+    ),
+    Rule(events.OutageTooLong, "", "end with 93", _always, lambda c: End((c.event,))),
 )
