@@ -24,6 +24,7 @@ from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.controller import wording as notice_wording
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
+from laggard.resilience.controller.outages import Outages
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
@@ -45,6 +46,8 @@ from laggard.resilience.decision.events import (
     NodesAccused,
     NodesDrained,
     NodesMissing,
+    OutageEnded,
+    OutageTooLong,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
@@ -84,6 +87,8 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     NodeJoined: "node lost",
     NodesDrained: "node lost",
     NodesMissing: "node lost",
+    OutageEnded: "failure",
+    OutageTooLong: "failure",
 }
 
 
@@ -125,6 +130,8 @@ class Controller:
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
+        give_up_after_s = plan.settings.give_up_after_s
+        self._outages = Outages(self._cluster, self._hosts[0], give_up_after_s, self._clock.now_s)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
             plan,
@@ -224,7 +231,7 @@ class Controller:
 
     def _is_due(self) -> bool:
         """Return whether the next launch is due, as far as time and the policy say."""
-        waits = self._status.waits_since_s is not None
+        waits = self._status.waits_since_s is not None or self._status.outage is not None
         return self._launches.program is None and not waits and time.monotonic() >= self._begin_at_s
 
     def _handle(self, event: Event) -> int | None:
@@ -246,7 +253,7 @@ class Controller:
             case Relaunch(status, reason, new_cluster, wait_s):
                 self._set_status(status)
                 self._account.launch_ended(reason, cause, wait_s)
-                what = "relaunch" if status.waits_since_s is None else "waits"
+                what = "relaunch" if status.waits_since_s is None and status.outage is None else "waits"
                 self._account.tell(what, wording.reason(reason), "bold yellow")
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
@@ -258,6 +265,9 @@ class Controller:
         match event:
             case NodeReturned():
                 self._account.tell("returned", text, "bold yellow" if event.faults else "bold green")
+            case OutageEnded():
+                self._account.tell("returned", text, "bold green")
+                self._account.take_note(event)
             case NodeJoined():
                 self._account.tell("joined", text, "bold green")
             case NodesDrained():
@@ -349,7 +359,7 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
-        if changed := self._drained() or self._join_next() or self._returned():
+        if changed := self._drained() or self._join_next() or self._returned() or self._look_at_outage():
             return changed
         match self._launches.check_for_hang():
             case None:
@@ -358,6 +368,10 @@ class Controller:
                 return replace(hang, course=self._launches.course())
             case raised:
                 return self._failure_of(raised)
+
+    def _look_at_outage(self) -> OutageEnded | OutageTooLong | None:
+        outage, since_s = self._status.outage, self._status.stalled_since_s
+        return None if outage is None else self._outages.look(outage, outage.since_s if since_s is None else since_s)
 
     def _join_next(self) -> NodeJoined | None:
         """Take in a node that has joined a cluster which we did not start."""
@@ -410,9 +424,14 @@ class Controller:
         return self._failure_of()
 
     def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
-        failure, evidence = self._launches.examine_failure(self._roster, lingering)
-        self._account.take_note(FailureFound(failure, evidence))
-        return ProgramFailed(failure, evidence, self._launches.course())
+        found = self._launches.examine_failure(self._roster, lingering)
+        failure, course = found.failure, found.course
+        self._account.take_note(FailureFound(failure, found.evidence))
+        settings = self._plan.settings
+        would_wait = settings.resilient and settings.on_failure == "relaunch" and not failure.is_usage
+        targets = found.targets if would_wait else ()
+        unanswered = self._outages.find(failure.host, targets, passed=course.passed or course.ever_progressed)
+        return ProgramFailed(failure, found.evidence, course, unanswered)
 
     def _loss_of(self, host: str) -> NodeLost:
         self._manager.ask()

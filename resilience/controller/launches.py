@@ -41,6 +41,7 @@ from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Course, EarlierLaunches, LaunchSpan
+from laggard.resilience.decision.targets import Target, targets_in
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
@@ -86,6 +87,16 @@ class JobPlan:
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     preload: Preload = "none"  # what warm processes load
     below: Below = secrets.randbelow  # draws where suspects go
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Why a launch failed, what speaks against which node, and what may be away."""
+
+    failure: Failure
+    evidence: tuple[Found, ...]
+    targets: tuple[Target, ...]  # what the process that was first names
+    course: Course  # how far the launch had come
 
 
 class Launches:
@@ -163,9 +174,7 @@ class Launches:
         self._account.see_progress(self.number, commits, step)
         return commits
 
-    def examine_failure(
-        self, roster: Roster, lingering: Sequence[ProcessEnd] = ()
-    ) -> tuple[Failure, tuple[Found, ...]]:
+    def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> Examined:
         """Return why the current program failed, and what speaks against which node in use or in reserve."""
         # It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the
         # rest of the program ends.
@@ -182,7 +191,11 @@ class Launches:
         checks = self._cluster.finish_checks(hosts_to_check)
         if failure.host in checks and memory_ran_out(*checks[failure.host]):
             failure = failure.for_want_of_memory()
-        return failure, evidence_against(checks)
+        first = (end for end in ends if end.host == failure.host and end.rank in (None, failure.rank))
+        lines = next(first, ends[0]).lines
+        own = {*hosts, *hosts.values()}
+        ports = [self.program.port] if isinstance(self.program, Ranks) else []
+        return Examined(failure, evidence_against(checks), targets_in(lines, own, ports), self.course())
 
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
         """Return the hang of the current program, if it hangs."""

@@ -21,6 +21,7 @@ from laggard.resilience.decision.ledger import (
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Setback
+from laggard.resilience.decision.targets import Unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,14 @@ class Case:
         """Why the program failed."""
         failure: Failure = self.event.failure
         return failure
+
+    @property
+    def unanswered(self) -> Unanswered | None:
+        """What the failure named and does not answer now, if it is to be waited for."""
+        found: Unanswered | None = self.event.unanswered
+        # What serves a program on its own node may be part of it, and come back with it.
+        is_part = found is not None and found.target.is_local and len(self.row) == 1
+        return None if is_part else found
 
     @property
     def proven(self) -> frozenset[str]:
@@ -119,7 +128,7 @@ class Case:
         if not self.suspect:
             return ()
         found = evidence_against(self.suspect, self.ledger, self.now_s)
-        return (found,) if found.failures > 1 else ()
+        return (found,) if found.failures > 1 and found.value >= 1 else ()
 
     def may_set_aside(self, host: str) -> bool:
         """Return whether an active node can wait in the reserve while the program runs without it."""

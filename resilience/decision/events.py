@@ -15,6 +15,7 @@ from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgre
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import UNKNOWN_COURSE, Course, Setback
 from laggard.resilience.decision.stacks import Standstill
+from laggard.resilience.decision.targets import Unanswered
 
 OnFailure = Literal["relaunch", "end"]
 
@@ -57,6 +58,7 @@ class JobStatus:
     placement: Placement = SCHEDULERS  # which node has which ranks
     # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not
     waits_since_s: float | None = None
+    outage: Unanswered | None = None  # what the job waits for, without a launch; None: nothing
 
     @property
     def placed(self) -> Roster:
@@ -76,6 +78,7 @@ class ProgramFailed:
     failure: Failure
     evidence: tuple[Found, ...] = ()  # what was found on its nodes when they were checked
     course: Course = UNKNOWN_COURSE  # how far the launch had come
+    unanswered: Unanswered | None = None  # what it names that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,22 @@ class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutageEnded:
+    """What the job waits for answers again."""
+
+    outage: Unanswered
+    lasted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutageTooLong:
+    """What the job waits for has not answered within `--give-up-after`."""
+
+    outage: Unanswered
+    waited_s: float
+
+
 Event = (
     ProgramEnded
     | ProgramFailed
@@ -143,6 +162,8 @@ Event = (
     | NodeReturned
     | NodeJoined
     | NodesMissing
+    | OutageEnded
+    | OutageTooLong
 )
 
 
@@ -159,6 +180,9 @@ ReasonPart = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
+    | Unanswered
+    | OutageEnded
+    | OutageTooLong
 )
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""
@@ -196,6 +220,8 @@ def _exit_code(fact: object) -> int | None:
             return 0
         case Failure():
             return fact.job_exit_code
+        case OutageTooLong():
+            return EXIT_NO_PROGRESS
         case NodeLost():
             return EXIT_TOO_FEW_NODES
         case Fact() if fact.kind in get_args(TooFew):

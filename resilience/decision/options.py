@@ -81,7 +81,7 @@ class JobOptions:
     )
     give_up_after_s: float = option(
         7200,
-        "What a wrong end costs: without progress for so long, the job ends.",
+        "With --resilient: end the job when it has made no progress for so long. It is what a needless end costs.",
         "SECONDS",
         least=0,
     )

@@ -56,7 +56,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
     """Return a relaunch with its count, one that waits for lost nodes, or the end of the job at a limit."""
     settings, status, now_s = case.settings, case.status, case.now_s
     after = decision.status
-    if status.waits_since_s is None:  # else there was no launch since the last relaunch, which is counted
+    if status.waits_since_s is None and status.outage is None:  # else no launch began since the last relaunch
         after = replace(
             after,
             launched_s=now_s,
@@ -82,7 +82,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
 def _last_trouble(event: Event) -> Reason:
     match event:
         case ProgramFailed(failure):
-            return Fact("last failure"), failure
+            return Fact("last failure"), failure, *([event.unanswered] if event.unanswered else [])
         case ProgramHung():
             return Fact("last hang"), event
         case _:

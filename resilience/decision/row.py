@@ -22,7 +22,7 @@ class Course:
     is_early: bool = False  # whether it had given no sign of its own: no step, no commit
     has_steps: bool = False  # whether it had reported steps
     passed: bool = False  # whether an earlier launch had come past that place, having begun in the same way
-    ever_progressed: bool = False  # whether the job ever made progress
+    ever_progressed: bool = False  # whether the job, or an earlier one with its State, ever made progress
 
 
 UNKNOWN_COURSE = Course()
@@ -111,7 +111,8 @@ class EarlierLaunches:
             passed = self.best_step > span.step + max(MIN_STEPS_PAST, STEPS_PAST_PART * abs(span.step))
         else:
             passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + SAME_AGE_S
-        return Course(is_early, span.step is not None, passed, self._ever_progressed or self.made_progress(span))
+        ever = self._ever_progressed or self.made_progress(span) or span.resumed
+        return Course(is_early, span.step is not None, passed, ever)
 
     def add(self, span: LaunchSpan) -> None:
         """Take in a launch that is over."""

@@ -167,6 +167,13 @@ def _without_convicted(case: Case) -> Relaunch:
     return _on(case, after, Fact("hangs"), case.event, *case.evidence)
 
 
+def _wait_for_answer(case: Case) -> Relaunch:
+    """Wait for what does not answer: nobody is to blame for it."""
+    row = () if case.progressed else case.status.row
+    after = replace(case.status_without(case.unfit_reserve), outage=case.unanswered, row=row)
+    return Relaunch(after, (case.failure, case.event.unanswered))
+
+
 def _missing(case: Case) -> End:
     waited_s = case.now_s - (case.status.waits_since_s or case.now_s)
     fewer = too_few(case.settings, case.status) or Fact("nodes too few", number=len(case.roster.active))
@@ -218,6 +225,13 @@ RULES: Sequence[Rule] = (
         "relaunch without it",
         lambda c: bool(c.proven),
         lambda c: _after_failure(c, c.proven),
+    ),
+    Rule(
+        events.ProgramFailed,
+        "it names something that does not answer",
+        "relaunch on the same nodes once it answers",
+        lambda c: c.unanswered is not None,
+        _wait_for_answer,
     ),
     Rule(
         events.ProgramFailed,
@@ -380,4 +394,12 @@ RULES: Sequence[Rule] = (
         _always,
         _missing,
     ),
+    Rule(
+        events.OutageEnded,
+        "",
+        "begin the launch",
+        _always,
+        lambda c: Report(replace(c.status, outage=None, launched_s=c.now_s), (c.event,)),
+    ),
+    Rule(events.OutageTooLong, "", "end with 93", _always, lambda c: End((c.event,))),
 )

@@ -15,6 +15,7 @@ from laggard.resilience.decision.ledger import NodeEvidence
 from laggard.resilience.decision.origin import SIGNALS_OF_SHELLS
 from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
+from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.text import abbreviated, duration
 
@@ -269,6 +270,32 @@ def stuck(of: StuckProcesses) -> str:
     return str(ProcessesStillRunningError(of.pids, of.within_s, of.states))
 
 
+def waits_for(of: Unanswered) -> str:
+    """Return what the job waits for, and since when."""
+    since = time.strftime("%H:%M:%S", time.localtime(of.since_s))
+    return f"waits for {target(of.target)}, {_no_answer(of.why)} since {since}, as seen from {of.host}"
+
+
+def target(of: Target) -> str:
+    """Return what may not answer, as a sentence names it."""
+    match of.kind:
+        case "name":
+            return of.host or "the name server"
+        case "port":
+            return f"[{of.host}]:{of.port}" if ":" in of.host else f"{of.host}:{of.port}"
+        case _:
+            return of.of
+
+
+def _no_answer(why: NoAnswer) -> str:
+    return f"HTTP {why.status}" if why.kind == "HTTP" else why.kind
+
+
+def _too_long(of: events.OutageTooLong) -> str:
+    given_up = f"no progress for {duration(of.waited_s)}, and --give-up-after is over"
+    return f"{given_up}: {waits_for(of.outage)}"
+
+
 def drained(of: events.NodesDrained) -> str:
     """Return which nodes leave the reserve, and what their manager says of them."""
     hosts = abbreviated(sorted(word.host for word in of.words))
@@ -303,6 +330,9 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.NodeLost: lost,
     events.NodesDrained: drained,
     events.NodeReturned: returned,
+    Unanswered: waits_for,
+    events.OutageEnded: lambda of: f"{target(of.outage.target)} answers again after {duration(of.lasted_s)}",
+    events.OutageTooLong: _too_long,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
 }
 """What words each part of a reason."""

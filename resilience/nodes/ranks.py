@@ -69,6 +69,7 @@ class Ranks:
         settle_s: float = SETTLE_S,
     ) -> None:
         self._settle_s = settle_s
+        self.port = port  # where the ranks meet, on the first node
         self._changed = changed  # notified by the nodes when a rank has ended
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
