@@ -13,6 +13,7 @@ from laggard.resilience.decision.origin import (
     Standing,
     Witness,
     able_witnesses,
+    claims,
     is_like,
     origin_among,
 )
@@ -89,7 +90,8 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         The host name of each address that an error may name.
     """
     found = able_witnesses(ends)
-    origin = origin_among(found)
+    able = claims(found)
+    origin = origin_among(able)
     end, complaint, root = origin.end, origin.complaint, origin.root
     signature = complaint.signature
     kind, cause = (signature.kind, signature.name) if signature else ("unknown", "")
@@ -111,7 +113,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         stays=end.stays and origin.rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
         last_line="" if complaint.quote else complaint.last_line,
-        hosts=tuple(dict.fromkeys(_host(each, hosts) for each in (origin, *found) if is_like(origin, each))),
+        hosts=tuple(dict.fromkeys(_host(each, hosts) for each in (origin, *able) if is_like(origin, each))),
         device=end.device,
         lost_peer=origin.standing is Standing.LOST_PEER,
         others=tuple(others[:MAX_OTHERS]),

@@ -5,8 +5,9 @@ worth the more as the origin the less the end of a peer could bring it about (`S
 
 1. A **cause** beyond the reach of peers: bad hardware, no memory or no room left. It counts whenever it came.
 2. An end **of its own**: death by a signal, an error, or an exit with a code of its own without a word. Who died first
-   counts, for the words may be about a peer in a way that no table knows. In the same moment a signal comes before the
-   others, since it is noticed late.
+   counts, for the words may be about a peer in a way that no table knows. If most ended alike and others on one node
+   did not, those others count, since the ranks of one program that lose a peer end alike. In the same moment a signal
+   comes before the rest, since it is noticed late.
 3. An **answer**: an exit with 1 without a word, or a signal that asks to end. Programs and launchers do so when a peer
    is gone, however early they are noticed.
 4. A process that **left**: it ended with 0 just before the others lost it.
@@ -19,6 +20,7 @@ or by who was heard of first: that would speak against some nodes more than agai
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -115,6 +117,11 @@ class Witness:
         return self.root.exit_code if self.root and self.root.rank == self.complaint.rank else self.end.exit_code
 
     @property
+    def way(self) -> tuple[int | None, str]:
+        """In which way it ended: ranks that run the same program and lose the same peer end alike."""
+        return self.exit_code, self.complaint.place
+
+    @property
     def died_s(self) -> float:
         """When it died, as far as was noticed; an error counts from its first word, since cleaning up takes time."""
         raised_s, ended_s = self.end.raised_s, self.end.ended_s
@@ -156,13 +163,23 @@ def able_witnesses(ends: Sequence[ProcessEnd]) -> list[Witness]:
     ]
 
 
-def origin_among(found: Sequence[Witness]) -> Witness:
-    """Return the process that failed first."""
+def claims(found: Sequence[Witness]) -> list[Witness]:
+    """Return the processes with the best claim to have failed first, as far as the times do not count."""
     level = min(each.standing.level for each in found)
     found = [each for each in found if each.standing.level == level]
-    first_s = min(each.died_s for each in found)
-    killed = [each for each in found if each.standing is Standing.SIGNAL and each.earliest_s <= first_s]
-    able = killed or found
+    if level != Standing.SIGNAL:
+        return found
+    (most, number), *_ = Counter(each.way for each in found).most_common(1)
+    odd = [each for each in found if each.way != most]
+    stands_out = 1 < number > len(found) / 2 and len({each.end.host for each in odd}) == 1
+    return odd if stands_out else found
+
+
+def origin_among(able: Sequence[Witness]) -> Witness:
+    """Return the one of those with the best claim that failed first."""
+    first_s = min(each.died_s for each in able)
+    killed = [each for each in able if each.standing is Standing.SIGNAL and each.earliest_s <= first_s]
+    able = killed or able
     first_s = min(each.died_s for each in able)
     ties = [each for each in able if each.died_s - each.end.uncertainty_s <= first_s]
     return min(ties, key=lambda each: (each.end.place if each.end.rank is None else each.end.rank, each.died_s))

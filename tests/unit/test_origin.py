@@ -47,11 +47,16 @@ def why(*ends: ProcessEnd) -> Failure:
         ([end(1, -11), end(0, 1, "MyError: odd", 0.3, raised_s=-60)], 1, (1,)),
         # bad hardware is nobody's answer to the end of a peer
         ([end(1, 1, "RuntimeError: CUDA error: uncorrectable ECC error", 0.9), end(0, -6)], 1, (1,)),
+        # most lose a peer alike, whenever that is noticed: who ended in another way
+        ([end(0, 7), end(1, 7), end(2, 3, at_s=0.4)], 2, (2,)),
+        ([end(0, 1, SHORT), end(1, 1, SHORT), end(2, 1, "MyError: odd", 0.4)], 2, (2,)),
+        ([end(0, -6), end(1, -6), end(2, 1, "MyError: odd", 0.4)], 2, (2,)),
+        ([end(0, 7), end(1, 7), end(2, 3, at_s=0.4), end(3, 4, at_s=0.5)], 0, (0, 1)),  # two nodes are no odd one
         # several
         ([end(2, 1, "KeyError: 7", 0.4), end(1, 1, "KeyError: 7")], 1, (1, 2)),
         ([end(2, 1, "KeyError: 7"), end(1, 1, "OSError: odd", 0.4), end(0, 1, RESET)], 2, (2, 1)),
-        ([end(2, -11), end(1, -11), end(0, -6, at_s=0.5)], 1, (1, 2)),
-        ([end(2, 3), end(1, 3, at_s=0.2), end(0, 4, at_s=0.3)], 2, (2, 1)),
+        ([end(2, -11), end(1, -11)], 1, (1, 2)),
+        ([end(2, 3), end(1, 3, at_s=0.2)], 2, (2, 1)),
         ([end(1, 1, RESET), end(2, 1, RESET, at_s=0.5)], 1, (1, 2)),
         # who left in the middle of the work, and was missed
         ([end(1, 0, at_s=-0.5), end(0, 1, RESET), end(2, 1, RESET)], 1, (1,)),
