@@ -43,10 +43,11 @@ class Case:
     def stalled_since_s(self) -> float | None:
         """Since when outages have kept the job from making progress, if what a failure named does not answer now."""
         unanswered = self.event.unanswered
+        if unanswered is None:
+            return None
         # What serves a program on its own node may be part of it, and come back with it.
-        if unanswered is None or (
-            unanswered.target.is_local and (self.progressed or not self.status.failures_in_a_row)
-        ):
+        may_be_own = unanswered.target.is_local and not unanswered.served_before
+        if may_be_own and (self.progressed or not self.status.failures_in_a_row):
             return None
         before_s = None if self.progressed else self.status.stalled_since_s
         return float(unanswered.since_s if before_s is None else before_s)
