@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from laggard.logs import ends_of_logs
+from laggard.resilience.agent.connections import descendants, used_by
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.inquiries import READY_AFTER_S, Inquiries, Inquiry
 from laggard.resilience.wire import checks as wire
@@ -42,6 +44,7 @@ class Checks:
         self._targets = Inquiries(context)  # it must not wait for a check, nor the next check for it
         context.inbox.on(wire.CheckNode, self.check)
         context.inbox.on(wire.AskTargets, self.ask_targets)
+        context.inbox.on(wire.ListConnections, self.list_connections)
         context.inbox.on(wire.DumpStacks, self.dump_stacks)
         context.inbox.on(wire.SendLogs, self.send_logs)
 
@@ -65,6 +68,11 @@ class Checks:
 
     def _send_targets(self, number: int, line: bytes) -> None:
         self._context.send(decode(line, wire.TargetsAsked) if line else wire.TargetsAsked(number))
+
+    def list_connections(self, command: wire.ListConnections) -> None:
+        """Say what the program's processes are connected to."""
+        pids = {*descendants(os.getpid()), *(descendants(command.program) if command.program else ())}
+        self._context.send(wire.Connections(tuple(used_by(pids))))
 
     def dump_stacks(self, command: wire.DumpStacks) -> None:
         """Find out where the ranks stand."""

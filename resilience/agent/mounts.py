@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 _OF_NETWORK = re.compile(
@@ -25,4 +26,9 @@ def network_mounts(table: Path = MOUNTS) -> list[str]:
 def is_network_mount(path: str) -> bool:
     """Return whether a path is on a file system of the network, without touching it."""
     absolute = os.path.normpath(os.path.join(os.getcwd(), path))  # noqa: PTH118, PTH109 - resolve() would touch it
-    return any(absolute == each or absolute.startswith(f"{each.rstrip('/')}/") for each in network_mounts())
+    return bool(mount_of(absolute, network_mounts()))
+
+
+def mount_of(path: str, mounts: Sequence[str]) -> str:
+    """Return the first of these mounts that an absolute path is on; empty if it is on none."""
+    return next((each for each in mounts if path == each or path.startswith(f"{each.rstrip('/')}/")), "")

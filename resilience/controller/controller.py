@@ -131,7 +131,7 @@ class Controller:
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         give_up_after_s = plan.settings.give_up_after_s
-        self._outages = Outages(self._cluster, self._hosts[0], give_up_after_s, self._clock.now_s)
+        self._outages = Outages(self._cluster, self._hosts[0], keeper.endpoint, give_up_after_s, self._clock.now_s)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
             plan,
@@ -226,6 +226,7 @@ class Controller:
         while True:
             if self._is_due() and not self._cluster.lost():
                 self._launches.begin(self._status.placed, self._status.placement.devices)
+                self._outages.begin()
             elif (event := self._next_event()) and (exit_code := self._handle(event)) is not None:
                 return exit_code
 
@@ -413,6 +414,8 @@ class Controller:
         while self._manager.notices:
             self._account.tell("notice", notice_wording.stays(self._manager.notices.popleft()), "bold yellow")
         self._launches.warm.look()
+        if self._launches.program is not None and self._plan.settings.resilient:
+            self._outages.note_connections(self._roster, getattr(self._launches.program, "pid", None))
         while self._keeper.messages:
             self._account.tell("state", self._keeper.messages.popleft(), "bold yellow")
 
@@ -429,8 +432,8 @@ class Controller:
         self._account.take_note(FailureFound(failure, found.evidence))
         settings = self._plan.settings
         would_wait = settings.resilient and settings.on_failure == "relaunch" and not failure.is_usage
-        targets = found.targets if would_wait else ()
-        unanswered = self._outages.find(failure.host, targets, passed=course.passed or course.ever_progressed)
+        passed = course.passed or course.ever_progressed
+        unanswered = self._outages.find(failure, found.targets, passed=passed) if would_wait else None
         return ProgramFailed(failure, found.evidence, course, unanswered)
 
     def _loss_of(self, host: str) -> NodeLost:

@@ -57,8 +57,8 @@ class Case:
         """What the failure named and does not answer now, if it is to be waited for."""
         found: Unanswered | None = self.event.unanswered
         # What serves a program on its own node may be part of it, and come back with it.
-        is_part = found is not None and found.target.is_local and len(self.row) == 1
-        return None if is_part else found
+        may_be_own = found is not None and found.target.is_local and not found.served_before
+        return None if may_be_own and len(self.row) == 1 else found
 
     @property
     def proven(self) -> frozenset[str]:

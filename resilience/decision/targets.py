@@ -124,6 +124,7 @@ class Unanswered:
     why: NoAnswer
     host: str  # the node that asked
     since_s: float  # Unix time since which that is known
+    served_before: bool = False  # whether a launch was connected to it
 
 
 def targets_in(lines: Sequence[str], own: Collection[str] = (), own_ports: Collection[int] = ()) -> tuple[Target, ...]:

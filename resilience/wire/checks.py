@@ -44,6 +44,20 @@ class TargetsAsked(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class ListConnections(Command):
+    """Say what the processes that the agent has started are connected to, and those of a program beside it."""
+
+    program: int | None = None  # its process id
+
+
+@dataclass(frozen=True, slots=True)
+class Connections(Report):
+    """What they are connected to, and the mounts of the network that they use."""
+
+    found: tuple[Target, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DumpStacks(Command):
     """Find out where a launch's ranks stand."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def assert_it_went_on(job: RunningJob, launches: int) -> None:
     assert job.finish() == 0, job.everything()
     assert len(re.findall(r"^\S+ waits  ", job.account, re.MULTILINE)) == 1
     assert "answers again after" in job.account
-    assert "strike" not in job.account
+    assert "strike 1 for" not in job.account
     assert f"{launches} launches, 0 nodes excluded" in job.account
 
 
@@ -84,6 +86,48 @@ def test_a_server_that_is_busy_is_waited_for(start_job: Start, monkeypatch: pyte
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def store(port: int, word: bytes) -> Iterator[None]:
+    """Serve at a port: say a word to each that connects, and hang up at the end."""
+    callers: list[socket.socket] = []
+
+    def serve(server: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                callers.append(server.accept()[0])
+                callers[-1].sendall(word)
+
+    with socket.create_server((LOCAL, port)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for caller in callers:
+                caller.close()
+
+
+def test_what_a_launch_was_connected_to_is_waited_for_although_its_error_names_nothing(start_job: Start) -> None:
+    port = free_port()
+    program = f"""
+        import socket
+
+        where = ("127.0.0.1", {port})
+        connection = socket.create_connection(where)
+        while (word := connection.recv(1)) != b"x":
+            if not word:
+                raise ConnectionResetError("the store has hung up")
+    """
+    with store(port, b"-"):
+        job = start_job(*NODES, "--verbose", program=program)
+        job.wait_for(r"Connections\(found=\(Target")
+    job.wait_for(rf"the store has hung up.*waits for {LOCAL}:{port}, refused since")
+    with store(port, b"x"):
+        assert_it_went_on(job, 2)
 
 
 def test_a_mount_that_is_away_after_a_launch_had_passed_is_waited_for(start_job: Start, tmp_path: Path) -> None:
