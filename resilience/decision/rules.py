@@ -59,6 +59,10 @@ def _keep_in_use(case: Case) -> Report:
     return Report(case.status, (Fact("irreplaceable", hosts), *advice))
 
 
+def _without_accused(case: Case) -> Relaunch:
+    return _on(case, replace(case.status_without(case.excludable), ledger=case.with_verdicts(case.excludable)))
+
+
 def _without_lost(case: Case) -> Decision:
     host = case.event.host
     after = replace(case.status_without(frozenset({host}), lost=True), ledger=case.with_loss(host))
@@ -313,7 +317,7 @@ RULES: Sequence[Rule] = (
         "",
         "relaunch without them (none named: on the same nodes); the primary goes on without its devices",
         _always,
-        lambda c: _on(c, c.status_without(c.excludable)),
+        _without_accused,
     ),
     Rule(
         events.NodeLost,
