@@ -149,8 +149,12 @@ class Cluster:
         return []  # there are no workers without Ray
 
     def clocks(self) -> dict[str, ClockOffset]:
-        """Return how far each node's clock is from this machine's."""
-        return {host: clock for host, node in self.nodes.items() if (clock := node.checks.clock) is not None}
+        """Return how far each node's clock is from this machine's; those of virtual nodes are this machine's."""
+        return {
+            host: clock
+            for host, node in self.nodes.items()
+            if (clock := node.checks.clock) is not None and not is_loopback(node.record.address)
+        }
 
     def begin_checks(self, hosts: Iterable[str], *, probe: bool = False) -> None:
         """Begin to check these nodes, and to probe their devices, side by side, without waiting."""
