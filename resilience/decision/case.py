@@ -94,6 +94,11 @@ class Case:
         return (*(() if self.progressed else self.status.row), self.setback)
 
     @property
+    def went_back(self) -> bool:
+        """Whether a checkpoint was set aside since the last progress."""
+        return self.status.went_back and not self.progressed
+
+    @property
     def can_move(self) -> bool:
         """Whether what failed may run on another node in the next launch."""
         if not self.suspect:
