@@ -92,7 +92,7 @@ def test_a_node_that_always_kills_its_copy_is_soon_not_in_use_and_nobody_else_is
     assert job.finish() == 0, job.everything()
     failure = (
         r"the program on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
-        r"encountered \(hardware: uncorrectable memory error of a GPU\)"
+        r"encountered \(hardware: uncorrectable memory error of a GPU\); also ended: node1 \(lost its peer\)"
     )
     assert re.search(f"{failure}; ", job.account), job.everything()
     assert "node2" not in re.findall(r"launch +\d+ on (.*?) \(", job.account)[-1]
