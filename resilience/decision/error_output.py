@@ -6,35 +6,50 @@ One stream may hold the lines of several processes: torchrun passes on those of 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from laggard.resilience.decision.signatures import Signature, clean_line, is_warning, signature_of
-from laggard.resilience.decision.traceback_styles import BEGIN, in_pythons_style
+from laggard.resilience.decision.prefixes import clean_line, is_chatter, rank_of, speaker_and_words
+from laggard.resilience.decision.signatures import (
+    RAISED,
+    Signature,
+    how_much,
+    is_warning,
+    signature_of,
+    signature_of_error,
+)
+from laggard.resilience.decision.traceback_styles import BEGIN, FRAME, in_pythons_style, names_error
 
 # Lines before the last traceback that may belong to it: libraries log what happened before they raise.
 EPISODE_LINES = 50
 MAX_QUOTE = 240
 MAX_FRAMES = 3
-_RANK = re.compile(r"(?:\x1b\[[0-9;]*m)*\[rank(\d+)\]:")
+# Other output between two lines of a traceback, and lines of an error's message.
+MAX_BETWEEN = 20
 # After what was left without an end of line: a progress bar, or a print(end="").
-_LATE_BEGIN = re.compile(rf"(\[rank\d+\]: ?)?{re.escape(BEGIN)}$")
-_FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
+_LATE_BEGIN = re.compile(rf"(\[rank\d+\]:)? ?{re.escape(BEGIN)}$")
 _NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen ")
-_RAY_TASK = re.compile(r"^(?:ray\.exceptions\.)?\w+(?:\(\w+\))?: .*ray::")
 _RAY_ADDRESS = re.compile(r"\bip(?: address)?[=:] ?([\d.]+\d)")
 _OF_TORCHRUN = re.compile(r"^(torch\.distributed\.elastic\.\S*\.)?ChildFailedError")
-# What a launcher such as accelerate's raises below the traceback of the program that it has run.
-_OF_LAUNCHER = re.compile(r"^(subprocess\.)?CalledProcessError: Command ")
-_LOGGED_BY_TORCHRUN = re.compile(r"^[EWI]\d{4} .*torch/distributed/(elastic|run)")
+_LOGGED_BY_TORCHRUN = re.compile(
+    r"\b[EWI]\d{4} .*torch/distributed/(elastic|run)|(WARNING|INFO|ERROR):torch\.distributed\."
+)
 _ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
 _FIELD = re.compile(r"^\s+(host|rank|exitcode|error_file|traceback)\s*: (.*)")
 _INDENT = "  "
 # Between an error and the next one that it led to, or that it was raised with in a group.
-_GOES_ON = re.compile(r"above exception|^\s*\+-{3,} \d+ -{3,}$")
-# What a crash says before it lists threads, frames and loaded modules: C++ why, then C++ or Python that.
-_CRASHES = (re.compile(r"^\s*what\(\): "), re.compile(r"^(Fatal Python error: |terminate called )"))
+_LED_TO = re.compile(r"above exception")
+_IN_A_GROUP = re.compile(r"^\s*\+-{3,} \d+ -{3,}$")
+# Above the traceback of an error that did not end the process, or came as it ended.
+_ON_THE_WAY = re.compile(r"^(Error in atexit|Exception ignored|Error in sys\.excepthook|--- Logging error)")
+# NCCL and Rust say why in the next line.
+_SAID_BELOW = re.compile(r"Last error:$|thread '.*' panicked at \S+:$")
+_LOOKS_LIKE_ERROR = re.compile(
+    r"^\W*(\w+: )?(error|fatal|failed|cannot|can't|could not|unable)\b|\b(error|fatal|failed|exception): (?!\W*\d)",
+    re.IGNORECASE,
+)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -42,8 +57,10 @@ _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 class Traceback:
     """A traceback of Python's."""
 
+    begin: int  # the place of its first line
     frames: tuple[str, ...]  # innermost last: `file.py:function` of each frame in the user's own files
     error: str  # the line that names the exception
+    message: tuple[str, ...] = ()  # that line and those that belong to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,42 +107,39 @@ def root_cause_of(lines: Sequence[str]) -> RootCause | None:
 
 def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     """Return what each rank had to say, those that say why first; empty if nothing was written."""
-    lines = list(_one_per_line(lines))
-    streams: dict[int | None, list[str]] = {}
-    for line in _without_torchruns_own(lines):
-        match = _RANK.match(line)
-        streams.setdefault(int(match[1]) if match else None, []).append(clean_line(line))
-    for rank, told in _tracebacks_in_summary(lines).items():
-        streams.setdefault(rank, told)  # it wrote to a file of its own
-    found = [_complaint(rank, stream) for rank, stream in streams.items()]
+    streams: dict[str, list[str]] = {}
+    for line in lines:
+        if not _LOGGED_BY_TORCHRUN.search(line):
+            for speaker, words in _one_per_line(*speaker_and_words(line)):
+                streams.setdefault(speaker, []).append(words)
+    by_rank = [(rank_of(speaker), stream) for speaker, stream in streams.items()]
+    ranks = {rank for rank, _ in by_rank}
+    by_rank += [item for item in _told_in_summary(lines).items() if item[0] not in ranks]  # into a file of its own
+    found = [_complaint(rank, stream) for rank, stream in by_rank]
     return sorted((each for each in found if each is not None), key=_weight)
 
 
-def _one_per_line(lines: Sequence[str]) -> Iterator[str]:
+def _one_per_line(speaker: str, words: str) -> Iterator[tuple[str, str]]:
     """Begin a new line with each traceback; torchrun's summary begins one in a field."""
-    for line in lines:
-        late = _LATE_BEGIN.search(line)
-        if late is None or not late.start() or _FIELD.match(clean_line(line)):
-            yield line
-            continue
-        rank = _RANK.match(line)
-        yield line[: late.start()]
-        yield late[0] if late[1] or not rank else rank[0] + late[0]
+    late = _LATE_BEGIN.search(words)
+    if late is None or not late.start() or _FIELD.match(words):
+        yield speaker, words
+        return
+    yield speaker, words[: late.start()]
+    yield late[1] or speaker, BEGIN
 
 
 def _weight(complaint: Complaint) -> int:
     if complaint.is_cascade:
-        return 3
-    if complaint.signature is not None:
-        return 0
-    if complaint.place:
-        return 1
-    return 2 if complaint.quote else 4  # whatever else was written, such as a warning, says less than a cascade
+        return 4
+    says = complaint.signature.says if complaint.signature else ""
+    if says in ("why", "type") or complaint.place:
+        return 0 if says == "why" else 1
+    return 3 if complaint.quote else 5  # whatever else was written, such as a warning, says less than a cascade
 
 
 def _without_torchruns_own(lines: Sequence[str]) -> Sequence[str]:
-    """Leave out torchrun's own log, traceback and summary, which say only that a worker failed."""
-    lines = [line for line in lines if not _LOGGED_BY_TORCHRUN.match(line)]
+    """Leave out torchrun's own traceback and summary, which say only that a worker failed."""
     ends = [at for at, line in enumerate(lines) if _OF_TORCHRUN.match(line)]
     if not ends:
         return lines
@@ -133,9 +147,9 @@ def _without_torchruns_own(lines: Sequence[str]) -> Sequence[str]:
     return lines[: begins[-1]] if begins else lines[: ends[-1]]
 
 
-def _tracebacks_in_summary(lines: Sequence[str]) -> dict[int, list[str]]:
-    """Return what torchrun's summary quotes from the error files of its ranks, as ``@record`` writes them."""
-    found: dict[int, list[str]] = {}
+def _told_in_summary(lines: Sequence[str]) -> dict[int | None, list[str]]:
+    """Return what torchrun's summary tells of its ranks: what ``@record`` wrote to their error files, or the signal."""
+    found: dict[int | None, list[str]] = {}
     rank: int | None = None
     told: list[str] | None = None  # the traceback that is being read
     for line in map(clean_line, lines):
@@ -143,7 +157,9 @@ def _tracebacks_in_summary(lines: Sequence[str]) -> dict[int, list[str]]:
             told = None
             if match[1] == "rank" and (number := re.match(r"\d+", match[2])):
                 rank = int(number[0])
-            elif match[1] == "traceback" and match[2].startswith(BEGIN) and rank is not None:
+            elif (
+                match[1] == "traceback" and rank is not None and (match[2].startswith(BEGIN) or signature_of(match[2]))
+            ):
                 told = found[rank] = [match[2]]
         elif told is not None and line.startswith(_INDENT):
             told.append(line.removeprefix(_INDENT))
@@ -152,80 +168,166 @@ def _tracebacks_in_summary(lines: Sequence[str]) -> dict[int, list[str]]:
     return found
 
 
-def tracebacks_in(lines: Sequence[str]) -> list[tuple[int, Traceback]]:
-    """Return the tracebacks among clean lines, each with the place of its first line."""
+def tracebacks_in(lines: Sequence[str]) -> list[Traceback]:
+    """Return the tracebacks among clean lines that may say why a process ended."""
     found = []
     for begin in (at for at, line in enumerate(lines) if line.startswith(BEGIN)):
-        frames: list[str] = []
-        error = ""
-        for line in lines[begin + 1 :]:
-            if frame := _FRAME.match(line):
-                frames += [] if _NOT_THE_USERS.search(frame[1]) else [f"{frame[1].rpartition('/')[2]}:{frame[3]}"]
-            elif not line.startswith((" ", "\t")):
-                error = line
-                if not _RAY_TASK.match(line):  # below that line is the traceback of Ray's worker
-                    break
-        found.append((begin, Traceback(tuple(frames), error)))
-    return found
+        end = _end_of_traceback(lines, begin)
+        frames = [
+            f"{frame[1].rpartition('/')[2]}:{frame[3]}"
+            for line in lines[begin:end]
+            if (frame := FRAME.match(line)) and not _NOT_THE_USERS.search(frame[1])
+        ]
+        message = tuple(itertools.takewhile(_goes_on, lines[end : end + MAX_BETWEEN]))
+        found.append(Traceback(begin, tuple(frames), lines[end] if end < len(lines) else "", message))
+    final = [each for each in found if not (each.begin and _ON_THE_WAY.match(lines[each.begin - 1]))]
+    return final or found
 
 
-def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
-    written = [line for line in in_pythons_style(lines) if line.strip()]
-    if not written:
-        return None
-    tracebacks = tracebacks_in(written)
-    if _is_launchers(tracebacks):
-        written = written[: tracebacks.pop()[0]]
-    chain = _last_chain(written, tracebacks)
-    begin = chain[0][0] if chain else len(written)
-    traceback = chain[0][1] if chain else None
-    quote, signature = _line_that_says_why(written[begin:], written[max(0, begin - EPISODE_LINES) : begin])
-    if signature is None:
-        quote = traceback.error if traceback else _crash_in(written[-EPISODE_LINES:])
-    addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
-    return Complaint(
-        rank,
-        _shortened(quote),
-        signature,
-        _place(traceback),
-        next(addresses, None),
-        last_line=_shortened(_without_code_of_warnings(written)[-1]),
-        went_on=written[-1] != (tracebacks[-1][1].error if tracebacks else quote),
+def _end_of_traceback(lines: Sequence[str], begin: int) -> int:
+    """Return the place of the line that names the error: the first that is not indented, if no frames follow it."""
+    for at in range(begin + 1, len(lines)):
+        line = lines[at]
+        if line.startswith(BEGIN):
+            return at
+        if line.startswith((" ", "\t")) or not line:
+            continue
+        behind = list(
+            itertools.takewhile(lambda each: not each.startswith(BEGIN), lines[at + 1 : at + 1 + MAX_BETWEEN])
+        )
+        if names_error(line) or not (any(map(FRAME.match, behind)) or any(map(names_error, behind[:2]))):
+            return at
+    return len(lines)
+
+
+def _goes_on(line: str) -> bool:
+    return (
+        bool(line.strip()) and not line.startswith(BEGIN) and not _LED_TO.search(line) and not _IN_A_GROUP.match(line)
     )
 
 
-def _is_launchers(tracebacks: Sequence[tuple[int, Traceback]]) -> bool:
-    """Return whether the last traceback is that of a launcher, and the one before it that of what it has run."""
-    if len(tracebacks) < 2 or not _OF_LAUNCHER.match(tracebacks[-1][1].error):
-        return False
-    (before, _), (last, _) = tracebacks[-2:]
-    return last - before <= EPISODE_LINES
+def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
+    whole = _without_torchruns_own(list(in_pythons_style(lines)))
+    written = [line for line in whole if line.strip()]
+    if not written:
+        return None
+    reading = _reading(whole)
+    begin = max(0, reading.traceback.begin - 1) if reading.traceback else len(whole)
+    addresses = (match[1] for line in whole[begin:] if (match := _RAY_ADDRESS.search(line)))
+    last = _without_code_of_warnings(written)[-1]
+    return Complaint(
+        rank,
+        _shortened(reading.quote),
+        reading.signature,
+        _place(reading.traceback),
+        next(addresses, None),
+        last_line=_shortened(last),
+        went_on=written[-1] != (reading.traceback.error if reading.traceback else reading.quote),
+    )
 
 
-def _crash_in(lines: Sequence[str]) -> str:
-    """Return the line that says of what a process without a traceback has crashed; empty if it has not."""
-    return next((line for pattern in _CRASHES for line in lines if pattern.match(line)), "")
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The line that says most, of a part of the output."""
+
+    quote: str
+    signature: Signature | None
+    traceback: Traceback | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what was written before or after it does not matter."""
+        return self.signature is None or self.signature.says in ("why", "type")
+
+    @property
+    def is_cascade(self) -> bool:
+        """Whether it only says that another process has ended."""
+        return self.signature is not None and self.signature.says == "peer"
 
 
-def _without_code_of_warnings(lines: Sequence[str]) -> Sequence[str]:
+def _reading(lines: Sequence[str]) -> _Reading:
+    """Return the line that says why the process ended."""
+    chains = _chains(lines, tracebacks_in(lines))
+    if not chains:
+        return _of_log(lines[-EPISODE_LINES:])
+    begin = chains[-1][0].begin
+    reading = _of_chain(lines, chains[-1])
+    # Of peers' errors, and of launchers' that tell how a process ended, the ones before may say more.
+    for chain in reversed(chains[:-1]):
+        if reading.is_settled or begin - chain[-1].begin > EPISODE_LINES:
+            break
+        begin = chain[0].begin
+        reading = _of_chain(lines, chain)
+    if reading.is_settled:
+        return reading
+    before = _best(list(_without_code(lines[max(0, begin - EPISODE_LINES) : begin])))
+    behind = _best(list(_without_code(lines[begin:])))
+    if before and (before.is_settled or (before.is_cascade and reading.is_cascade)):
+        return replace(before, traceback=reading.traceback)
+    if behind and behind.signature and behind.signature.says == "why":
+        return replace(behind, traceback=reading.traceback)
+    return reading
+
+
+def _chains(lines: Sequence[str], tracebacks: Sequence[Traceback]) -> list[list[Traceback]]:
+    """Return the tracebacks, each with those that it led to or that were raised in a group with it."""
+    chains: list[list[Traceback]] = []
+    for traceback in tracebacks:
+        between = lines[chains[-1][-1].begin : traceback.begin] if chains else ()
+        if any(_LED_TO.search(line) or _IN_A_GROUP.match(line) for line in between):
+            chains[-1].append(traceback)
+        else:
+            chains.append([traceback])
+    return chains
+
+
+def _of_chain(lines: Sequence[str], chain: Sequence[Traceback]) -> _Reading:
+    """Return the first error with a reason; else a peer's, if it was the first; else what was raised in the end."""
+    readings = [_of_message(each) for each in chain]
+    for each in readings:
+        if each.signature is not None and each.signature.says == "why":
+            return each
+    if readings[0].is_cascade:
+        return readings[0]
+    if any(_IN_A_GROUP.match(line) for line in lines[chain[0].begin : chain[-1].begin]):
+        return readings[0]
+    return next((each for each in reversed(readings) if each.is_settled), readings[0])
+
+
+def _of_message(traceback: Traceback) -> _Reading:
+    """Return the line of an error's message that says most."""
+    best = _best(traceback.message) or _Reading(traceback.error, signature_of_error(traceback.error))
+    return replace(best, traceback=traceback)
+
+
+def _of_log(lines: Sequence[str]) -> _Reading:
+    """Return the line that says most where there is no traceback, or around one; empty if none says anything."""
+    lines = [line for line in _without_code(lines) if line.strip()]
+    if best := _best(lines):
+        return best
+    serious = [line for line in lines if not is_warning(line) and not is_chatter(line)]
+    named = next(filter(names_error, serious), "")
+    if named:
+        return _Reading(named, RAISED)
+    return _Reading(next(filter(_LOOKS_LIKE_ERROR.search, serious), ""), None)
+
+
+def _best(lines: Sequence[str]) -> _Reading | None:
+    """Return the first of the lines that say most."""
+    known = [(line, signature) for line in lines if (signature := signature_of(line))]
+    if not known:
+        return None
+    quote, signature = min(known, key=lambda each: how_much(each[1]))
+    below = next((line for above, line in itertools.pairwise(lines) if line and _SAID_BELOW.match(above)), "")
+    if not below or signature.says == "why":
+        return _Reading(quote, signature)
+    return _Reading(below, signature_of(below) or signature)
+
+
+def _without_code_of_warnings(written: Sequence[str]) -> Sequence[str]:
     """Leave out the line of code that Python prints below a warning."""
-    before = ("", *lines)
-    return [line for line, above in zip(lines, before, strict=False) if not (line[:1] == " " and is_warning(above))]
-
-
-def _line_that_says_why(episode: Sequence[str], before: Sequence[str]) -> tuple[str, Signature | None]:
-    """Return the first line that is not a cascade, of the last traceback on or else of what precedes it."""
-    cascade: tuple[str, Signature | None] = ("", None)
-    for lines in (episode, before):
-        for line in _without_code(lines):
-            signature = signature_of(line)
-            if signature is not None and not signature.cascade:
-                return line, signature
-            if signature is not None and cascade[1] is None:
-                cascade = line, signature
-        if cascade[1] is None and any(line.startswith(BEGIN) for line in lines):
-            return cascade  # an error of a type that the table does not know
-    return cascade
+    before = ("", *written)
+    return [line for line, above in zip(written, before, strict=False) if not (line[:1] == " " and is_warning(above))]
 
 
 def _without_code(lines: Sequence[str]) -> Iterator[str]:
@@ -233,20 +335,9 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
     inside = False
     for line in lines:
         code = inside and line.startswith((" ", "\t"))
-        inside = code or line.startswith(BEGIN) or bool(_RAY_TASK.match(line))
+        inside = code or line.startswith(BEGIN)
         if not code:
             yield line
-
-
-def _last_chain(lines: Sequence[str], tracebacks: Sequence[tuple[int, Traceback]]) -> Sequence[tuple[int, Traceback]]:
-    """Return the last traceback with those that led to it, the first of them first."""
-    chain = list(tracebacks[-1:])
-    for begin, traceback in reversed(tracebacks[:-1]):
-        between = lines[begin : chain[0][0]]
-        if not any(map(_GOES_ON.search, between)):
-            break
-        chain.insert(0, (begin, traceback))
-    return chain
 
 
 def _place(traceback: Traceback | None) -> str:

@@ -198,7 +198,8 @@ def _may_be_of(root: RootCause, unmarked: Complaint) -> bool:
 
 
 def _explains(complaint: Complaint) -> bool:
-    return not complaint.is_cascade and (complaint.signature is not None or bool(complaint.place))
+    says_why = complaint.signature is not None and complaint.signature.says != "how"
+    return not complaint.is_cascade and (says_why or bool(complaint.place))
 
 
 def _trust(end: ProcessEnd, complaint: Complaint) -> Trust:
