@@ -262,7 +262,8 @@ def _reading(lines: Sequence[str]) -> _Reading:
         return reading
     before = _best(list(_without_code(lines[max(0, begin - EPISODE_LINES) : begin])))
     behind = _best(list(_without_code(lines[begin:])))
-    if before and (before.is_settled or (before.is_cascade and reading.is_cascade)):
+    earlier = before and before.is_cascade and reading.is_cascade and before.signature != reading.signature
+    if before and (before.is_settled or earlier):
         return replace(before, traceback=reading.traceback)
     if behind and behind.signature and behind.signature.says == "why":
         return replace(behind, traceback=reading.traceback)

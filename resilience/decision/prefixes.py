@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+# Of a longer line only both ends are read: what is looked for stands there, and some patterns are slow.
+MAX_LINE = 4096
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 # Who wrote a line. Behind it Python's lines are indented by an even number of spaces: an odd one is the prefix's.
 _WHO = re.compile(
     r"""(?:
-    \[rank(?P<rank>\d+)\]: | \[default\d+\]:                  # PyTorch, torchrun --tee
-    | \[\d+,(?P<mpi>\d+)\]<std(?:err|out)>: | \[\d+\](?=\ )   # mpirun --tag-output, Hydra's -prepend-rank
-    | \d{1,6}:(?=\ )                                          # srun --label
-    | \d+(?:\.\d+){3}:(?=\ )                                 # pdsh: an address, a name with a number, but no program's
+    \[rank(?P<rank>\d+)\]: | \[default\d+\]:                        # PyTorch, torchrun --tee
+    | \[(?:\d+,)?(?P<mpi>\d+)\]<std(?:err|out)>: | \[\d+\](?=\ )    # mpirun --tag-output, horovodrun; Hydra
+    | \d{1,6}:(?=\ )                                                # srun --label
+    | \d+(?:\.\d+){3}:(?=\ )                                        # pdsh: an address, or a name with a number
     | (?!python|\S+\.(?:\w{1,3}|\w*(?:Error|Exception)):)[a-z][a-z_.-]*\d[\w.-]*:(?=\ )
-    | \([\w.<>=-]+(?:\ [\w=.]+)*(?:,\ [^()]*)?\)(?=\s|$)      # Ray, vLLM
+    | \([\w.<>=-]+(?:\ [\w=.]+)*(?:,\ [^()]*)?\)(?=\s|$)            # Ray, vLLM
     )(?:\ (?=(?:\ \ )*\S))?""",
     re.VERBOSE,
 )
@@ -23,19 +25,21 @@ _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE)"
 # When, how important, and by which line of code: one space ends it, since what follows may be indented.
 _WHEN = re.compile(
     rf"""
-    \[?\d{{4}}[-/]\d\d[-/]\d\d[ T_]{_TIME}(?:Z|\ ?[+-]\d\d:?\d\d|\ UTC)?\]?:?(?:\s|$)  # ISO 8601
-    | \[?\d\d/\d\d/\d\d\ {_TIME}\]?\ (?={_LEVEL})               # Spark
-    | \[?(?:[A-Z][a-z]{{2}}\ )?[A-Z][a-z]{{2}}\ [ \d]\d\ {_TIME}(?:\ \d{{4}})?\]?\ (?:\S+\ \S+\[\d+\]:\ )?  # syslog
-    | \[?[DIWEF]\d{{3,4}}\ {_TIME}\ +(?:\d+\ )?\S+?:\d+\]\      # glog, absl, PyTorch in C++
-    | \[?[DIWEF]\ \S+:\d+\]\                                    # TensorFlow behind the time, older PyTorch
-    | {_LEVEL}\ \d\d-\d\d\ {_TIME}\ \[?[\w./-]+:\d+\]\          # vLLM
-    | (?:{_LEVEL}\ )?\[\d\d/\d\d\ {_TIME}\ [\w.]+\]:\           # detectron2
-    | \[{_LEVEL}\]\ (?:\[[^\]]*\]\ )?                           # DeepSpeed behind the time
-    | \|\ {_LEVEL}\ *\|\ (?:[^|]*?\ [-|]\ )?                    # loguru behind the time
-    | (?:-\ )?(?:[\w.]+\ -\ )?{_LEVEL}\ -\ (?:[\w.]+\ -\ )?     # logging, by format or by basicConfig
-    | {_LEVEL}:[\w.]+: | {_LEVEL}\ [A-Z]\w+:\                   # the second as Spark has it
-    | std(?:out|err)\ [FP]\                                     # containerd behind the time
-    | \[[\w.-]+:\d+\]\                                          # Open MPI: host and process
+    \[?\d{{4}}[-/]\d\d[-/]\d\d[ T_]{_TIME}(?:Z|\ ?[+-]\d\d:?\d\d|\ UTC)?\]?:?(?:\s|$)    # ISO 8601
+    | \[\d{{4}}-\d\d-\d\d\ {_TIME}\ [DIWEF]\ \d+\ \d+\]\            # Ray's own
+    | \[?\d\d/\d\d/\d\d\ {_TIME}\]?\ (?={_LEVEL})                   # Spark
+    | \[?(?:[A-Z][a-z]{{2}}\ )?[A-Z][a-z]{{2}}\ [ \d]\d\ {_TIME}(?:\ \d{{4}})?\]?(?:\ |(?=\[))    # ctime, and syslog
+      (?:\S+\ \S+\[\d+\]:\ )?
+    | \[?[DIWEF]\d{{3,4}}\ (?:{_TIME}|00:00:\d+\.\d+)\ +(?:\d+\ )?\S+?:\d+\]\     # glog, absl, C++ of PyTorch
+    | \[?[DIWEF]\ \S+:\d+\]\                                        # TensorFlow behind the time, older PyTorch
+    | {_LEVEL}\ \d\d-\d\d\ {_TIME}\ \[?[\w./-]+:\d+\]\              # vLLM
+    | (?:{_LEVEL}\ )?\[\d\d/\d\d\ {_TIME}\ [\w.]+\]:\               # detectron2
+    | \[{_LEVEL}\]\ (?:\[[^\]]*\]\ )?                               # DeepSpeed behind the time
+    | \|\ {_LEVEL}\ *\|\ (?:[^|]*?\ [-|]\ )?                        # loguru behind the time
+    | (?:-\ )?(?:[\w.]+\ -\ )?{_LEVEL}\ -\ (?:[\w.]+\ -\ )?         # logging, by format or by basicConfig
+    | {_LEVEL}:[\w.]+: | {_LEVEL}\ [A-Z]\w+:\                       # the second as Spark has it
+    | std(?:out|err)\ [FP]\                                         # containerd behind the time
+    | \[[\w.-]+:\d+\]\                                              # Open MPI: host and process
     """,
     re.VERBOSE,
 )
@@ -44,7 +48,9 @@ _BAR = re.compile(r"^.*?(?:\d+%\|[^|]*\| *\S+|\b\d[\d.]*\w*) \[\d+:\d\d(?::\d\d)
 # What Python puts before the lines of an ExceptionGroup.
 _MARGIN = re.compile(r"^ +\| ?")
 # What a program tells while all is well: it keeps its prefix, so that it can be told from the rest.
-_CHATTER = re.compile(r"\b(?:INFO|DEBUG|TRACE)\b|^\[?[DI]\d{0,4} ")
+_CHATTER = re.compile(
+    r"""(?!INFO: task)[^"'(=]{0,60}?\b(?:INFO|DEBUG|TRACE)\b|\[?[DI](?:\d{3,4} \S+ +(?:\d+ )?| )\S+:\d+\] """
+)
 
 
 def clean_line(line: str) -> str:
@@ -54,14 +60,13 @@ def clean_line(line: str) -> str:
 
 def is_chatter(line: str) -> bool:
     """Return whether a clean line was logged as nothing but information."""
-    return bool(
-        re.match(r"\S+ \[\d+\] NCCL INFO ", line) or ((prefix := _WHEN.match(line)) and _CHATTER.search(prefix[0]))
-    )
+    return _CHATTER.match(line) is not None
 
 
 def speaker_and_words(line: str) -> tuple[str, str]:
     """Return who wrote a line, as its launcher marks it, and the clean line."""
-    words = _ANSI.sub("", line).rstrip()
+    ends = line if len(line) <= MAX_LINE else line[: MAX_LINE // 2] + line[-MAX_LINE // 2 :]
+    words = _ANSI.sub("", ends).rstrip()
     speakers = []
     for match, is_who in _prefixes(words):
         speakers += [match[0].strip()] if is_who else []

@@ -68,7 +68,7 @@ def _ended_by(number: int, name: str, *words: str) -> str:
     code = rf"(exit|return|status)\w*( ?code| status)?[:= ]*\(?(-{number}|{128 + number})\b"
     told = rf"\bsignal:? {number}\b|{code}|\b{name}\b"
     said = "|".join(words)
-    return rf"{told}|^(.*[:\d] +)?({said})( .*core dumped.*| \(core dumped\))?( {{2,}}.*)?$|killed by signal: ({said})"
+    return rf"{told}|^(.*[:\d] +)?({said})( .*core dumped.*| \(core dumped\))?( {{2,}}.*)?$|signal: ({said})"
 
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -92,7 +92,8 @@ SIGNATURES: tuple[Signature, ...] = (
         "no memory left on a GPU",
         r"(CUDA|HIP|XPU|MPS backend) out of memory|CUDA error: out of memory|STATUS_ALLOC_FAILED"
         r"|OutOfMemoryError: (CUDA|HIP)|(ERROR_|hipError|failure.*)out_?( of )?memory|ErrorMemoryAllocation"
-        r"|RESOURCE_?EXHAUSTED(Error)?: |OOM when allocating|No available memory for the cache|stored in KV cache"
+        r"|RESOURCE_?EXHAUSTED(Error)?: |OOM when allocating|(cuda|cublas|gpu|device)\b.{0,40}\bout of memory"
+        r"|No available memory for the cache|stored in KV cache"
         r"|exceed(s|ed) .*hbm|Ran out of memory in memory space",
         _C,
         "once",
@@ -107,7 +108,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "GPU missing or busy",
         r"no CUDA-capable device|devices?( is| are|\(s\) is/are)? busy or unavailable|CUDA_ERROR_NO_DEVICE"
         r"|communicate with the NVIDIA driver|Driver/library version mismatch|Unable to determine the device handle"
-        r"|Failed to initialize NVML: (?!Driver Not)|No devices were found",
+        r"|Failed to initialize NVML: (?!Driver Not)|No devices were found|nvml error|nvidia-container-cli",
         _H,
         "strike",
     ),
@@ -123,7 +124,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "GPU fell off the bus",
         r"fallen off the bus|GPU_?( is |_IS_)lost|HW Exception by GPU|GPU Hang|CUDA error: (unknown error|hardware)"
-        r"|CUDA unknown error",
+        r"|CUDA unknown error|cuda runtime error \(30\)",
         _H,
         "strike",
     ),
@@ -143,7 +144,7 @@ SIGNATURES: tuple[Signature, ...] = (
         _P,
         "end",
     ),
-    Signature("invalid use of NCCL", r"ncclInvalid(Usage|Argument)|invalid usage", _P, "end", "how"),
+    Signature("invalid use of NCCL", r"ncclInvalid(Usage|Argument)|invalid usage|ncclInternalError", _P, "end", "how"),
     Signature(
         "a peer was not reached",
         r"NCCL WARN .*(failed ?: (Connection|No route|Software)|timed out|closed by remote)|socket\w+: .* failed :"
@@ -181,10 +182,17 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature("a port is in use", r"EADDRINUSE|Address already in use|errno: 98\b", _T, "relaunch"),
     Signature(
+        "something is in use",
+        r"Device or resource busy|\[Errno 16\]|already in use by|unable to lock file|database is locked|Text file busy",
+        _T,
+        "relaunch",
+    ),
+    Signature(
         "the rendezvous lost its store",
         r"recvValue failed|sendBytes failed|failed to recv, got 0 bytes|wait timeout after \d+ms, keys"
         r"|Connection was likely closed\. Did the remote server shutdown|store->get\(|DistStoreError|DistNetworkError"
-        r"|Rendezvous(Connection|Closed|Timeout|State)Error|client socket has (timed out|failed)|connect\(\) timed out"
+        r"|Rendezvous(Connection|Closed|Timeout|State)Error|client socket has (timed out|failed to connect to any)"
+        r"|connect\(\) timed out"
         r"|waiting for clients",
         _N,
         "relaunch",
@@ -243,10 +251,11 @@ SIGNATURES: tuple[Signature, ...] = (
         "relaunch",
     ),
     Signature(
-        "it may not have what it asks for",
+        "it may not have what it asks for",  # nor find
         r"\b40[0134] Client Error|HTTP ?Error 40[0134]|(Repository|Entry|Revision)NotFound|GatedRepo|Unauthorized"
         r"|\b403\b.*Forbidden|Access ?Denied|NoSuch(Bucket|Key)|NoCredentials|InvalidAccessKey|[aA]uthentication failed"
-        r"|Permission denied \(publickey|Invalid account|is not a (local folder|valid model identifier)",
+        r"|Permission denied \(publickey|Host key verification failed|Err(or)?ImagePull|pull access denied"
+        r"|Invalid account|is not a (local folder|valid model identifier)",
         _P,
         "once",
     ),
@@ -257,7 +266,10 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Gateway Time-?out|Internal Server Error|RequestTimeout|EndpointConnectionError|ConnectionClosedError|Throttl"
         r"|(Read|Connect)Timeout|IncompleteRead|ChunkedEncoding|RemoteDisconnected|SSLError|SSL: |RateLimit|CommError"
         r"|n[o']t (connect to|reach) '?https?:|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
-        r"|(Server|Database|Operational)\w*Error: .*(connect|server|timed? ?out)",
+        r"|(Server|Database|Operational)\w*Error: .*(connect|server|timed? ?out)|curl: \(\d+\)|Curl returned error"
+        r"|^(aiohttp|fsspec|httpx|httpcore|requests|urllib3|boto\w*|s3fs|gcsfs|google|azure|huggingface_hub|wandb"
+        r"|pymongo"
+        r"|redis|openai)\.[\w.]*(Timeout|Connect|Disconnect|Unavailable|Payload|Server|Protocol|Retry)\w*(:|$)",
         _T,
         "relaunch",
     ),
@@ -271,7 +283,8 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "no memory left",
         r"oom_kill [1-9]|out of memory: Killed process|\boom[_-]kill\b|^(\w+\.)*\w*MemoryError\b|OOM ?Killed"
-        r"|low on (resource: )?memory|OutOfMemoryError|Cannot allocate memory|bad_?alloc|task \d\S*: Out Of Memory"
+        r"|low on (resource: )?(memory|ephemeral)|memory pressure|OutOfMemoryError|Cannot allocate memory|bad_?alloc"
+        r"|task \d\S*: Out Of Memory"
         r"|exceed(ed|ing|s)? .*memory( limit)?|memory .*exceeded|can't allocate memory|not enough memory: you tried"
         r"|runtime: out of memory|TERM_MEMLIMIT|virtual memory exhausted|Unable to allocate \d|insufficient virtual",
         _C,
@@ -342,7 +355,8 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H, "strike"),
     Signature(
         "a node failed",
-        r"Node failure on|DUE TO NODE FAILURE|\bNODE_?FAIL\b|node\(?s?\)? .*(not responding|is down|not ready)",
+        r"Node failure on|DUE TO NODE FAILURE|\bNODE_?FAIL\b|NodeNotReady|NodeLost|node\(?s?\)? .*(not responding"
+        r"|is down|not ready)",
         _H,
         "relaunch",
     ),
@@ -432,8 +446,15 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     # -- how a process ended
     Signature("an error of C++ that nothing caught", r"^\s*what\(\): ", _P, "strike", "how"),
-    Signature("C++ ended it", r"^terminate called", _P, "strike", "how"),
-    Signature("a command failed", r"CalledProcessError|ChildFailedError|returned non-zero exit", _P, "once", "how"),
+    Signature("C++ ended it", r"^(terminate|pure virtual method) called", _P, "strike", "how"),
+    Signature(
+        "what it started has failed",
+        r"CalledProcessError|ChildFailedError|returned non-zero exit|process \d+ terminated with exit code"
+        r"|Trials did not complete|TrainingFailedError",
+        _P,
+        "once",
+        "how",
+    ),
     Signature(
         "a DataLoader worker died", r"DataLoader worker .*(killed by signal|exited unexpectedly)", _C, "once", "how"
     ),

@@ -21,7 +21,7 @@ _IPYTHON_FRAME = re.compile(
 _CAUGHT_HERE = "> File "
 FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
 _ERROR = re.compile(
-    r"(\w+\.)*\w*(Error|Exception|Exit|Interrupt|Warning|Group|Fault|Empty|Full|Timeout)(\(\w+\))?(:|$)"
+    r"(\w+\.)*\w*(Error|Exception|Exit|Interrupt|Group|Fault|Empty|Full|Timeout)(\(\w+\))?(:|$)"
     r"|(\w+\.)+\w*(error|timeout)(:|$)"
 )
 

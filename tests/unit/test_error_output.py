@@ -23,6 +23,8 @@ PREFIXES = {
     "mpirun": "[1,17]<stderr>:",
     "mpirun of Open MPI 5": "[1,17]<stderr>: ",
     "srun --label": "17: ",
+    "horovodrun": "[3]<stderr>:",
+    "horovodrun with the time": "Fri Sep 11 07:07:20 2026[3]<stderr>:",
     "torchrun --tee": "[default3]:[rank11]: ",
     "torchrun on several hosts by pdsh": "gpu-b-4: [rank11]: ",
     "Ray": "(RayTrainWorker pid=8120, ip=10.4.0.17) ",
@@ -30,6 +32,7 @@ PREFIXES = {
     "vLLM": "(EngineCore_DP0 pid=8120) ERROR 05-12 10:00:01 [core.py:700] ",
     "vLLM of old": "ERROR 05-12 10:00:01 engine.py:389] ",
     "absl": "E0512 10:00:01.123456   81200 trainer.py:712] ",
+    "absl of today": "E0000 00:00:1715498963.019816  583764 trainer.cc:444] ",
     "TensorFlow": "2026-05-12 10:00:01.123456: E tensorflow/core/framework/op_kernel.cc:1745] ",
     "PyTorch in C++": "[rank11]:[E512 10:00:01.123456789 ProcessGroupNCCL.cpp:616] ",
     "ISO 8601": "2026-05-12T10:00:01.123Z ",
@@ -217,6 +220,14 @@ ERROR: Unexpected bus error encountered in worker. This might be caused by insuf
     "a process of torch.multiprocessing that crashed": (
         f"{TRACE}torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGSEGV\n",
         "torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGSEGV",
+        "program",
+    ),
+    "a loader's worker that raised": (
+        f"""
+{TRACE}IndexError: Caught IndexError in DataLoader worker process 1.
+Original {TRACE}IndexError: list index out of range
+""",
+        "IndexError: list index out of range",
         "program",
     ),
     "an engine of vLLM's": (

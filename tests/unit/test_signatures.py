@@ -46,6 +46,7 @@ EXAMPLES: dict[str, list[str]] = {
     "GPU fell off the bus": [
         "NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.",
         "HW Exception by GPU node-1 (Agent handle: 0x55) reason :GPU Hang",
+        "luajit: cuda runtime error (30) : unknown error at THCStorage.c:113",
     ],
     "error of a GPU library": [
         "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
@@ -81,6 +82,10 @@ EXAMPLES: dict[str, list[str]] = {
     "a port is in use": [
         "torch.distributed.DistNetworkError: The server socket has failed (EADDRINUSE, code: -98)",
         "OSError: [Errno 98] Address already in use",
+    ],
+    "something is in use": [
+        "OSError: [Errno 16] Device or resource busy: '/dev/accel0'",
+        "sqlite3.OperationalError: database is locked",
     ],
     "the rendezvous lost its store": [
         "recvValue failed on SocketImpl(fd=3, addr=[n1]:4, remote=[n1]:29500): broken",
@@ -118,6 +123,8 @@ EXAMPLES: dict[str, list[str]] = {
         "urllib3.exceptions.MaxRetryError: HTTPSConnectionPool(host='hub.site', port=443): Max retries exceeded",
         "urllib.error.HTTPError: HTTP Error 429: Too Many Requests",
         "OSError: We couldn't connect to 'https://hub.site' to load the files",
+        "fsspec.exceptions.FSTimeoutError",
+        "aiohttp.client_exceptions.ServerDisconnectedError: Server disconnected",
         "ssl.SSLError: [SSL: DECRYPTION_FAILED] bad record mac",
     ],
     "no shared memory left": ["RuntimeError: unable to write to file </torch_1>: insufficient shared memory (shm)"],
@@ -207,10 +214,13 @@ EXAMPLES: dict[str, list[str]] = {
         "[n1:00081] *** MPI_ERR_TRUNCATE: message truncated",
     ],
     "an error of the JVM": ['Exception in thread "main" java.lang.IllegalStateException: no shard 7'],
-    "an error of a connection": ["redis.exceptions.TimeoutError: 5 s", "asyncio.exceptions.TimeoutError"],
+    "an error of a connection": ["mine.RpcError: nobody answers", "asyncio.exceptions.TimeoutError"],
     "an error of C++ that nothing caught": ["  what():  map::at"],
     "C++ ended it": ["terminate called without an active exception"],
-    "a command failed": ["subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1."],
+    "what it started has failed": [
+        "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with exit code 1",
+        "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.",
+    ],
     "a DataLoader worker died": ["RuntimeError: DataLoader worker (pid 4211) is killed by signal: Killed."],
     "a segmentation fault": [
         "Segmentation fault (core dumped)",
@@ -258,6 +268,8 @@ def test_every_row_has_an_example() -> None:
         "RuntimeError: the bananas are gone",
         "n7:812:1034 [0] NCCL INFO Call to connect returned Connection refused, retrying",
         "I0512 10:00:01.123456 8120 loader.cc:12] Connection refused, trying again",
+        "2026-05-12T04:56:11 - 1 - trainer.save - save.py:246 - INFO :: Connection refused, trying again",
+        "26/05/12 10:00:01 INFO Executor: lost task 3, Connection refused",
         "train error: 0.31, test error: 0.35",
         "killed time while the shard was read",
         "peak memory 71.2 GiB of 79.1 GiB",
