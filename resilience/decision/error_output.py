@@ -37,7 +37,7 @@ _LOGGED_BY_TORCHRUN = re.compile(
     r"\b[EWI]\d{4} .*torch/distributed/(elastic|run)|(WARNING|INFO|ERROR):torch\.distributed\."
 )
 _ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
-_FIELD = re.compile(r"^\s+(host|rank|exitcode|error_file|traceback)\s*: (.*)")
+_FIELD = re.compile(r"^\s*(host(?= {6}:)|rank(?= {6}:)|exitcode(?=  :)|error_file(?=:)|traceback(?= :)) *: (.*)")
 _INDENT = "  "
 # Between an error and the next one that it led to, or that it was raised with in a group.
 _LED_TO = re.compile(r"above exception")
@@ -108,15 +108,21 @@ def root_cause_of(lines: Sequence[str]) -> RootCause | None:
 def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     """Return what each rank had to say, those that say why first; empty if nothing was written."""
     streams: dict[str, list[str]] = {}
+    of_torchrun = []
     for line in lines:
-        if not _LOGGED_BY_TORCHRUN.search(line):
-            for speaker, words in _one_per_line(*speaker_and_words(line)):
+        if _LOGGED_BY_TORCHRUN.search(line):
+            of_torchrun.append(clean_line(line))
+            continue
+        for speaker, words in _one_per_line(*speaker_and_words(line)):
+            if not _FIELD.match(words):
                 streams.setdefault(speaker, []).append(words)
     by_rank = [(rank_of(speaker), stream) for speaker, stream in streams.items()]
     ranks = {rank for rank, _ in by_rank}
     by_rank += [item for item in _told_in_summary(lines).items() if item[0] not in ranks]  # into a file of its own
-    found = [_complaint(rank, stream) for rank, stream in by_rank]
-    return sorted((each for each in found if each is not None), key=_weight)
+    found = [each for rank, stream in by_rank if (each := _complaint(rank, stream))]
+    if not any(each.quote for each in found) and (only := _complaint(None, of_torchrun)):
+        found.insert(0, only)
+    return sorted(found, key=_weight)
 
 
 def _one_per_line(speaker: str, words: str) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from laggard.resilience.decision.error_output import (
     root_cause_of,
     without_numbers,
 )
-from laggard.resilience.decision.signatures import Kind, Response
+from laggard.resilience.decision.signatures import KILLED, Kind, Response
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
@@ -79,7 +79,7 @@ class Failure:
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
-        if self.kind != "unknown" or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED):
+        if self.cause not in ("", KILLED) or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED):
             return self
         return replace(self, kind="capacity", cause="no memory left", response="once")
 

@@ -63,6 +63,10 @@ _U: Kind = "unknown"
 _TYPE = r"^(?:Caused by: |Exception in thread \S+ )?(?:\w+\.)*"
 
 
+# Of a process that SIGKILL ended: what most often sends it is the kernel, for want of memory.
+KILLED = "it was killed"
+
+
 def _ended_by(number: int, name: str, *words: str) -> str:
     """Return a pattern of the ways in which shells, schedulers and launchers say that a signal ended a process."""
     code = rf"(exit|return|status)\w*( ?code| status)?[:= ]*\(?(-{number}|{128 + number})\b"
@@ -128,7 +132,13 @@ SIGNATURES: tuple[Signature, ...] = (
         _H,
         "strike",
     ),
-    Signature("error of a GPU library", r"\b(CUDNN|CUBLAS|CUFFT|CUSOLVER|MIOPEN)_?STATUS_?\w+", _P, "once", "how"),
+    Signature(
+        "error of a GPU library",
+        r"\b(CUDNN|CUBLAS|CUFFT|CUSOLVER|MIOPEN)(_?STATUS_?\w+| error| failure)",
+        _P,
+        "once",
+        "how",
+    ),
     # -- communication: NCCL, PyTorch, Gloo, UCX and libfabric
     Signature(
         "InfiniBand completion with an error",
@@ -144,7 +154,13 @@ SIGNATURES: tuple[Signature, ...] = (
         _P,
         "end",
     ),
-    Signature("invalid use of NCCL", r"ncclInvalid(Usage|Argument)|invalid usage|ncclInternalError", _P, "end", "how"),
+    Signature(
+        "invalid use of NCCL",
+        r"ncclInvalid(Usage|Argument)|invalid usage|ncclInternalError|NCCL error.*internal error",
+        _P,
+        "end",
+        "how",
+    ),
     Signature(
         "a peer was not reached",
         r"NCCL WARN .*(failed ?: (Connection|No route|Software)|timed out|closed by remote)|socket\w+: .* failed :"
@@ -200,7 +216,8 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "a node of Ray's was lost",
-        r"its node has died|node .*(was|has been) (terminated|marked dead)|missed too many heartbeats",
+        r"its node has died|node it was running on is dead|[nN]ode has crashed|node .*(was|has been) (terminated"
+        r"|marked dead)|missed too many heartbeats",
         _H,
         "relaunch",
     ),
@@ -459,7 +476,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "a DataLoader worker died", r"DataLoader worker .*(killed by signal|exited unexpectedly)", _C, "once", "how"
     ),
     Signature("a segmentation fault", _ended_by(11, "SIGSEGV", "Segmentation fault"), _P, "strike", "how"),
-    Signature("it was killed", _ended_by(9, "SIGKILL", "Killed", "OOM"), _C, "strike", "how"),
+    Signature(KILLED, _ended_by(9, "SIGKILL", "Killed", "OOM"), _C, "strike", "how"),
     Signature("a bus error", _ended_by(7, "SIGBUS", "Bus error"), _C, "strike", "how"),
     Signature("an illegal instruction", _ended_by(4, "SIGILL", "Illegal instruction"), _P, "strike", "how"),
     Signature("a floating-point exception", _ended_by(8, "SIGFPE", "Floating point exception"), _P, "strike", "how"),

@@ -556,6 +556,20 @@ The above exception was the direct cause of the following exception:
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 81 got signal: 1",
         "transient",
     ),
+    "the end of torchrun's summary": (
+        """
+          rank      : 0 (local_rank: 0)
+          exitcode  : -11 (pid: 81)
+          traceback : Signal 11 (SIGSEGV) received by PID 81
+        """,
+        "Signal 11 (SIGSEGV) received by PID 81",
+        "program",
+    ),
+    "torchrun's log alone": (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 81) of binary",
+        "failed (exitcode: -9) local_rank: 3 (pid: 81) of binary",
+        "capacity",
+    ),
     "torchrun, of a rank that was killed": (
         f"""
         E0512 10:00:01.123000 10805 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9)

@@ -93,7 +93,10 @@ EXAMPLES: dict[str, list[str]] = {
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
         '"message": "RendezvousConnectionError: The connection to the C10d store has failed."',
     ],
-    "a node of Ray's was lost": ["The actor is dead because its node has died. Node Id: 812"],
+    "a node of Ray's was lost": [
+        "The actor is dead because its node has died. Node Id: 812",
+        "Task failed because the node it was running on is dead or unavailable. Node IP: 10.0.0.3",
+    ],
     "a Ray process was lost": [
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
         "The actor is dead because its worker process has died. There are some potential root causes. (1) SIGKILL",
