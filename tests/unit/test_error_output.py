@@ -170,6 +170,27 @@ Exception ignored in: <function Pool.__del__ at 0x7f01>
         "KeyError: 'x'",
         "program",
     ),
+    "a traceback whose end is cut off": (
+        f"cannot read shard 7\n{TRACE}",
+        "cannot read shard 7",
+        "unknown",
+    ),
+    "an error that was survived, and the end long after it": (
+        f"{TRACE}ModuleNotFoundError: No module named 'apex'\n" + "step\n" * 21 + "Killed\n",
+        "Killed",
+        "capacity",
+    ),
+    "an error, and what an exit prints": (
+        f"{TRACE}ModuleNotFoundError: No module named 'apex'\n" + "step\n" * 19 + "Killed\n",
+        "ModuleNotFoundError: No module named 'apex'",
+        "program",
+    ),
+    "a long stack of C++": (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  bananas\n"
+        + "".join(f"frame #{number}: f() + 0x1 (0x7f01 in libtorch.so)\n" for number in range(80)),
+        "what():  bananas",
+        "program",
+    ),
     "the last error of NCCL": (
         f"""
 {TRACE}torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, unhandled system error
