@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from laggard.resilience.decision.prefixes import clean_line, rank_of, speaker_and_words
-from laggard.resilience.decision.reading import Traceback, reading_of
+from laggard.resilience.decision.reading import Traceback, reading_of, sequence_number
 from laggard.resilience.decision.signatures import Signature, is_warning, signature_of
 from laggard.resilience.decision.traceback_styles import BEGIN, in_pythons_style
 
@@ -89,7 +89,7 @@ def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     found = [each for rank, stream in by_rank if (each := _complaint(rank, stream))]
     if not any(each.quote for each in found) and (only := _complaint(None, of_torchrun)):
         found.insert(0, only)
-    return sorted(found, key=_weight)
+    return sorted(found, key=lambda each: (_weight(each), sequence_number(each.quote)))
 
 
 def _one_per_line(speaker: str, words: str) -> Iterator[tuple[str, str]]:

@@ -38,6 +38,7 @@ _ON_THE_WAY = re.compile(r"^(Error in atexit|Exception ignored|Error in sys\.exc
 _SAID_BELOW = re.compile(r"Last error:$|thread '.*' panicked at \S+:$")
 # A frame of C++, the JVM, Go, Rust or Julia.
 _FRAME_OF_OTHERS = re.compile(r"^(frame #\d+: |#\d+ |\s+at |\s*@ +0x|\s+\d+: |\s+\[\d+\] |\t/)")
+_SEQUENCE_NUMBER = re.compile(r"collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}),")
 _LOOKS_LIKE_ERROR = re.compile(
     r"^\W*(\w+: )?(error|fatal|failed|cannot|can't|could not|unable)\b|\b(error|fatal|failed|exception): (?!\W*\d)",
     re.IGNORECASE,
@@ -195,11 +196,17 @@ def _best(lines: Sequence[str]) -> Reading | None:
     known = [(line, signature) for line in lines if (signature := signature_of(line))]
     if not known:
         return None
-    quote, signature = min(known, key=lambda each: how_much(each[1]))
+    quote, signature = min(known, key=lambda each: (how_much(each[1]), sequence_number(each[0])))
     below = next((line for above, line in itertools.pairwise(lines) if line and _SAID_BELOW.match(above)), "")
     if not below or signature.says == "why":
         return Reading(quote, signature)
     return Reading(below, signature_of(below) or signature)
+
+
+def sequence_number(line: str) -> int:
+    """Return the number of the collective that a line tells of; of those that wait, the lowest is behind."""
+    match = _SEQUENCE_NUMBER.search(line)
+    return int(match[1]) if match else 0
 
 
 def _told(lines: Sequence[str]) -> Iterator[str]:

@@ -123,12 +123,13 @@ SIGNATURES: tuple[Signature, ...] = (
         _P,
         "once",
     ),
+    Signature("a GPU that does not start", r"CUDA unknown error|CUDA driver initialization failed", _U, "strike"),
     Signature("NVLink error", r"uncorrectable NVLink error|Invalid access of peer GPU memory", _H, "strike"),
     Signature("fabric manager not ready", r"system not yet initialized|SYSTEM_NOT_READY", _H, "strike"),
     Signature(
         "GPU fell off the bus",
         r"fallen off the bus|GPU_?( is |_IS_)lost|HW Exception by GPU|GPU Hang|CUDA error: (unknown error|hardware)"
-        r"|CUDA unknown error|cuda runtime error \(30\)",
+        r"|cuda runtime error \(30\)",
         _H,
         "strike",
     ),

@@ -228,6 +228,16 @@ ERROR: Unexpected bus error encountered in worker. This might be caused by insuf
         "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
         "capacity",
     ),
+    "ranks that wait, and one that is behind": (
+        """
+        [rank0]:[E512 10:00:01.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=812, OpType=ALLREDUCE)
+        [rank7]:[E512 10:00:02.1 ProcessGroupNCCL.cpp:616] [Rank 7] Watchdog caught collective operation timeout: \
+WorkNCCL(SeqNum=811, OpType=ALLREDUCE)
+        """,
+        "[Rank 7] Watchdog caught collective operation timeout",
+        "network",
+    ),
     "a process of torch.multiprocessing": (
         f"""
 {TRACE}torch.multiprocessing.spawn.ProcessRaisedException:

@@ -41,6 +41,7 @@ EXAMPLES: dict[str, list[str]] = {
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
         "AssertionError: Torch not compiled with CUDA enabled",
     ],
+    "a GPU that does not start": ["RuntimeError: CUDA unknown error - this may be due to an incorrect environment"],
     "NVLink error": ["RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"],
     "fabric manager not ready": ["RuntimeError: CUDA error 802: system not yet initialized"],
     "GPU fell off the bus": [
