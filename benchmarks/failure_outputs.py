@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.tables import table
-from laggard.resilience.decision.failure import ProcessEnd, explain
+from laggard.resilience.decision.failure import explain
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.signatures import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -51,7 +51,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster, bad_and_well
@@ -317,6 +317,8 @@ class Controller:
         self._status = status
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
+        if end.exit_code == 0:  # a signal that comes while all is put away, and the report written, asks for nothing
+            self._signals.anticipate()
         if end.status is not None:
             self._set_status(end.status)
         self._account.launch_ended(end.reason, cause)

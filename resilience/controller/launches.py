@@ -35,8 +35,9 @@ from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import Found, evidence_against, memory_ran_out
-from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain
+from laggard.resilience.decision.failure import Failure, explain
 from laggard.resilience.decision.hang import HangTimeout
+from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
@@ -161,7 +162,7 @@ class Launches:
         hosts_to_check = tuple(dict.fromkeys((*roster.up, *roster.reserve)))
         self.warm.fork_ahead(roster.active)
         self._cluster.begin_checks(hosts_to_check, probe=True)
-        ends = lingering or by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
+        ends = lingering or by_one_clock(self.program.failed(), self._cluster.clocks())
         self._ask_to_stop(self.program)
         since_s = time.time() - min(self._clock.now_s() - self._began_s, RECENT_KILL_S)
         hosts = {node.address: node.hostname for node in self._allocation.nodes}

@@ -57,6 +57,11 @@ class Complaint:
         """Whether it only says that another process has ended."""
         return self.signature is not None and self.signature.cascade
 
+    @property
+    def says_why(self) -> bool:
+        """Whether it says more than how a process ended."""
+        return self.signature is not None and self.signature.says != "how"
+
 
 def root_cause_of(lines: Sequence[str]) -> RootCause | None:
     """Return what torchrun's closing summary says, if there is one."""

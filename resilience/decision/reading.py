@@ -31,9 +31,13 @@ MAX_BETWEEN = 20
 _NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen ")
 # Between an error and the next one that it led to, or that it was raised with in a group.
 _LED_TO = re.compile(r"above exception")
+_RAISED_FROM = re.compile(r"^The above exception was the direct cause")
 _IN_A_GROUP = re.compile(r"^\s*\+-{3,} \d+ -{3,}$")
 # Above the traceback of an error that did not end the process, or came as it ended.
 _ON_THE_WAY = re.compile(r"^(Error in atexit|Exception ignored|Error in sys\.excepthook|--- Logging error)")
+# What is said of data that ends too early, which is no word about a peer unless it came from a socket.
+_CUT_SHORT = re.compile(r"^(\w+\.)*(struct\.error|EOFError|UnpicklingError|JSONDecodeError)\b")
+_READS_SOCKET = re.compile(r"\.recv|\b(sock|socket|conn|connection)\b|makefile|rfile")
 # NCCL and Rust say why in the next line.
 _SAID_BELOW = re.compile(r"Last error:$|thread '.*' panicked at \S+:$")
 # A frame of C++, the JVM, Go, Rust or Julia.
@@ -164,18 +168,22 @@ def _chains(lines: Sequence[str], tracebacks: Sequence[Traceback]) -> list[list[
 
 
 def _of_chain(lines: Sequence[str], chain: Sequence[Traceback]) -> Reading:
-    """Return the first error with a reason; else a peer's, if it was the first; else what was raised in the end."""
-    readings = [_of_message(each) for each in chain]
+    """Return the first error with a reason; else a peer's, if that led to the rest; else what was raised in the end."""
+    readings = [_of_message(lines, each) for each in chain]
     if why := next((each for each in readings if each.says("why")), None):
         return why
-    is_group = any(_IN_A_GROUP.match(line) for line in lines[chain[0].begin : chain[-1].begin])
-    if is_group or readings[0].says("peer"):
+    between = lines[chain[0].begin : chain[-1].begin]
+    if readings[0].says("peer") or any(map(_IN_A_GROUP.match, between)):
         return readings[0]
+    if readings[-1].says("peer") and any(map(_RAISED_FROM.match, between)):
+        return readings[-1]
     return next((each for each in reversed(readings) if each.is_settled), readings[0])
 
 
-def _of_message(traceback: Traceback) -> Reading:
+def _of_message(lines: Sequence[str], traceback: Traceback) -> Reading:
     """Return the line of an error's message that says most."""
+    if _CUT_SHORT.match(traceback.error) and any(map(_READS_SOCKET.search, lines[traceback.begin : traceback.end - 1])):
+        return Reading(traceback.error, signature_of("ConnectionError"), traceback)
     best = _best(traceback.message) or Reading(traceback.error, signature_of_error(traceback.error))
     return replace(best, traceback=traceback)
 

@@ -59,6 +59,8 @@ _N: Kind = "network"
 _T: Kind = "transient"
 _C: Kind = "capacity"
 _U: Kind = "unknown"
+# What connects with a service outside of the job.
+_OUTSIDE = r"https?://|HTTPS?Connection|requests\.|urllib|botocore|aiohttp"
 # The name of an exception of Python or the JVM, with its module or package: what an error line begins with.
 _TYPE = r"^(?:Caused by: |Exception in thread \S+ )?(?:\w+\.)*"
 
@@ -173,7 +175,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "a peer was lost (NCCL)",
         r"ncclRemoteError|remote process exited or there was a network error|ncclSystemError|unhandled system error"
-        r"|NCCL communicator was aborted",
+        r"|NCCL communicator was aborted|DistBackendError",
         _N,
         "relaunch",
         "peer",
@@ -207,7 +209,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "the rendezvous lost its store",
         r"recvValue failed|sendBytes failed|failed to recv, got 0 bytes|wait timeout after \d+ms, keys"
-        r"|Connection was likely closed\. Did the remote server shutdown|store->get\(|DistStoreError|DistNetworkError"
+        r"|Connection was likely closed\. Did the remote server shutdown|store->get\(|Dist(Store|Network)Error"
         r"|Rendezvous(Connection|Closed|Timeout|State)Error|client socket has (timed out|failed to connect to any)"
         r"|connect\(\) timed out"
         r"|waiting for clients",
@@ -232,8 +234,9 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "a peer was lost (MPI)",
-        r"lost communication with|MPI_ERR_PROC_FAILED|mca_btl_tcp\w+: .*failed|MPIDI_\w+.*Communication error"
-        r"|unable to complete a TCP connection|HorovodInternalError",
+        r"lost communication with|MPIX?_ERR_(PROC_FAILED|REVOKED)|\b(ORTE|PRTE) .*lost|\bHYD[TU]?_\w+"
+        r"|mca_btl_tcp\w+: .*failed|MPIDI_\w+.*Communication error"
+        r"|unable to complete a TCP connection|HorovodInternalError|Horovod has been shut down",
         _N,
         "relaunch",
         "peer",
@@ -241,7 +244,9 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "a peer was lost (gRPC)",
         r"StatusCode\.(UNAVAILABLE|DEADLINE_EXCEEDED|CANCELLED)|\b(UNAVAILABLE|DEADLINE_EXCEEDED): |\bUnavailableError"
-        r"|JAX distributed service detected fatal|another task died|ExecutorLostFailure|FetchFailed",
+        r"|JAX distributed service detected fatal|another task died|failed to connect to all addresses"
+        r"|coordination service.*(error state|stopped|unhealthy|heartbeat|disconnect|shut ?down)|heartbeat time(d )?out"
+        r"|ExecutorLostFailure|FetchFailed",
         _N,
         "relaunch",
         "peer",
@@ -281,9 +286,9 @@ SIGNATURES: tuple[Signature, ...] = (
         "a service does not answer",
         r"HTTPS?ConnectionPool|Max retries exceeded|\b(429|50[0234])\b.*(Error|Too Many|Bad|Unavail|Time-?out)"
         r"|(Error|status|code)\W+(429|50[0234])\b|Too Many Requests|Bad Gateway|Service (\w+ )?Unavailable|SlowDown"
-        r"|Gateway Time-?out|Internal Server Error|RequestTimeout|EndpointConnectionError|ConnectionClosedError|Throttl"
-        r"|(Read|Connect)Timeout|IncompleteRead|ChunkedEncoding|RemoteDisconnected|SSLError|SSL: |RateLimit|CommError"
-        r"|n[o']t (connect to|reach) '?https?:|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
+        r"|Gateway Time-?out|Internal Server Error|RequestTimeout|EndpointConnectionError|Throttl"
+        r"|(Read|Connect)Timeout|IncompleteRead[(:]|ChunkedEncoding|RemoteDisconnected|SSLError|SSL: |RateLimit"
+        r"|CommError|n[o']t (connect to|reach) '?https?:|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
         r"|(Server|Database|Operational)\w*Error: .*(connect|server|timed? ?out)|curl: \(\d+\)|Curl returned error"
         r"|^(aiohttp|fsspec|httpx|httpcore|requests|urllib3|boto\w*|s3fs|gcsfs|google|azure|huggingface_hub|wandb"
         r"|pymongo"
@@ -413,7 +418,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "something that it needs is missing",
         rf"{_TYPE}(Import|ModuleNotFound|FileNotFound|Permission|IsADirectory|NotADirectory|NoClassDefFound)Error\b"
-        r"|(?<!: cd): ((?!/proc)\S+: )?(command not found|No such file or directory|Permission denied|not found)$"
+        r"|^(?!.*: cd: ).*: (command not found|No such file or directory|Permission denied|not found)$"
         r"|cannot open shared object|undefined symbol|version `\S+' not found|can't open file|No module named"
         r"|error: (execve|chdir)\(|ClassNotFoundException",
         _P,
@@ -431,9 +436,13 @@ SIGNATURES: tuple[Signature, ...] = (
     # -- a connection that broke or was refused: a peer has ended, or what it was connected to
     Signature(
         "a connection was lost",
-        rf"{_TYPE}(Connection(Reset|Aborted|Refused)|BrokenPipe|EOF)Error\b|Connection (reset|closed) by (peer|remote)"
-        r"|Broken pipe|Socket closed|Connection refused|No route to host|Network is unreachable|Connection timed out"
-        r"|\[Errno (32|101|104|110|111|113)\]|\bConnectException",
+        rf"^(?!.*({_OUTSIDE}))({_TYPE}(Connection(Reset|Aborted|Refused)?|BrokenPipe|IncompleteRead)Error\b|EOFError:?$"
+        r"|(\w+\.)*(TimeoutError|timeout): timed out$|(.*\W)?(broken ?pipe"
+        r"|(connection|socket|channel|stream) ?(is |was |has been |unexpectedly )*"
+        r"(closed|reset|lost|refused|aborted|broken|dropped|terminated|timed out)|closed (the|its|network) connection"
+        r"|remote \w+ closed|(closed|reset|lost|left) by (its )?peer|peer (is |was |has )*(closed|gone|lost|left|died)"
+        r"|lost (its |the |a )?(connection|peer)|\w*Connection\w*(Closed|Lost|Reset)\w*|java\.io\.EOFException"
+        r"|No route to host|Network is unreachable|\[Errno (32|101|104|110|111|113)\]|ConnectException)(?!\w))",
         _N,
         "relaunch",
         "peer",

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
-from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
+from laggard.resilience.decision.failure import Failure, OtherEnd
 from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.origin import SIGNALS_OF_SHELLS
 from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
 from laggard.resilience.errors import ProcessesStillRunningError
@@ -24,6 +25,10 @@ class _Words(NamedTuple):
     before: str = "; "
     after: str = "; "
 
+
+# Of the processes that ended beside the one that was first.
+MAX_OTHERS_NAMED = 3
+MOMENT_S = 0.05
 
 _FACTS: Mapping[FactKind, _Words] = {
     "--resilient would relaunch it": _Words("--resilient would relaunch it"),
@@ -117,14 +122,38 @@ def failure(of: Failure) -> str:
     subject = f"{'a Ray worker' if of.is_worker else rank_name(of.rank)} on {of.host}"
     kind = "" if of.kind == "unknown" else f" ({of.kind}: {of.cause})"
     if of.quote:
-        return f"{subject} {_how_it_ended(of)}: {of.quote}{kind}"
+        return f"{subject} {_how_it_ended(of)}: {of.quote}{kind}{_others(of)}"
     last = f", its last line: {of.last_line}" if of.last_line else ""
-    return f"{subject} {_how_it_ended(of)}{kind}{last}"
+    return f"{subject} {_how_it_ended(of)}{kind}{last}{_others(of)}"
+
+
+def _others(of: Failure) -> str:
+    """Return who else has ended, as a sentence reads on; of many, only the first are named."""
+    if not of.others:
+        return ""
+    named, rest = of.others[:MAX_OTHERS_NAMED], of.others[MAX_OTHERS_NAMED:]
+    n_more = len(rest) + of.n_more
+    lost = f" that lost {'its' if n_more == 1 else 'their'} peer" if rest and rest[0].lost_peer else ""
+    more = f" and {n_more} other{'' if n_more == 1 else 's'}{lost}" if n_more else ""
+    return f"; also ended: {', '.join(map(_other, named))}{more}"
+
+
+def _other(of: OtherEnd) -> str:
+    code = of.exit_code
+    who = of.host if of.rank is None else f"rank {of.rank} on {of.host}"
+    who = f"a Ray worker on {who}" if code is None else who
+    if of.lost_peer:
+        return f"{who} (lost its peer)"
+    how = "" if code is None else f" by {signal_name(-code)}" if code < 0 else f" with {code}"
+    when = f"{abs(of.after_s):.1f} s {'earlier' if of.after_s < 0 else 'later'}"
+    return f"{who}{how} {'at the same moment' if abs(of.after_s) < MOMENT_S else when}"
 
 
 def _how_it_ended(of: Failure) -> str:
     if of.lingers_s is not None:
         return f"raised an error and has hung for {duration(of.lingers_s)} since"
+    if of.exit_code is None:
+        return f"ended after {duration(of.ran_s)}, Ray does not know how"
     if of.exit_code < 0:
         return f"was killed by {signal_name(-of.exit_code)} after {duration(of.ran_s)}"
     child = SIGNALS_OF_SHELLS.get(of.exit_code)

@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from laggard.resilience.decision.failure import ProcessEnd, explain
+from laggard.resilience.decision.failure import explain
+from laggard.resilience.decision.origin import ProcessEnd
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in step\n    run()\n'
 

@@ -10,14 +10,8 @@ import pytest
 
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.error_output import complaints_of, root_cause_of
-from laggard.resilience.decision.failure import (
-    Failure,
-    ProcessEnd,
-    explain,
-    has_own_cause,
-    only_noticed_another,
-    raised_and_stays,
-)
+from laggard.resilience.decision.failure import Failure, explain, only_lost_its_peer, raised_and_stays
+from laggard.resilience.decision.origin import ProcessEnd, Standing, Witness
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"
@@ -118,8 +112,8 @@ def test_a_child_that_was_killed_below_a_shell_is_named_and_comes_before_those_t
     shell = end("./run.sh: line 6: 3470 Killed  python train.py", exit_code=137, ended_s=T0 + 1)
     failure = why(shell, end(host="node1", exit_code=3))
     assert wording.failure(failure) == (
-        "the program on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s: "
-        "./run.sh: line 6: 3470 Killed  python train.py (capacity: it was killed)"
+        "the program on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s: ./run.sh: line 6: 3470 Killed  "
+        "python train.py (capacity: it was killed); also ended: node1 with 3 1.0 s earlier"
     )
 
 
@@ -130,7 +124,7 @@ def test_a_rank_that_only_noticed_it_did_not_end_with_the_code_of_another_below_
     script = end(raised(3, f"RuntimeError: {GLOO}"), exit_code=exit_code, ended_s=T0 + 1)
     noticed = end(raised(0, f"RuntimeError: {GLOO}"), host="node1", ended_s=T0 + 2)
     assert wording.failure(why(script, noticed)).startswith(f"{subject} on node2 ")
-    assert only_noticed_another(script) == (subject == "rank 3")
+    assert only_lost_its_peer(script) == (subject == "rank 3")
 
 
 def test_a_rank_of_the_same_node_that_only_noticed_it_was_not_first_either() -> None:
@@ -192,26 +186,39 @@ def test_among_equals_the_earliest_was_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "only_noticed", "own_cause"),
+    ("ended", "standing"),
     [
-        (end(raised(0, GLOO)), True, False),
-        (end(WARNED + raised(0, GLOO)), True, False),
-        (end(raised(0, GLOO) + "\nrun summary: 7 steps"), True, False),
-        (end(raised(0, ECC)), False, True),
-        (end(exit_code=1), False, False),
-        (end(exit_code=-9), False, True),
-        (end("a word that says nothing", exit_code=-9), False, True),
-        (end(raised(0, GLOO), exit_code=-9), True, False),  # it was ending already
-        (end(exit_code=-6), False, False),  # NCCL's watchdog aborts a rank whose peers are gone
-        (end(exit_code=-11), False, False),
-        (end(exit_code=137), False, False),  # a shell's word for a child of its own
-        (end(torchrun("", 1, -9)), False, False),  # torchrun may have killed it
+        (end(raised(0, ECC)), Standing.CAUSE),
+        (end("OSError: [Errno 28] No space left on device", exit_code=-9), Standing.CAUSE),
+        (end(exit_code=-9), Standing.SIGNAL),
+        (end("a word that says nothing", exit_code=-9), Standing.SIGNAL),
+        (end(exit_code=-6), Standing.SIGNAL),
+        (end(exit_code=-11), Standing.SIGNAL),
+        (end("step 7\nINFO connection closed by a client", exit_code=-11), Standing.SIGNAL),  # some line of a log
+        (end(exit_code=137), Standing.SIGNAL),  # a shell's word for a child of its own
+        (end(torchrun("", 1, -9)), Standing.SIGNAL),
+        (end(raised(0, "MyError: odd")), Standing.ERROR),
+        (end("KeyError: 7"), Standing.ERROR),
+        (end(exit_code=3), Standing.CODE),
+        (end(torchrun("", 1, 3)), Standing.CODE),
+        (replace(end(), exit_code=None, is_worker=True), Standing.WORKER),
+        (end(exit_code=1), Standing.ANSWER),
+        (end(torchrun("", 1, 1)), Standing.ANSWER),
+        (end(exit_code=-15), Standing.ANSWER),
+        (end(exit_code=143), Standing.ANSWER),
+        (end(exit_code=0), Standing.LEFT),
+        (end(raised(0, GLOO)), Standing.LOST_PEER),
+        (end(WARNED + raised(0, GLOO)), Standing.LOST_PEER),
+        (end(raised(0, GLOO) + "\nrun summary: 7 steps"), Standing.LOST_PEER),
+        (end(raised(0, GLOO), exit_code=-9), Standing.LOST_PEER),  # it was ending already
+        (end(GLOO, exit_code=-6), Standing.LOST_PEER),  # a watchdog aborts a rank whose peers are gone
+        (end(exit_code=-13), Standing.LOST_PEER),  # it wrote to a peer that was gone
+        (end(exit_code=141), Standing.LOST_PEER),
     ],
 )
-def test_only_what_says_why_or_was_killed_from_outside_has_a_cause_of_its_own(
-    ended: ProcessEnd, only_noticed: bool, own_cause: bool
-) -> None:
-    assert (only_noticed_another(ended), has_own_cause(ended)) == (only_noticed, own_cause)
+def test_an_end_is_worth_the_more_the_less_a_peer_can_bring_it_about(ended: ProcessEnd, standing: Standing) -> None:
+    assert Witness.of(ended).standing is standing
+    assert only_lost_its_peer(ended) == (standing is Standing.LOST_PEER)
 
 
 def lingering(text: str, rank: int | None = 5) -> ProcessEnd:
@@ -604,7 +611,6 @@ THROWN = "terminate called after throwing an instance of 'mine::Error'\n  what()
 def test_a_crash_is_quoted_and_not_the_list_below_it(text: str, quote: str) -> None:
     failure = why(end("step 7\n" + text, exit_code=-11))
     assert (failure.quote, failure.response) == (quote, "strike")
-    assert not has_own_cause(end("step 7\n" + text, exit_code=-11))
 
 
 SURVIVED = 'Traceback (most recent call last):\n  File "/home/me/read.py", line 3, in read\nKeyError: 7\n'
@@ -669,7 +675,7 @@ RuntimeError: Gloo connectFullMesh failed with {GLOO}
 def test_a_rank_below_torchrun_that_found_no_peer_says_so(unmarked: str, exit_code: int, quoted: bool) -> None:
     failure = why(end(torchrun(unmarked, 3, exit_code)))
     assert (failure.rank, failure.quote.startswith("RuntimeError: Gloo connectFullMesh failed")) == (3, quoted)
-    assert only_noticed_another(end(torchrun(unmarked, 3, exit_code))) == quoted
+    assert only_lost_its_peer(end(torchrun(unmarked, 3, exit_code))) == quoted
 
 
 @pytest.mark.parametrize("mark", ["[rank3]: ", ""])
