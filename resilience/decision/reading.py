@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from laggard.resilience.decision.prefixes import is_chatter
 from laggard.resilience.decision.signatures import (
     KILLED,
-    RAISED,
     Signature,
     how_much,
     is_warning,
@@ -195,7 +194,7 @@ def _of_log(lines: Sequence[str]) -> Reading:
         return best
     serious = [line for line in told if not is_warning(line) and not is_chatter(line)]
     if named := next(filter(names_error, serious), ""):
-        return Reading(named, RAISED)
+        return Reading(named, signature_of_error(named))
     return Reading(next(filter(_LOOKS_LIKE_ERROR.search, serious), ""), None)
 
 

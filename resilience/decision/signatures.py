@@ -11,6 +11,7 @@ has lines of each.
 
 from __future__ import annotations
 
+import builtins
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -428,7 +429,8 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "an error in its code",
         rf"{_TYPE}(Syntax|Indentation|Name|Type|Attribute|Key|Index|Assertion|ZeroDivision|Value|NotImplemented"
-        r"|UnboundLocal|Recursion|Overflow|FloatingPoint|Lookup|UnicodeDecode|UnicodeEncode|JSONDecode)Error\b",
+        r"|UnboundLocal|Recursion|Overflow|FloatingPoint|Lookup|UnicodeDecode|UnicodeEncode|JSONDecode)Error\b"
+        rf"|{_TYPE}\w*(Config|Validation|Argument|Attribute|Invalid|Unsupported|Compil|Schema)\w*(:|$)",
         _P,
         "once",
         "type",
@@ -501,8 +503,13 @@ SIGNATURES: tuple[Signature, ...] = (
 )
 _COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SIGNATURES)
 _PLACES = {each: place for place, each in enumerate(SIGNATURES)}
-# An error of any other type, which ended a traceback: most are the program's.
-RAISED = Signature("an error that it raised", r"^[A-Za-z_][\w.]*(\(\w+\))?(:|$)", _P, "once", "type")
+# An error of a type of Python's own, without more: most are the program's. An `OSError` may be anything's.
+RAISED = Signature("an error that it raised", "", _P, "once", "type")
+_OF_PYTHON = {
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, OSError)
+}
 # What Ray and PyTorch add to a line: causes that it may have.
 _GUESSES = re.compile(r"There are some potential root causes.*|This is most likely caused by incorrect usages.*")
 # Advice that PyTorch prints below every CUDA error names other troubles than the one at hand.
@@ -534,4 +541,4 @@ def how_much(signature: Signature) -> tuple[int, int]:
 
 def signature_of_error(line: str) -> Signature | None:
     """Return the signature of the line that names the exception of a traceback."""
-    return signature_of(line) or (RAISED if re.match(RAISED.pattern, line) else None)
+    return signature_of(line) or (RAISED if line.partition(":")[0] in _OF_PYTHON else None)

@@ -145,7 +145,7 @@ Exception ignored in: <function Pool.__del__ at 0x7f01>
         mine.OddError: bananas
         """,
         "mine.OddError: bananas",
-        "program",
+        "unknown",
     ),
     "the end of a traceback": (
         """

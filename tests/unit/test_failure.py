@@ -358,7 +358,7 @@ def test_an_error_that_was_survived_long_before_does_not_say_why() -> None:
     """
     later = "step 2\n" * 60 + 'Traceback (most recent call last):\n  File "/home/me/a.py", line 1, in f\nMyError: odd\n'
     failure = why(end(textwrap.dedent(survived) + later))
-    assert (failure.quote, failure.kind, failure.response) == ("MyError: odd", "program", "once")
+    assert (failure.quote, failure.kind, failure.response) == ("MyError: odd", "unknown", "once")
 
 
 def test_what_a_library_logged_before_the_error_says_why() -> None:
@@ -485,7 +485,7 @@ def test_a_line_of_code_in_a_traceback_does_not_say_why() -> None:
             raise Odd("CUDA out of memory") if x else TypeError("uncorrectable ECC error")
         Odd: too many bananas
     """
-    assert (why(end(text)).quote, why(end(text)).kind) == ("Odd: too many bananas", "program")
+    assert (why(end(text)).quote, why(end(text)).kind) == ("Odd: too many bananas", "unknown")
 
 
 def test_a_long_line_is_shortened() -> None:
@@ -583,7 +583,7 @@ def test_the_first_error_of_a_group_says_why(prefix: str) -> None:
     text = "\n".join(prefix + line for line in GROUP.strip("\n").splitlines())
     failure = why(end("loading\n" + text))
     assert failure.quote == "ShapeError: batch has shape (3,)"
-    assert failure.fingerprint == "1 | an error that it raised | ShapeError < train.py:read"
+    assert failure.fingerprint == "1 | ShapeError < train.py:read"
 
 
 CRASH = """

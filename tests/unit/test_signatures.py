@@ -210,7 +210,11 @@ EXAMPLES: dict[str, list[str]] = {
         "slurmstepd: error: execve(): trainn: No such file or directory",
         "ImportError: libfoo.so: undefined symbol: _Z3foov",
     ],
-    "an error in its code": ["KeyError: 'labels'", "json.decoder.ValueError: bad"],
+    "an error in its code": [
+        "KeyError: 'labels'",
+        "json.decoder.ValueError: bad",
+        "hydra.errors.ConfigCompositionException",
+    ],
     "a connection was lost": [
         "ConnectionAbortedError",
         "ConnectionRefusedError: [Errno 111] Connection refused",
