@@ -6,8 +6,10 @@ import textwrap
 
 import pytest
 
+from laggard.resilience.decision.error_output import complaints_of
 from laggard.resilience.decision.failure import explain
 from laggard.resilience.decision.origin import ProcessEnd
+from laggard.resilience.decision.prefixes import MAX_LINE, clean_line
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in step\n    run()\n'
 
@@ -170,6 +172,16 @@ Exception ignored in: <function Pool.__del__ at 0x7f01>
         """,
         "KeyError: 'x'",
         "program",
+    ),
+    "information is no reason": (
+        """
+        I0512 10:00:01.123456 8120 loader.cc:12] Connection refused, trying again
+        [rank5]: I0512 10:00:01.123456 8120 loader.cc:12] Too many open files, trying again
+        2026-05-12 10:00:01,123 - loader - INFO - No space left on device, trying again
+        cannot read shard 7
+        """,
+        "cannot read shard 7",
+        "unknown",
     ),
     "a traceback whose end is cut off": (
         f"cannot read shard 7\n{TRACE}",
@@ -629,3 +641,14 @@ def test_a_person_would_quote_the_same_line(text: str, quote: str, kind: str) ->
     failure = explain([ended(text)], {})
     assert failure.quote.startswith(quote)
     assert failure.kind == kind
+
+
+def test_rays_block_names_the_address_of_the_worker() -> None:
+    text, *_ = OUTPUTS["Ray's block of a task"]
+    assert [each.address for each in complaints_of(textwrap.dedent(text).strip().splitlines())] == ["10.0.0.3"]
+
+
+def test_of_a_very_long_line_both_ends_are_read() -> None:
+    half = MAX_LINE // 2
+    assert clean_line("a" * half + "b" * half) == "a" * half + "b" * half
+    assert clean_line("a" * half + "b" + "c" * half) == "a" * half + "c" * half
