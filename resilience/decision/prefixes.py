@@ -11,7 +11,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 # Who wrote a line. Behind it Python's lines are indented by an even number of spaces: an odd one is the prefix's.
 _WHO = re.compile(
     r"""(?:
-    \[rank(?P<rank>\d+)\]: | \[default\d+\]:                        # PyTorch, torchrun --tee
+    \[rank(?:(?P<rank>\d+)\]:|:\ \d+\]) | \[default\d+\]:           # PyTorch, Lightning, torchrun --tee
     | \[(?:\d+,)?(?P<mpi>\d+)\]<std(?:err|out)>: | \[\d+\](?=\ )    # mpirun --tag-output, horovodrun; Hydra
     | \d{1,6}:(?=\ )                                                # srun --label
     | \d+(?:\.\d+){3}:(?=\ )                                        # pdsh: an address, or a name with a number

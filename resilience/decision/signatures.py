@@ -127,6 +127,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "once",
     ),
     Signature("a GPU that does not start", r"CUDA unknown error|CUDA driver initialization failed", _U, "strike"),
+    Signature("a TPU that is not healthy", r"\bTPU\b.*(not HEALTHY|UNHEALTHY)", _H, "strike"),
     Signature("NVLink error", r"uncorrectable NVLink error|Invalid access of peer GPU memory", _H, "strike"),
     Signature("fabric manager not ready", r"system not yet initialized|SYSTEM_NOT_READY", _H, "strike"),
     Signature(
@@ -300,7 +301,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # -- memory, disks and file systems
     Signature(
         "no shared memory left",
-        r"(insufficient|out of) shared memory|shared memory (object|segment|file)|/dev/shm/\S+.*(fail|error)",
+        r"(insufficient|out of) shared memory|creating shared memory|failed to extend /dev/shm|/dev/shm/\S+.*(fail"
+        r"|error)",
         _C,
         "once",
     ),
@@ -387,6 +389,7 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature(
         "it was ended from outside",
         r"DUE TO (PREEMPTION|JOB REQUEUE)|\bpreempt(ed|ion)\b|TERM_(OWNER|PREEMPT)|spot (interrupt|terminat)"
+        r"|termination is imminent"
         r"|SIGHUP|signal:? 1\b|Hangup$|CANCELLED by",
         _T,
         "relaunch",
@@ -484,10 +487,14 @@ SIGNATURES: tuple[Signature, ...] = (
         "once",
         "how",
     ),
+    Signature("a DataLoader worker died", r"DataLoader worker .*exited unexpectedly", _C, "once", "how"),
     Signature(
-        "a DataLoader worker died", r"DataLoader worker .*(killed by signal|exited unexpectedly)", _C, "once", "how"
+        "a segmentation fault",
+        _ended_by(11, "SIGSEGV", "Segmentation fault", "ERROR: Unexpected segmentation fault .*"),
+        _P,
+        "strike",
+        "how",
     ),
-    Signature("a segmentation fault", _ended_by(11, "SIGSEGV", "Segmentation fault"), _P, "strike", "how"),
     Signature(KILLED, _ended_by(9, "SIGKILL", "Killed", "OOM"), _C, "strike", "how"),
     Signature("a bus error", _ended_by(7, "SIGBUS", "Bus error"), _C, "strike", "how"),
     Signature("an illegal instruction", _ended_by(4, "SIGILL", "Illegal instruction"), _P, "strike", "how"),

@@ -26,6 +26,7 @@ PREFIXES = {
     "mpirun": "[1,17]<stderr>:",
     "mpirun of Open MPI 5": "[1,17]<stderr>: ",
     "srun --label": "17: ",
+    "Lightning": "[rank: 3] ",
     "horovodrun": "[3]<stderr>:",
     "horovodrun with the time": "Fri Sep 11 07:07:20 2026[3]<stderr>:",
     "torchrun --tee": "[default3]:[rank11]: ",

@@ -42,6 +42,7 @@ EXAMPLES: dict[str, list[str]] = {
         "AssertionError: Torch not compiled with CUDA enabled",
     ],
     "a GPU that does not start": ["RuntimeError: CUDA unknown error - this may be due to an incorrect environment"],
+    "a TPU that is not healthy": ["RuntimeError: TPU node-v3-32 is not HEALTHY yet."],
     "NVLink error": ["RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution"],
     "fabric manager not ready": ["RuntimeError: CUDA error 802: system not yet initialized"],
     "GPU fell off the bus": [
@@ -254,15 +255,18 @@ EXAMPLES: dict[str, list[str]] = {
         "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with exit code 1",
         "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.",
     ],
-    "a DataLoader worker died": ["RuntimeError: DataLoader worker (pid 4211) is killed by signal: Killed."],
+    "a DataLoader worker died": ["RuntimeError: DataLoader worker (pid(s) 4211) exited unexpectedly"],
     "a segmentation fault": [
         "Segmentation fault (core dumped)",
         "./run.sh: line 6:  3470 Segmentation fault      (core dumped) ./solver",
         "srun: error: n1: task 3: Segmentation fault (core dumped)",
         "Fatal Python error: Segmentation fault",
         "failed (exitcode: -11) local_rank: 1",
+        "RuntimeError: DataLoader worker (pid 7699) is killed by signal: Segmentation fault.",
+        "ERROR: Unexpected segmentation fault encountered in worker.",
     ],
     "it was killed": [
+        "RuntimeError: DataLoader worker (pid 4211) is killed by signal: Killed.",
         "Killed",
         "./run.sh: line 6: 3470 Killed  python train.py",
         "mpirun noticed that process rank 1 with PID 81 on node n4 exited on signal 9 (Killed).",
