@@ -13,15 +13,16 @@ from laggard.resilience.decision.origin import (
     Standing,
     Witness,
     able_witnesses,
-    by_signal,
     claims,
     is_like,
     origin_among,
 )
-from laggard.resilience.decision.signatures import KILLED, Kind, Response
+from laggard.resilience.decision.signatures import KILLED, WRONG_ARGUMENTS, Kind
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
+# A program that does not understand its arguments ends at once; one that loads much first takes some seconds.
+USAGE_WITHIN_S = 10.0
 EXIT_KILLED = 128 + signal.SIGKILL
 # Of the other processes that have ended, so many are kept; thousands of ranks may end together.
 MAX_OTHERS = 16
@@ -52,8 +53,8 @@ class Failure:
     quote: str  # the line that says why; empty if none does
     cause: str  # what that is, in a few words; empty if unknown
     kind: Kind  # what kind of trouble it is
-    response: Response  # what to do about it
     fingerprint: str  # the type and the place of the error: two failures with the same fingerprint are the same
+    is_usage: bool = False  # whether the program was started with arguments that it does not understand
     is_worker: bool = False  # whether that process is a worker of Ray
     stays: bool = False  # whether that process runs on its node in every launch, whichever devices are used
     # For how long that process has shown no sign of life, if it has raised an error and has not ended
@@ -66,11 +67,16 @@ class Failure:
     others: tuple[OtherEnd, ...] = ()  # who else has ended, those that only lost a peer last
     n_more: int = 0  # how many more have ended
 
+    @property
+    def several(self) -> bool:
+        """Whether it began on several nodes, so that it speaks against none of them."""
+        return len(self.hosts) > 1
+
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
         if self.cause not in ("", KILLED) or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED, None):
             return self
-        return replace(self, kind="capacity", cause="no memory left", response="once")
+        return replace(self, kind="capacity", cause="no memory left")
 
 
 def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
@@ -101,8 +107,8 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         quote=complaint.quote,
         cause=cause,
         kind=kind,
-        response=_response(end, origin.exit_code, complaint),
         fingerprint=_fingerprint(origin.exit_code, complaint),
+        is_usage=_is_usage(ends, complaint),
         is_worker=end.is_worker,
         stays=end.stays and origin.rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
@@ -165,15 +171,11 @@ def _job_exit_code(origin: Witness, found: Sequence[Witness]) -> int:
     return code if code > 0 else 128 - code
 
 
-def _response(end: ProcessEnd, exit_code: int | None, complaint: Complaint) -> Response:
-    if complaint.signature is not None and complaint.signature.kind != "program":
-        return complaint.signature.response
-    if EXIT_USAGE in (exit_code, end.exit_code):
-        return "end"
+def _is_usage(ends: Sequence[ProcessEnd], complaint: Complaint) -> bool:
+    """Return whether a program was started with arguments that it does not understand: it says so, or all ranks do."""
     if complaint.signature is not None:
-        return complaint.signature.response
-    # Killed by a signal, without a word: a watchdog, the kernel, or a bug in compiled code.
-    return "strike" if exit_code is None or by_signal(exit_code) else "once"
+        return complaint.signature.name == WRONG_ARGUMENTS
+    return not complaint.place and all(end.exit_code == EXIT_USAGE and end.ran_s <= USAGE_WITHIN_S for end in ends)
 
 
 def _fingerprint(exit_code: int | None, complaint: Complaint) -> str:

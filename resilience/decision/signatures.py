@@ -1,6 +1,6 @@
 """What a program writes when it dies of something known: a table, looked through line by line. Pure.
 
-A signature says what kind of trouble a line is about, and what to do about it; and how much the line says. One that
+A signature says what kind of trouble a line is about, and how much the line says. One that
 names a reason counts before the bare type of an exception, that before what only tells how a process ended. A
 **cascade** is written by a process that noticed the end of another one (a closed connection, a collective that timed
 out): it never explains a failure while any process wrote something that is not a cascade, however early it came.
@@ -22,14 +22,6 @@ from laggard.resilience.decision.prefixes import is_chatter
 Kind = Literal["program", "hardware", "network", "transient", "capacity", "unknown"]
 """What kind of trouble it is."""
 
-Response = Literal["strike", "relaunch", "once", "end"]
-"""What to do about it.
-
-``strike``: relaunch; the node gets a strike, and is excluded at the second one. ``relaunch``: on the same nodes, and
-nobody is blamed. ``once``: the same, but the job ends if the same failure comes again without progress. ``end``: the
-job ends with the program's exit code.
-"""
-
 Says = Literal["why", "type", "how", "peer"]
 """How much a line says.
 
@@ -45,7 +37,6 @@ class Signature:
     name: str  # what it is, in a few words
     pattern: str  # regular expression, looked for in each line without regard to case
     kind: Kind  # what kind of trouble it is
-    response: Response  # what to do about it
     says: Says = "why"  # how much it says
 
     @property
@@ -66,6 +57,8 @@ _OUTSIDE = r"https?://|HTTPS?Connection|requests\.|urllib|botocore|aiohttp"
 _TYPE = r"^(?:Caused by: |Exception in thread \S+ )?(?:\w+\.)*"
 
 
+# The name of the rows of programs that do not understand their arguments: these are ended.
+WRONG_ARGUMENTS = "wrong arguments"
 # Of a process that SIGKILL ended: what most often sends it is the kernel, for want of memory.
 KILLED = "it was killed"
 
@@ -84,17 +77,15 @@ SIGNATURES: tuple[Signature, ...] = (
         "uncorrectable memory error of a GPU",
         r"uncorrectable ECC error|ECC_UNCORRECTABLE|ECCNotCorrectable|UNCORRECTABLE MEMORY ERROR",
         _H,
-        "strike",
     ),
     Signature(
         "illegal address on a GPU",
         r"illegal memory access|misaligned address|ERROR_ILLEGAL_ADDRESS|illegal instruction was encountered"
         r"|Memory access fault by GPU|MEMORY_APERTURE_VIOLATION",
         _P,
-        "once",
     ),
-    Signature("assertion on a GPU", r"block: \[.*Assertion .* failed", _P, "once"),
-    Signature("an assertion on a GPU before", r"device-side assert triggered|CUDA_ERROR_ASSERT", _P, "once", "how"),
+    Signature("assertion on a GPU", r"block: \[.*Assertion .* failed", _P),
+    Signature("an assertion on a GPU before", r"device-side assert triggered|CUDA_ERROR_ASSERT", _P, "how"),
     Signature(
         "no memory left on a GPU",
         r"(CUDA|HIP|XPU|MPS backend) out of memory|CUDA error: out of memory|STATUS_ALLOC_FAILED"
@@ -103,13 +94,11 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|No available memory for the cache|stored in KV cache"
         r"|exceed(s|ed) .*hbm|Ran out of memory in memory space",
         _C,
-        "once",
     ),
     Signature(
         "launch failure on a GPU",
         r"unspecified launch failure|the launch timed out|ERROR_LAUNCH_(FAILED|TIMEOUT)",
         _H,
-        "strike",
     ),
     Signature(
         "GPU missing or busy",
@@ -117,31 +106,27 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|communicate with the NVIDIA driver|Driver/library version mismatch|Unable to determine the device handle"
         r"|Failed to initialize NVML: (?!Driver Not)|No devices were found|nvml error|nvidia-container-cli",
         _H,
-        "strike",
     ),
     Signature(
         "it does not fit its GPU or driver",
         r"invalid device ordinal|no kernel image is available|driver version is insufficient|driver on your system"
         r"|not compiled with CUDA|unsupported toolchain|No CUDA GPUs are available|NoBinaryForGpu|no binary for",
         _P,
-        "once",
     ),
-    Signature("a GPU that does not start", r"CUDA unknown error|CUDA driver initialization failed", _U, "strike"),
-    Signature("a TPU that is not healthy", r"\bTPU\b.*(not HEALTHY|UNHEALTHY)", _H, "strike"),
-    Signature("NVLink error", r"uncorrectable NVLink error|Invalid access of peer GPU memory", _H, "strike"),
-    Signature("fabric manager not ready", r"system not yet initialized|SYSTEM_NOT_READY", _H, "strike"),
+    Signature("a GPU that does not start", r"CUDA unknown error|CUDA driver initialization failed", _U),
+    Signature("a TPU that is not healthy", r"\bTPU\b.*(not HEALTHY|UNHEALTHY)", _H),
+    Signature("NVLink error", r"uncorrectable NVLink error|Invalid access of peer GPU memory", _H),
+    Signature("fabric manager not ready", r"system not yet initialized|SYSTEM_NOT_READY", _H),
     Signature(
         "GPU fell off the bus",
         r"fallen off the bus|GPU_?( is |_IS_)lost|HW Exception by GPU|GPU Hang|CUDA error: (unknown error|hardware)"
         r"|cuda runtime error \(30\)",
         _H,
-        "strike",
     ),
     Signature(
         "error of a GPU library",
         r"\b(CUDNN|CUBLAS|CUFFT|CUSOLVER|MIOPEN)(_?STATUS_?\w+| error| failure)",
         _P,
-        "once",
         "how",
     ),
     # -- communication: NCCL, PyTorch, Gloo, UCX and libfabric
@@ -150,20 +135,17 @@ SIGNATURES: tuple[Signature, ...] = (
         r"NET/IB ?: Got completion from peer \S+ with (error|status)|RETRY EXCEEDED|[rR]etry (count|counter) exceeded"
         r"|got completion with error|ibv_\w+ failed|Got async event.*(port|fatal|error)",
         _N,
-        "strike",
     ),
     Signature(
         "wrong use of NCCL",
         r"Duplicate GPU detected|no socket interface found|Detected mismatch between collectives"
         r"|Tensors must be (CUDA|contiguous)",
         _P,
-        "end",
     ),
     Signature(
         "invalid use of NCCL",
         r"ncclInvalid(Usage|Argument)|invalid usage|ncclInternalError|NCCL error.*internal error",
         _P,
-        "end",
         "how",
     ),
     Signature(
@@ -171,7 +153,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"NCCL WARN .*(failed ?: (Connection|No route|Software)|timed out|closed by remote)|socket\w+: .* failed :"
         r"|Socket error|failed to connect to .*(peer|rank)",
         _N,
-        "relaunch",
         "peer",
     ),
     Signature(
@@ -179,34 +160,30 @@ SIGNATURES: tuple[Signature, ...] = (
         r"ncclRemoteError|remote process exited or there was a network error|ncclSystemError|unhandled system error"
         r"|NCCL communicator was aborted|DistBackendError",
         _N,
-        "relaunch",
         "peer",
     ),
-    Signature("CUDA error inside NCCL", r"ncclUnhandledCudaError|unhandled cuda error", _U, "strike", "how"),
+    Signature("CUDA error inside NCCL", r"ncclUnhandledCudaError|unhandled cuda error", _U, "how"),
     Signature(
         "a collective timed out",
         r"Watchdog caught collective operation timeout|failure detected by watchdog at work sequence id"
         r"|Received a dump signal due to a collective timeout|Observed flight recorder dump signal"
         r"|Timed out waiting \d+ms for (recv|send) operation|monitoredBarrier|barrier timed out",
         _N,
-        "relaunch",
         "peer",
     ),
-    Signature("a CUDA call is stuck", r"watchdog got stuck for \d+ seconds", _U, "strike", "how"),
+    Signature("a CUDA call is stuck", r"watchdog got stuck for \d+ seconds", _U, "how"),
     Signature(
         "a peer was lost (Gloo)",
         r"gloo/transport/.*(Connection (closed|reset) by peer|Read error|Broken pipe|Connection refused)"
         r"|Gloo connectFullMesh failed",
         _N,
-        "relaunch",
         "peer",
     ),
-    Signature("a port is in use", r"EADDRINUSE|Address already in use|errno: 98\b", _T, "relaunch"),
+    Signature("a port is in use", r"EADDRINUSE|Address already in use|errno: 98\b", _T),
     Signature(
         "something is in use",
         r"Device or resource busy|\[Errno 16\]|already in use by|unable to lock file|database is locked|Text file busy",
         _T,
-        "relaunch",
     ),
     Signature(
         "the rendezvous lost its store",
@@ -216,7 +193,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|connect\(\) timed out"
         r"|waiting for clients",
         _N,
-        "relaunch",
         "peer",
     ),
     Signature(
@@ -224,14 +200,12 @@ SIGNATURES: tuple[Signature, ...] = (
         r"its node has died|node it was running on is dead|[nN]ode has crashed|node .*(was|has been) (terminated"
         r"|marked dead)|missed too many heartbeats",
         _H,
-        "relaunch",
     ),
     Signature(
         "a Ray process was lost",
         r"(ActorDied|ActorUnavailable|RayActor|WorkerCrashed|OwnerDied|NodeDied|LocalRayletDied)Error"
         r"|worker (process has )?died|[rR]aylet (failed|died)",
         _N,
-        "relaunch",
         "peer",
     ),
     Signature(
@@ -240,7 +214,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|mca_btl_tcp\w+: .*failed|MPIDI_\w+.*Communication error"
         r"|unable to complete a TCP connection|HorovodInternalError|Horovod has been shut down",
         _N,
-        "relaunch",
         "peer",
     ),
     Signature(
@@ -250,21 +223,18 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|coordination service.*(error state|stopped|unhealthy|heartbeat|disconnect|shut ?down)|heartbeat time(d )?out"
         r"|ExecutorLostFailure|FetchFailed",
         _N,
-        "relaunch",
         "peer",
     ),
     Signature(
         "its engine has ended",
         r"EngineDead|Engine core initialization failed|Background loop has errored|WorkerProc initialization failed",
         _U,
-        "relaunch",
         "peer",
     ),
     Signature(
         "torchrun ended the others",
         r"Sending process \d+ closing signal|Signal 15 \(SIGTERM\) received",
         _N,
-        "relaunch",
         "peer",
     ),
     # -- services outside of the job: urllib3, requests, botocore, gRPC clients, name servers
@@ -273,7 +243,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"name resolution|NameResolutionError|Name or service not known|getaddrinfo|gaierror|Could not resolve host"
         r"|UnknownHostException|no such host|nodename nor servname|No address associated with hostname",
         _T,
-        "relaunch",
     ),
     Signature(
         "it may not have what it asks for",  # nor find
@@ -282,7 +251,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Permission denied \(publickey|Host key verification failed|Err(or)?ImagePull|pull access denied"
         r"|Invalid account|is not a (local folder|valid model identifier)",
         _P,
-        "once",
     ),
     Signature(
         "a service does not answer",
@@ -296,7 +264,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|pymongo"
         r"|redis|openai)\.[\w.]*(Timeout|Connect|Disconnect|Unavailable|Payload|Server|Protocol|Retry)\w*(:|$)",
         _T,
-        "relaunch",
     ),
     # -- memory, disks and file systems
     Signature(
@@ -304,7 +271,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"(insufficient|out of) shared memory|creating shared memory|failed to extend /dev/shm|/dev/shm/\S+.*(fail"
         r"|error)",
         _C,
-        "once",
     ),
     Signature(
         "no memory left",
@@ -314,25 +280,20 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|exceed(ed|ing|s)? .*memory( limit)?|memory .*exceeded|can't allocate memory|not enough memory: you tried"
         r"|runtime: out of memory|TERM_MEMLIMIT|virtual memory exhausted|Unable to allocate \d|insufficient virtual",
         _C,
-        "once",
     ),
     Signature(
         "no files, threads or processes left",
         r"Too many open files|\[Errno 24\]|received 0 items of ancdata|can't start new thread|pthread_create.* failed"
         r"|Resource temporarily unavailable|unable to create .*thread|fork: ",
         _C,
-        "once",
     ),
-    Signature("no room left for State", r"no room left for State at", _C, "once"),
-    Signature(
-        "a quota is used up", r"quota (was |is |has been )?exceeded|\[Errno 122\]|over quota|QuotaExceeded", _C, "once"
-    ),
+    Signature("no room left for State", r"no room left for State at", _C),
+    Signature("a quota is used up", r"quota (was |is |has been )?exceeded|\[Errno 122\]|over quota|QuotaExceeded", _C),
     Signature(
         "the time is up",
         r"DUE TO TIME LIMIT|TERM_RUNLIMIT|walltime .*exceeded|(wall ?time|run ?time|time) limit (reached|exceeded)"
         r"|(exceeded|reached) .*(wall ?time|time limit)",
         _C,
-        "end",
     ),
     Signature(
         "nothing is free",
@@ -340,51 +301,44 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|node configuration is not available|Requested nodes are busy|QOSMax|AssocGrp|requested than permitted"
         r"|(RESOURCE_POOL_EXHAUSTED|InsufficientInstanceCapacity|does not have enough resources)",
         _C,
-        "once",
     ),
     Signature(
         "a file could not be written",
         r"PytorchStreamWriter failed|basic_ios::clear: iostream error|unexpected pos \d+ vs",
         _C,
-        "strike",
     ),
     Signature(
         "no space left on a disk",
         r"No space left on device|\[Errno 28\]|OutOfDiskError|ENOSPC|enough disk space|disk (is )?full",
         _C,
-        "strike",
     ),
     Signature(
         "a file system that is gone",
         r"Stale (NFS )?file handle|\[Errno (116|5|107|108|121)\]|Input/output error|transport endpoint"
         r"|Remote I/O error|nfs: server \S+ not responding",
         _T,
-        "strike",
     ),
-    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H, "strike"),
+    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
     Signature(
         "a damaged file",
         r"failed finding central directory|PytorchStreamReader failed|archive is corrupted|Error while deserializing"
         r"|HeaderTooLarge|IncompleteBuffer|pickle data was truncated|Ran out of input|BadZipFile|unexpected EOF"
         r"|(file|data) (is|was|may be) (truncated|corrupt)|DataLossError|checksum mismatch",
         _U,
-        "once",
     ),
     # -- what the kernel, Slurm, other schedulers and operators do
-    Signature("Xid error of a GPU", r"NVRM: Xid \(", _H, "strike"),
+    Signature("Xid error of a GPU", r"NVRM: Xid \(", _H),
     Signature(
         "hardware error of the machine",
         r"mce: \[Hardware Error\]|EDAC .*\bUE\b|Memory failure:|AER: .*(Uncorrect|Fatal)",
         _H,
-        "strike",
     ),
-    Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H, "strike"),
+    Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H),
     Signature(
         "a node failed",
         r"Node failure on|DUE TO NODE FAILURE|\bNODE_?FAIL\b|NodeNotReady|NodeLost|node\(?s?\)? .*(not responding"
         r"|is down|not ready)",
         _H,
-        "relaunch",
     ),
     Signature(
         "it was ended from outside",
@@ -392,32 +346,26 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|termination is imminent"
         r"|SIGHUP|signal:? 1\b|Hangup$|CANCELLED by",
         _T,
-        "relaunch",
     ),
     # -- the program
     Signature(
         "a failed assertion",
         r"Assertion .* failed|^Assertion failed|^(FATAL: )?Check failed: |CHECK failed",
         _P,
-        "once",
     ),
     Signature(
-        "wrong arguments",
+        WRONG_ARGUMENTS,
         r"(^|: )error: (unrecognized|the following|argument |invalid choice)|^Error: (No such |Missing |Invalid value)"
         r"|unrecognized option|Could not override",
         _P,
-        "end",
     ),
-    Signature("how it is used", r"^usage: ", _P, "end", "how"),
-    Signature(
-        "the numbers diverged", r"\b(loss|grad(ient)?([ _]norm)?)\W{0,3}(is )?(nan|inf)\b|non-finite", _P, "once"
-    ),
+    Signature(WRONG_ARGUMENTS, r"^usage: ", _P, "how"),
+    Signature("the numbers diverged", r"\b(loss|grad(ient)?([ _]norm)?)\W{0,3}(is )?(nan|inf)\b|non-finite", _P),
     Signature(
         "it does not compile",
         r"Error building extension|fatal error: .*: No such file|undefined reference|nvcc fatal"
         r"|^\S+:\d+:\d+: (fatal )?error: ",
         _P,
-        "once",
     ),
     Signature(
         "something that it needs is missing",
@@ -426,7 +374,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|cannot open shared object|undefined symbol|version `\S+' not found|can't open file|No module named"
         r"|error: (execve|chdir)\(|ClassNotFoundException",
         _P,
-        "once",
         "type",
     ),
     Signature(
@@ -435,7 +382,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|UnboundLocal|Recursion|Overflow|FloatingPoint|Lookup|UnicodeDecode|UnicodeEncode|JSONDecode)Error\b"
         rf"|{_TYPE}\w*(Config|Validation|Argument|Attribute|Invalid|Unsupported|Compil|Schema)\w*(:|$)",
         _P,
-        "once",
         "type",
     ),
     # -- a connection that broke or was refused: a peer has ended, or what it was connected to
@@ -449,7 +395,6 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|lost (its |the |a )?(connection|peer)|\w*Connection\w*(Closed|Lost|Reset)\w*|java\.io\.EOFException"
         r"|No route to host|Network is unreachable|\[Errno (32|101|104|110|111|113)\]|ConnectException)(?!\w))",
         _N,
-        "relaunch",
         "peer",
     ),
     # -- what other languages' runtimes say first: Go, Rust, Fortran (GNU, Intel), Julia, C++ and glibc, the JVM
@@ -459,59 +404,53 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|^ERROR: (LoadError: )?\w+(Error|Exception)\b|stack smashing|\b(free|malloc|realloc)\(\): |double free"
         r"|MPI_ERR_\w+: |Fatal error in (internal_)?P?MPI",
         _P,
-        "once",
         "type",
     ),
     Signature(
         "an error of the JVM",
         r"^(Exception in thread|Caused by: )|^(java|javax|scala|org|com|io)\.[\w.$]+(Exception|Error)\b",
         _P,
-        "once",
         "type",
     ),
     Signature(
         "an error of a connection",
         rf"{_TYPE}\w*(Timeout|Connection|Network|Socket|Unavailable|Rpc)\w*(Error|Exception)(: |$)",
         _N,
-        "relaunch",
         "peer",
     ),
     # -- how a process ended
-    Signature("an error of C++ that nothing caught", r"^\s*what\(\): ", _P, "strike", "how"),
-    Signature("C++ ended it", r"^(terminate|pure virtual method) called", _P, "strike", "how"),
+    Signature("an error of C++ that nothing caught", r"^\s*what\(\): ", _P, "how"),
+    Signature("C++ ended it", r"^(terminate|pure virtual method) called", _P, "how"),
     Signature(
         "what it started has failed",
         r"CalledProcessError|ChildFailedError|returned non-zero exit|process \d+ terminated with exit code"
         r"|Trials did not complete|TrainingFailedError",
         _P,
-        "once",
         "how",
     ),
-    Signature("a DataLoader worker died", r"DataLoader worker .*exited unexpectedly", _C, "once", "how"),
+    Signature("a DataLoader worker died", r"DataLoader worker .*exited unexpectedly", _C, "how"),
     Signature(
         "a segmentation fault",
         _ended_by(11, "SIGSEGV", "Segmentation fault", "ERROR: Unexpected segmentation fault .*"),
         _P,
-        "strike",
         "how",
     ),
-    Signature(KILLED, _ended_by(9, "SIGKILL", "Killed", "OOM"), _C, "strike", "how"),
-    Signature("a bus error", _ended_by(7, "SIGBUS", "Bus error"), _C, "strike", "how"),
-    Signature("an illegal instruction", _ended_by(4, "SIGILL", "Illegal instruction"), _P, "strike", "how"),
-    Signature("a floating-point exception", _ended_by(8, "SIGFPE", "Floating point exception"), _P, "strike", "how"),
-    Signature("it aborted", rf"{_ended_by(6, 'SIGABRT', 'Aborted')}|MPI_ABORT was invoked", _P, "strike", "how"),
+    Signature(KILLED, _ended_by(9, "SIGKILL", "Killed", "OOM"), _C, "how"),
+    Signature("a bus error", _ended_by(7, "SIGBUS", "Bus error"), _C, "how"),
+    Signature("an illegal instruction", _ended_by(4, "SIGILL", "Illegal instruction"), _P, "how"),
+    Signature("a floating-point exception", _ended_by(8, "SIGFPE", "Floating point exception"), _P, "how"),
+    Signature("it aborted", rf"{_ended_by(6, 'SIGABRT', 'Aborted')}|MPI_ABORT was invoked", _P, "how"),
     Signature(
         "it was asked to end",
         rf"{_ended_by(15, 'SIGTERM', 'Terminated')}|{_ended_by(2, 'SIGINT', 'KeyboardInterrupt')}|CANCELLED AT",
         _T,
-        "once",
         "how",
     ),
 )
 _COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SIGNATURES)
 _PLACES = {each: place for place, each in enumerate(SIGNATURES)}
 # An error of a type of Python's own, without more: most are the program's. An `OSError` may be anything's.
-RAISED = Signature("an error that it raised", "", _P, "once", "type")
+RAISED = Signature("an error that it raised", "", _P, "type")
 _OF_PYTHON = {
     name
     for name, value in vars(builtins).items()

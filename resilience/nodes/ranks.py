@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,14 @@ from pathlib import Path
 from laggard.resilience.decision.failure import only_lost_its_peer
 from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
+from laggard.resilience.nodes.rank_variables import (
+    HOST_FILE,
+    OWN_ORDERS,
+    VISIBLE_DEVICES,
+    host_file,
+    in_order,
+    launch_variables,
+)
 from laggard.resilience.nodes.tasks import TakeOutput
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
@@ -58,25 +65,28 @@ class Ranks:
         per_device: bool = False,
         writes_stacks: bool = False,
         may_be_warm: bool = False,
+        devices: Mapping[str, tuple[str, ...]] = OWN_ORDERS,
         settle_s: float = SETTLE_S,
     ) -> None:
         self._settle_s = settle_s
+        self.port = port  # where the ranks meet, on the first node
         self._changed = changed  # notified by the nodes when a rank has ended
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
-        records = [node.record for node in nodes]
+        records = [in_order(node.record, devices) for node in nodes]
         variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
         hosts, host_list = f"hosts-{launch}", host_file(records)
-        for node, of_node in zip(nodes, variables, strict=True):
+        for node, record, of_node in zip(nodes, records, variables, strict=True):
+            order = {VISIBLE_DEVICES: ",".join(record.devices)} if record != node.record else {}
             for number, own in enumerate(of_node):
                 name = f"program-{launch}-{number}" if per_device else f"program-{launch}"
-                number_of_all, device = (int(own["RANK"]), node.record.devices[number]) if per_device else (None, "")
+                number_of_all, device = (int(own["RANK"]), record.devices[number]) if per_device else (None, "")
                 rank = _Rank(node, name, number_of_all, len(self._ranks), device)
                 self._ranks.append(rank)
                 start = StartTask(
                     rank.task,
                     tuple(command),
-                    {**own, HOST_FILE: node.path_of(hosts)},
+                    {**own, **order, HOST_FILE: node.path_of(hosts)},
                     str(Path.cwd()),
                     {hosts: host_list},
                     writes_stacks=writes_stacks,

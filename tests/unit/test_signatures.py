@@ -199,8 +199,11 @@ EXAMPLES: dict[str, list[str]] = {
         "Assertion failed: (n > 0), function refine, file mesh.c, line 12.",
         "Check failed: size == 3 (4 vs. 3)",
     ],
-    "wrong arguments": ["train.py: error: unrecognized arguments: --dat", "Error: No such option: --dat"],
-    "how it is used": ["usage: train.py [-h] --data DATA"],
+    "wrong arguments": [
+        "usage: train.py [-h] --data DATA",
+        "train.py: error: unrecognized arguments: --dat",
+        "Error: No such option: --dat",
+    ],
     "the numbers diverged": ["FloatingPointError: loss is nan at step 812", "grad_norm: inf"],
     "it does not compile": ["RuntimeError: Error building extension 'fused_op'", "a.cu:3:1: error: expected ';'"],
     "something that it needs is missing": [
