@@ -193,7 +193,7 @@ def is_like(origin: Witness, other: Witness) -> bool:
 
 
 def _standing(end: ProcessEnd, complaint: Complaint, root: RootCause | None) -> Standing:
-    kind = complaint.signature.kind if complaint.signature else "unknown"
+    kind = complaint.signature.kind if complaint.says_why and complaint.signature else "unknown"
     if complaint.is_cascade or end.exit_code in _PIPE_CODES:
         return Standing.LOST_PEER
     if kind in ("hardware", "capacity"):
@@ -203,7 +203,7 @@ def _standing(end: ProcessEnd, complaint: Complaint, root: RootCause | None) -> 
     codes = {end.exit_code, root.exit_code if root else end.exit_code}
     if any(map(by_signal, codes)) and not codes & _ANSWERS - {EXIT_ERROR}:
         return Standing.SIGNAL
-    if complaint.signature is not None or complaint.place:
+    if complaint.says_why or complaint.place:
         return Standing.ERROR
     return Standing.ANSWER if codes <= _ANSWERS else Standing.CODE
 
