@@ -91,7 +91,7 @@ SMALL = {
         ["| one node idle in its first eight rounds | 2 | 0 |", "| one blip of 15 s, one device 10 % slower | 2 | 0 |"],
     ),
     "failures": Small(
-        "--only SIGKILL --limit 120",
+        "--only SIGKILL, --limit 120",
         [
             "\n| SIGKILL, once | finishes | yes | ",
             "\nlaggard: 1 of 1 jobs that could finish did; node2 named alone in 1 of 1",
