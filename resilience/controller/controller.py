@@ -254,7 +254,14 @@ class Controller:
             case Relaunch(status, reason, new_cluster, wait_s):
                 self._set_status(status)
                 self._account.launch_ended(reason, cause, wait_s)
-                what = "relaunch" if status.waits_since_s is None and status.outage is None else "waits"
+                begins = status.waits_since_s is None and status.outage is None
+                what = (
+                    "outage"
+                    if status.outage and isinstance(event, ProgramFailed)
+                    else "relaunch"
+                    if begins
+                    else "waits"
+                )
                 self._account.tell(what, wording.reason(reason), "bold yellow")
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
@@ -267,7 +274,7 @@ class Controller:
             case NodeReturned():
                 self._account.tell("returned", text, "bold yellow" if event.faults else "bold green")
             case OutageEnded():
-                self._account.tell("returned", text, "bold green")
+                self._account.tell("outage", text, "bold green")
                 self._account.take_note(event)
             case NodeJoined():
                 self._account.tell("joined", text, "bold green")
@@ -420,7 +427,7 @@ class Controller:
         failure = found.failure
         self._account.take_note(FailureFound(failure, found.evidence))
         settings = self._plan.settings
-        would_wait = settings.resilient and settings.on_failure == "relaunch" and failure.response != "end"
+        would_wait = settings.resilient and settings.on_failure == "relaunch"
         unanswered = self._outages.find(failure, found.targets, passed=found.passed) if would_wait else None
         return ProgramFailed(failure, found.evidence, unanswered)
 

@@ -18,7 +18,7 @@ from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 
 # An agent's own deadline, and what a message takes.
-ANSWER_DEADLINE_S = 10.0
+ANSWER_DEADLINE_S = 20.0
 FIRST_LOOK_S, LOOK_EVERY_S = 5.0, 30.0
 # Where it is looked what the program is connected to: its ranks need the same things.
 NODES_LOOKED_AT = 4
@@ -74,7 +74,7 @@ class Outages:
             return None
         node = self._ask(failure.host, [target for group in groups for target in group])
         self._cluster.wait_for(lambda: node.checks.answers is not None, ANSWER_DEADLINE_S)
-        found = outage_among(groups, node.checks.answers or (), passed=passed)
+        found = outage_among(groups, node.checks.answers or (), passed=passed or not named)
         if found is None:
             return None
         self._targets, why = found
@@ -103,7 +103,7 @@ class Outages:
                 return OutageEnded(outage, self._now_s() - outage.since_s)
         if self._now_s() - since_s >= self._give_up_after_s:
             return OutageTooLong(outage, self._now_s() - since_s)
-        if watch.is_due(now_s):
+        if watch.asks(now_s):
             self._asked = self._ask(outage.host, self._targets), now_s
         return None
 

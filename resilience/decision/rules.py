@@ -145,7 +145,7 @@ def _wait_for_answer(case: Case) -> Relaunch:
         stalled_since_s=case.stalled_since_s,
         failures_in_a_row=0 if case.progressed else case.status.failures_in_a_row,
     )
-    return Relaunch(after, (case.failure, case.event.unanswered))
+    return Relaunch(after, (case.event.unanswered, case.failure))
 
 
 def _given_up(case: Case) -> End:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from laggard.resilience.decision.signatures import clean_line
 from laggard.resilience.decision.traceback_styles import BEGIN
 
-TargetKind = Literal["name", "port", "url", "path"]
+TargetKind = Literal["name", "port", "url", "path", "mount"]
 Trouble = Literal[
     "not resolved", "refused", "unreachable", "timed out", "closed", "HTTP", "stale", "missing", "failing"
 ]
@@ -90,11 +90,11 @@ class Target:
     ----------
     kind
         ``name``: to be resolved (empty: the name server, whatever the name); ``port``: a TCP port; ``url``: an HTTP
-        address; ``path``: a file or folder.
+        address; ``path``: a file or folder; ``mount``: where a file system of the network is mounted.
     host, port
         Where it is; empty and 0 if the kind has none.
     of
-        The URL, without a user, a password or a query, which may be secret; or the path.
+        The URL, without a user, a password or a query, which may be secret; or the path or mount.
     """
 
     kind: TargetKind

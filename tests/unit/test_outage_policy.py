@@ -75,11 +75,12 @@ def test_the_job_waits_on_the_same_nodes_and_nobody_is_blamed() -> None:
     assert decision.status == replace(
         STATUS, outage=unanswered(), stalled_since_s=NOW_S, launched_s=NOW_S, relaunched_s=(NOW_S,)
     )
-    since = wording.waits_for(unanswered()).removeprefix("waits for db.site:5432, refused since ")
+    waits_for = wording.waits_for(unanswered())
+    assert waits_for.startswith("waits for db.site:5432, refused since ")
+    assert waits_for.endswith(", as seen from n2")
     assert wording.reason(decision.reason) == (
-        "rank 3 on n2 exited with 1 after 3.0 s: OSError: no store; waits for db.site:5432, refused since " + since
+        f"{waits_for}; rank 3 on n2 exited with 1 after 3.0 s: OSError: no store"
     )
-    assert since.endswith(", as seen from n2")
 
 
 def test_launches_during_an_outage_count_neither_as_failures_nor_as_launches_without_progress() -> None:
