@@ -54,7 +54,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster, bad_and_well
@@ -160,14 +160,14 @@ class Controller:
         adopt_orphans()
         failed = True  # until it is known: an exception fails the job too
         try:
-            remembered, strikes = self._records.read_exclusions(), self._records.read_strikes()
+            remembered, ledger = self._records.read_exclusions(), self._records.read_ledger()
             self._ask_manager()
             begun = begin(
                 self._plan.settings,
                 self._hosts,
                 remembered,
                 self._clock.now_s(),
-                strikes,
+                ledger,
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
                 head_only=self._plan.head_only,
                 missing=self._missing,
@@ -225,7 +225,7 @@ class Controller:
         self._launches.fence_first()
         while True:
             if self._is_due() and not self._cluster.lost():
-                self._launches.begin(self._roster)
+                self._launches.begin(self._status.placed, self._status.placement.devices)
                 self._outages.begin()
             elif (event := self._next_event()) and (exit_code := self._handle(event)) is not None:
                 return exit_code
@@ -285,7 +285,14 @@ class Controller:
 
     def _decide(self, event: Event) -> Decision:
         progressed = self._launches.made_progress()
-        decision = decide(self._plan.settings, self._status, event, now_s=self._clock.now_s(), progressed=progressed)
+        decision = decide(
+            self._plan.settings,
+            self._status,
+            event,
+            now_s=self._clock.now_s(),
+            progressed=progressed,
+            below=self._plan.below,
+        )
         _log.debug("decision (progressed: %s): %s", progressed, decision)
         return decision
 
@@ -328,13 +335,15 @@ class Controller:
         roster = status.roster
         if (roster.excluded, roster.past) != (self._roster.excluded, self._roster.past):
             self._records.write_exclusions((*roster.excluded, *roster.past), self._hosts)
-        if status.strikes != self._status.strikes:
-            self._records.write_strikes(status.strikes, self._hosts)
+        if status.ledger != self._status.ledger:
+            self._records.write_ledger(status.ledger, self._hosts)
         if len(roster.reserve) != len(self._roster.reserve) and self._launches.program is not None:
             self._records.write_reserve(self._launches.number, len(roster.reserve))
         self._status = status
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
+        if end.exit_code == 0:  # a signal that comes while all is put away, and the report written, asks for nothing
+            self._signals.anticipate()
         if end.status is not None:
             self._set_status(end.status)
         self._account.launch_ended(end.reason, cause)
@@ -361,8 +370,10 @@ class Controller:
         if changed := self._drained() or self._join_next() or self._returned() or self._look_at_outage():
             return changed
         match self._launches.check_for_hang():
-            case ProgramHung() | None as hang:
-                return hang
+            case None:
+                return None
+            case ProgramHung() as hang:
+                return replace(hang, course=self._launches.course())
             case raised:
                 return self._failure_of(raised)
 
@@ -424,12 +435,13 @@ class Controller:
 
     def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
         found = self._launches.examine_failure(self._roster, lingering)
-        failure = found.failure
+        failure, course = found.failure, found.course
         self._account.take_note(FailureFound(failure, found.evidence))
         settings = self._plan.settings
-        would_wait = settings.resilient and settings.on_failure == "relaunch"
-        unanswered = self._outages.find(failure, found.targets, passed=found.passed) if would_wait else None
-        return ProgramFailed(failure, found.evidence, unanswered)
+        would_wait = settings.resilient and settings.on_failure == "relaunch" and not failure.is_usage
+        passed = course.passed or course.ever_progressed
+        unanswered = self._outages.find(failure, found.targets, passed=passed) if would_wait else None
+        return ProgramFailed(failure, found.evidence, course, unanswered)
 
     def _loss_of(self, host: str) -> NodeLost:
         self._manager.ask()

@@ -45,7 +45,7 @@ def outage_among(
 
 def may_be_an_outage(failure: Failure) -> bool:
     """Return whether a failure that names nothing may come of something that is away."""
-    return failure.exit_code > 0 and failure.kind in ("network", "transient", "unknown")
+    return (failure.exit_code or 0) > 0 and failure.kind in ("network", "transient", "unknown")
 
 
 class Connected:

@@ -22,8 +22,8 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.evidence import NodeCheck
-from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.reasons import NodeWord, StuckProcesses, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import RankStack
@@ -32,6 +32,7 @@ from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.notices import Notice
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.node import SetUp
+from laggard.system.clock_offset import ClockOffset
 
 RAY_ADDRESS = "RAY_ADDRESS"
 _log = logging.getLogger("laggard.resilience.nodes")
@@ -147,11 +148,9 @@ class Cluster:
         del since_s
         return []  # there are no workers without Ray
 
-    def clock_corrections_s(self) -> dict[str, float]:
-        """Return what to subtract from each node's times for those of this machine, in seconds."""
-        return {
-            host: clock.correction_s for host, node in self.nodes.items() if (clock := node.checks.clock) is not None
-        }
+    def clocks(self) -> dict[str, ClockOffset]:
+        """Return how far each node's clock is from this machine's."""
+        return {host: clock for host, node in self.nodes.items() if (clock := node.checks.clock) is not None}
 
     def wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
         """Wait until something holds that a node reports; return False at the deadline."""

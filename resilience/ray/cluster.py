@@ -19,7 +19,7 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
@@ -186,7 +186,7 @@ class RayCluster(Cluster):
             ProcessEnd(
                 hosts.get(worker.address, worker.address),
                 worker.pid,
-                -signal.SIGKILL,
+                -signal.SIGKILL if worker.out_of_memory else worker.exit_code,
                 worker.ended_s,
                 worker.ran_s,
                 (MEMORY_LINE,) if worker.out_of_memory else (),
