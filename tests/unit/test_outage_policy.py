@@ -31,7 +31,7 @@ from tests.decided import ended
 NOW_S = 1e9
 SETTINGS = Settings(nodes=2, resilient=True)
 STATUS = JobStatus(Roster(("n1", "n2"), ("n3",)), NOW_S - 60)
-SERVICE, LOCAL = Target("port", "db.site", 5432), Target("port", "127.0.0.1", 5432)
+SERVICE = Target("port", "db.site", 5432)
 FAILURE = Failure(
     host="n2",
     rank=3,
@@ -118,13 +118,6 @@ def test_a_node_that_is_lost_meanwhile_does_not_end_the_wait_and_is_no_launch_wi
     assert decision.status.outage == unanswered()
     assert decision.status.roster.active == ("n1", "n3")
     assert decision.status.relaunched_s == (NOW_S,)
-
-
-def test_what_is_on_the_node_itself_may_be_the_programs_own_and_come_back_with_it() -> None:
-    first = after(STATUS, failed(LOCAL))
-    assert isinstance(first, Relaunch)
-    assert first.status.outage is None
-    assert len(waiting(first.status, failed(LOCAL)).row) == 1
 
 
 @pytest.mark.parametrize(
