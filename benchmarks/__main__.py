@@ -15,6 +15,7 @@ BENCHMARKS = {
     "first-day": "everything that ten minutes on a GPU can tell, with nothing but what the probes need",
     "intrusion": "what probes cost a program, as a separate process and inline; Dragon's documented probe",
     "links": "slow links, simulated and on real wires: found how soon, false alarms, cost; compared with other rules",
+    "outages": "how soon a job goes on after what its program needs was away",
     "outsider": "steps per second of a job while another user scans and holds its ports",
     "page": "the page of a job: how soon all devices are drawn, and how large a report is",
     "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",

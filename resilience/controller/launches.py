@@ -211,7 +211,7 @@ class Launches:
         first = (end for end in ends if end.host == failure.host and end.rank in (None, failure.rank))
         lines = next(first, ends[0]).lines
         own = {*hosts, *hosts.values()}
-        ports = [self.program.port] if isinstance(self.program, Ranks) else []
+        ports = [self._keeper.endpoint.port, *([self.program.port] if isinstance(self.program, Ranks) else ())]
         return Examined(failure, evidence_against(checks), targets_in(lines, own, ports), self.course())
 
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:

@@ -21,7 +21,6 @@ from laggard.resilience.decision.ledger import (
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Setback
-from laggard.resilience.decision.targets import Unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,6 @@ class Case:
         """Why the program failed."""
         failure: Failure = self.event.failure
         return failure
-
-    @property
-    def unanswered(self) -> Unanswered | None:
-        """What the failure named and does not answer now, if it is to be waited for."""
-        found: Unanswered | None = self.event.unanswered
-        # What serves a program on its own node may be part of it, and come back with it.
-        may_be_own = found is not None and found.target.is_local and not found.served_before
-        return None if may_be_own and len(self.row) == 1 else found
 
     @property
     def proven(self) -> frozenset[str]:

@@ -181,8 +181,8 @@ def _one_save_back(case: Case) -> Relaunch:
 def _wait_for_answer(case: Case) -> Relaunch:
     """Wait for what does not answer: nobody is to blame for it."""
     row = () if case.progressed else case.status.row
-    after = replace(case.status_without(case.unfit_reserve), outage=case.unanswered, row=row)
-    return Relaunch(after, (case.failure, case.event.unanswered))
+    after = replace(case.status_without(case.unfit_reserve), outage=case.event.unanswered, row=row)
+    return Relaunch(after, (case.event.unanswered, case.failure))
 
 
 def _missing(case: Case) -> End:
@@ -241,7 +241,7 @@ RULES: Sequence[Rule] = (
         events.ProgramFailed,
         "it names something that does not answer",
         "relaunch on the same nodes once it answers",
-        lambda c: c.unanswered is not None,
+        lambda c: c.event.unanswered is not None,
         _wait_for_answer,
     ),
     Rule(

@@ -92,7 +92,7 @@ class Launch:
     gap_s: Mapping[str, float] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()  # hosts that the next launch does without
     cause: LaunchEndCause | Literal[""] = ""  # what kind of event ended it, as in the journal; empty if unknown
-    wait_s: float = 0.0  # the back-off before the next launch, in seconds
+    wait_s: float = 0.0  # the back-off or wait before the next launch, in seconds
     progress: tuple[Progress, ...] = ()  # how far it had come, in chronological order; empty if unknown
     # The node that holds State and the controller; if it is not one of `nodes`, its devices are not in use
     primary: str = ""
