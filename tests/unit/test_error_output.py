@@ -127,6 +127,17 @@ Error in atexit._run_exitfuncs:
         "KeyError: 'labels'",
         "program",
     ),
+    "an error of multiprocessing as it ends": (
+        f"""
+{TRACE}KeyError: 'labels'
+Traceback (most recent call last):
+  File "/env/lib/python3.11/multiprocessing/util.py", line 303, in _run_finalizers
+    finalizer()
+OSError: [Errno 16] Device or resource busy: '.nfs0000812'
+""",
+        "KeyError: 'labels'",
+        "program",
+    ),
     "an error that Python ignored": (
         f"""
 {TRACE}KeyError: 'labels'
