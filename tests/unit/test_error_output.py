@@ -22,6 +22,9 @@ def behind(prefix: str, error: str) -> str:
 # What is before each of these is quoted without its prefix.
 PREFIXES = {
     "pdsh": "node17: ",
+    "a host without a number": "trainer-a: ",
+    "brackets that nobody knows": "[trainer/a] ",
+    "docker compose": "trainer-a  | ",
     "pdsh, an address": "10.4.0.17: ",
     "mpirun": "[1,17]<stderr>:",
     "mpirun of Open MPI 5": "[1,17]<stderr>: ",
