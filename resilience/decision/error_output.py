@@ -7,7 +7,7 @@ One stream may hold the lines of several processes: torchrun passes on those of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from laggard.resilience.decision.prefixes import clean_line, rank_of, speaker_and_words
@@ -19,10 +19,12 @@ MAX_QUOTE = 240
 MAX_FRAMES = 3
 # After what was left without an end of line: a progress bar, or a print(end="").
 _LATE_BEGIN = re.compile(rf"(\[rank\d+\]:)? ?{re.escape(BEGIN)}$")
+# What an unknown launcher puts before the first line of a traceback, it puts before the rest.
+_MARKED_BEGIN = re.compile(rf"(\S{{1,40}}?(?:[:\]>]| *\|)) ?{re.escape(BEGIN)}$")
 _RAY_ADDRESS = re.compile(r"\bip(?: address)?[=:] ?([\d.]+\d)")
 _OF_TORCHRUN = re.compile(r"^(torch\.distributed\.elastic\.\S*\.)?ChildFailedError")
 _LOGGED_BY_TORCHRUN = re.compile(
-    r"\b[EWI]\d{4} .*torch/distributed/(elastic|run)|(WARNING|INFO|ERROR):torch\.distributed\."
+    r"\b[EWI]\d{4} .{,300}torch/distributed/(elastic|run)|(WARNING|INFO|ERROR):torch\.distributed\."
 )
 _ROOT_CAUSE = re.compile(r"^Root Cause \(first observed failure\):")
 _FIELD = re.compile(r"^\s*(host(?= {6}:)|rank(?= {6}:)|exitcode(?=  :)|error_file(?=:)|traceback(?= :)) *: (.*)")
@@ -80,12 +82,11 @@ def root_cause_of(lines: Sequence[str]) -> RootCause | None:
 def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     """Return what each rank had to say, those that say why first; empty if nothing was written."""
     streams: dict[str, list[str]] = {}
-    of_torchrun = []
-    for line in lines:
-        if _LOGGED_BY_TORCHRUN.search(line):
-            of_torchrun.append(clean_line(line))
-            continue
-        for speaker, words in _one_per_line(*speaker_and_words(line)):
+    of_torchrun = [clean_line(line) for line in lines if _LOGGED_BY_TORCHRUN.search(line)]
+    parts = [speaker_and_words(line) for line in lines if not _LOGGED_BY_TORCHRUN.search(line)]
+    marks = {match[1] for _, words in parts if (match := _MARKED_BEGIN.match(words))}
+    for part in parts:
+        for speaker, words in _one_per_line(*_without_mark(marks, *part)):
             if not _FIELD.match(words):
                 streams.setdefault(speaker, []).append(words)
     by_rank = [(rank_of(speaker), stream) for speaker, stream in streams.items()]
@@ -95,6 +96,14 @@ def complaints_of(lines: Sequence[str]) -> list[Complaint]:
     if not any(each.quote for each in found) and (only := _complaint(None, of_torchrun)):
         found.insert(0, only)
     return sorted(found, key=lambda each: (_weight(each), sequence_number(each.quote)))
+
+
+def _without_mark(marks: Collection[str], speaker: str, words: str) -> tuple[str, str]:
+    """Count a mark that stands before a traceback as that of who wrote the line; Python indents by even numbers."""
+    mark = next(filter(words.startswith, marks), "")
+    rest = words[len(mark) :]
+    indent = len(rest) - len(rest.lstrip(" "))
+    return speaker + mark, rest[1:] if mark and indent % 2 else rest
 
 
 def _one_per_line(speaker: str, words: str) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,7 @@ _RAISED_FROM = re.compile(r"^The above exception was the direct cause")
 _IN_A_GROUP = re.compile(r"^\s*\+-{3,} \d+ -{3,}$")
 # Above the traceback of an error that did not end the process, or came as it ended.
 _ON_THE_WAY = re.compile(r"^(Error in atexit|Exception ignored|Error in sys\.excepthook|--- Logging error)")
+_AT_EXIT = re.compile(r", in (_run_finalizers|_exit_function|_run_exitfuncs|__del__)$")
 # What is said of data that ends too early, which is no word about a peer unless it came from a socket.
 _CUT_SHORT = re.compile(r"^(\w+\.)*(struct\.error|EOFError|UnpicklingError|JSONDecodeError)\b")
 _READS_SOCKET = re.compile(r"\.recv|\b(sock|socket|conn|connection)\b|makefile|rfile")
@@ -131,8 +132,12 @@ def _tracebacks_in(lines: Sequence[str]) -> list[Traceback]:
         ]
         message = tuple(itertools.takewhile(_goes_on, lines[error : error + MAX_BETWEEN]))
         found.append(Traceback(begin, error + 1, tuple(frames), message))
-    final = [each for each in found if not (each.begin and _ON_THE_WAY.match(lines[each.begin - 1]))]
-    return final or found
+    return [each for each in found if not _is_on_the_way(lines, each)] or found
+
+
+def _is_on_the_way(lines: Sequence[str], traceback: Traceback) -> bool:
+    above = lines[traceback.begin - 1] if traceback.begin else ""
+    return bool(_ON_THE_WAY.match(above)) or any(map(_AT_EXIT.search, lines[traceback.begin : traceback.end]))
 
 
 def _place_of_error(lines: Sequence[str], begin: int) -> int:

@@ -254,10 +254,13 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "a service does not answer",
-        r"HTTPS?ConnectionPool|Max retries exceeded|\b(429|50[0234])\b.*(Error|Too Many|Bad|Unavail|Time-?out)"
-        r"|(Error|status|code)\W+(429|50[0234])\b|Too Many Requests|Bad Gateway|Service (\w+ )?Unavailable|SlowDown"
-        r"|Gateway Time-?out|Internal Server Error|RequestTimeout|EndpointConnectionError|Throttl"
-        r"|(Read|Connect)Timeout|IncompleteRead[(:]|ChunkedEncoding|RemoteDisconnected|SSLError|SSL: |RateLimit"
+        r"HTTPS?ConnectionPool|Max retries exceeded|\b50[0234] (Server|Internal|Bad|Service|Gateway|Backend)"
+        r"|(HTTP ?Error|status|code|HTTP/[\d.]+)\W+(429|50[0234])\b|Too Many Requests|Bad Gateway"
+        r"|Service (\w+ )?Unavailable|SlowDown"
+        r"|Gateway Time-?out|Internal Server Error|RequestTimeout|EndpointConnectionError|Throttl(ing|ed)(Error"
+        r"|Exception)"
+        r"|(Read|Connect)Timeout|IncompleteRead[(:]|ChunkedEncoding|RemoteDisconnected|SSLError|SSL: "
+        r"|RateLimit\w*(Error|Exceeded)"
         r"|CommError|n[o']t (connect to|reach) '?https?:|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
         r"|(Server|Database|Operational)\w*Error: .*(connect|server|timed? ?out)|curl: \(\d+\)|Curl returned error"
         r"|^(aiohttp|fsspec|httpx|httpcore|requests|urllib3|boto\w*|s3fs|gcsfs|google|azure|huggingface_hub|wandb"
@@ -277,14 +280,14 @@ SIGNATURES: tuple[Signature, ...] = (
         r"oom_kill [1-9]|out of memory: Killed process|\boom[_-]kill\b|^(\w+\.)*\w*MemoryError\b|OOM ?Killed"
         r"|low on (resource: )?(memory|ephemeral)|memory pressure|OutOfMemoryError|Cannot allocate memory|bad_?alloc"
         r"|task \d\S*: Out Of Memory"
-        r"|exceed(ed|ing|s)? .*memory( limit)?|memory .*exceeded|can't allocate memory|not enough memory: you tried"
+        r"|exceed(ed|ing|s)? .*memory limit|memory.{0,20} exceeded|can't allocate memory|not enough memory: you tried"
         r"|runtime: out of memory|TERM_MEMLIMIT|virtual memory exhausted|Unable to allocate \d|insufficient virtual",
         _C,
     ),
     Signature(
         "no files, threads or processes left",
         r"Too many open files|\[Errno 24\]|received 0 items of ancdata|can't start new thread|pthread_create.* failed"
-        r"|Resource temporarily unavailable|unable to create .*thread|fork: ",
+        r"|Resource temporarily unavailable|unable to create .*thread|fork: (retry|Cannot)",
         _C,
     ),
     Signature("no room left for State", r"no room left for State at", _C),
@@ -336,13 +339,14 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H),
     Signature(
         "a node failed",
-        r"Node failure on|DUE TO NODE FAILURE|\bNODE_?FAIL\b|NodeNotReady|NodeLost|node\(?s?\)? .*(not responding"
-        r"|is down|not ready)",
+        r"Node failure on|DUE TO NODE FAILURE|\bNODE_?FAIL\b|NodeNotReady|NodeLost"
+        r"|\bnodes? \S+ (is |are )?(not responding|down)\b",
         _H,
     ),
     Signature(
         "it was ended from outside",
-        r"DUE TO (PREEMPTION|JOB REQUEUE)|\bpreempt(ed|ion)\b|TERM_(OWNER|PREEMPT)|spot (interrupt|terminat)"
+        r"DUE TO (PREEMPTION|JOB REQUEUE)|\b(job|node|instance|pod|vm|tpu)\b.{0,40}\bpreempted\b|TERM_(OWNER|PREEMPT)"
+        r"|spot (interrupt|terminat)"
         r"|termination is imminent"
         r"|SIGHUP|signal:? 1\b|Hangup$|CANCELLED by",
         _T,
@@ -355,11 +359,11 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         WRONG_ARGUMENTS,
-        r"(^|: )error: (unrecognized|the following|argument |invalid choice)|^Error: (No such |Missing |Invalid value)"
+        r"(^|: )error: (unrecognized arg|the following arg|argument \S+: )|^Error: (No such (option|command)"
+        r"|Invalid value for)"
         r"|unrecognized option|Could not override",
         _P,
     ),
-    Signature(WRONG_ARGUMENTS, r"^usage: ", _P, "how"),
     Signature("the numbers diverged", r"\b(loss|grad(ient)?([ _]norm)?)\W{0,3}(is )?(nan|inf)\b|non-finite", _P),
     Signature(
         "it does not compile",
@@ -447,6 +451,7 @@ SIGNATURES: tuple[Signature, ...] = (
         _T,
         "how",
     ),
+    Signature(WRONG_ARGUMENTS, r"^usage: ", _P, "how"),
 )
 _COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SIGNATURES)
 _PLACES = {each: place for place, each in enumerate(SIGNATURES)}

@@ -22,6 +22,9 @@ def behind(prefix: str, error: str) -> str:
 # What is before each of these is quoted without its prefix.
 PREFIXES = {
     "pdsh": "node17: ",
+    "a host without a number": "trainer-a: ",
+    "brackets that nobody knows": "[trainer/a] ",
+    "docker compose": "trainer-a  | ",
     "pdsh, an address": "10.4.0.17: ",
     "mpirun": "[1,17]<stderr>:",
     "mpirun of Open MPI 5": "[1,17]<stderr>: ",
@@ -123,6 +126,17 @@ During handling of the above exception, another exception occurred:
 {TRACE}KeyError: 'labels'
 Error in atexit._run_exitfuncs:
 {TRACE}OSError: [Errno 28] No space left on device
+""",
+        "KeyError: 'labels'",
+        "program",
+    ),
+    "an error of multiprocessing as it ends": (
+        f"""
+{TRACE}KeyError: 'labels'
+Traceback (most recent call last):
+  File "/env/lib/python3.11/multiprocessing/util.py", line 303, in _run_finalizers
+    finalizer()
+OSError: [Errno 16] Device or resource busy: '.nfs0000812'
 """,
         "KeyError: 'labels'",
         "program",
