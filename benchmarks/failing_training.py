@@ -1,8 +1,9 @@
 """The toy program of ``python -m benchmarks failures``: data-parallel steps, a checkpoint, and one fault.
 
-It is the same for all systems. Each step is an ``all_reduce`` over gloo; every five steps rank 0 writes the number of
-the next one to a file, from which the next launch goes on. The environment says where its folder is (``TOY_FOLDER``),
-which node this is (``TOY_NODE``, or laggard's own variable), and which fault to make (``TOY_FAULT``, JSON).
+It is the same for all systems. Each step is an ``all_reduce`` over gloo, or a round of a ring of plain sockets; every
+five steps rank 0 writes the number of the next one to a file, from which the next launch goes on. The environment says
+where its folder is (``TOY_FOLDER``), which node this is (``TOY_NODE``, or laggard's own variable), and which fault to
+make (``TOY_FAULT``, JSON).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import faulthandler
 import json
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -116,6 +119,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "loop": hang_in_a_loop,
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "wait": wait_for_what_nobody_sends,
+    "exit 3": lambda: os._exit(3),
     "agent": kill_the_agent,
     "freeze": freeze_the_node,
     "launcher": ask_to_kill_the_launcher,
@@ -155,14 +159,62 @@ def report_progress(step: int) -> None:
         Job.current().progress(step)
 
 
+class Gloo:
+    """Ranks that reduce a tensor together."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        self.rank = dist.get_rank()
+        self.step = lambda: dist.all_reduce(torch.ones(1))
+        self.close = dist.destroy_process_group
+
+
+class Ring:
+    """Ranks that pass on a word by plain sockets, each to the next one."""
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK") or os.environ["NODE_RANK"])
+        n_ranks = int(os.environ.get("WORLD_SIZE") or os.environ["NNODES"])
+        launch = os.environ.get("LAGGARD_LAUNCH") or os.environ["TORCHELASTIC_RESTART_COUNT"]
+        listener = socket.create_server(("127.0.0.1", 0))
+        log(f"ring{launch}-{self.rank}", listener.getsockname()[1])
+        following = FOLDER / f"ring{launch}-{(self.rank + 1) % n_ranks}"
+        while not (following.exists() and following.read_text().endswith("\n")):
+            time.sleep(0.01)
+        self.next = socket.create_connection(("127.0.0.1", int(following.read_text().split()[-1])))
+        self.previous, _ = listener.accept()
+
+    def step(self) -> None:
+        """Wait for the rank before this one."""
+        try:
+            self.next.sendall(struct.pack("!I", self.rank))
+            struct.unpack("!I", self.previous.recv(4))
+        except (OSError, struct.error):
+            self.lose_peer()
+            raise
+
+    def lose_peer(self) -> None:
+        """Do what a program may do that has lost its peer, before it raises the error."""
+        if FAULT["peers"] == "slow":
+            time.sleep(0.5)
+        elif FAULT["peers"] == "quiet":
+            sys.exit(1)
+        elif FAULT["peers"] == "print":
+            sys.stderr.write(f"rank {self.rank}: the others are gone\n")
+            os._exit(1)
+
+    def close(self) -> None:
+        """Leave the ring, as the process ends."""
+
+
 def train() -> None:
     """Run the steps that are left."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    ranks = Ring() if FAULT["peers"] else Gloo()
+    rank = ranks.rank
     log(f"starts{rank}", os.getpid(), NODE)
     try:
         for step in range(first_step(), FAULT["steps"]):
@@ -170,7 +222,7 @@ def train() -> None:
                 fill_the_disk()
             elif step == FAULT_STEP and FAULT["action"] in ACTIONS and fires():
                 make_fault()
-            dist.all_reduce(torch.ones(1))
+            ranks.step()
             time.sleep(STEP_S)
             if rank == 0:
                 log("steps", step, os.getpid())
@@ -178,7 +230,7 @@ def train() -> None:
                     save(step + 1)
                 report_progress(step)
     finally:
-        dist.destroy_process_group()
+        ranks.close()
         time.sleep(FAULT["cleanup_s"])  # as loggers and uploads take
 
 

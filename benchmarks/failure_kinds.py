@@ -19,6 +19,15 @@ CGROUPS = (
 )
 
 
+_Peers = Literal["", "raise", "slow", "quiet", "print"]
+_PEERS: dict[str, _Peers] = {
+    "raise": "raise",
+    "raise after 0.5 s": "slow",
+    "exit with 1 in silence": "quiet",
+    "print a line and exit at once": "print",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of fault.
@@ -39,6 +48,8 @@ class Kind:
         The node to name; empty if none is to blame.
     cleanup_s
         How long a rank takes to end after an error, in seconds.
+    peers
+        With plain sockets in place of gloo: what a rank does that has lost its peer.
     needs
         What the machine must allow: ``disk`` to mount a small file system, ``cgroup`` to make a control group.
     """
@@ -50,12 +61,13 @@ class Kind:
     expected: Literal["finish", "end"] = "finish"
     culprit: str = "node2"
     cleanup_s: float = 0.0
+    peers: _Peers = ""
     needs: Literal["", "disk", "cgroup"] = ""
 
     def environment(self) -> str:
         """Return what the toy program needs to know, as JSON."""
-        fault = {"action": self.action, "node": self.node, "often": self.often, "cleanup_s": self.cleanup_s}
-        return json.dumps({**fault, "steps": STEPS})
+        fault = {"action": self.action, "node": self.node, "often": self.often, "peers": self.peers}
+        return json.dumps({**fault, "cleanup_s": self.cleanup_s, "steps": STEPS})
 
     def missing(self) -> str:
         """Return why it cannot be made to happen on this machine; empty if it can."""
@@ -87,4 +99,14 @@ KINDS = (
     Kind("a node's agent is killed", "agent"),
     Kind("a node is frozen, all its processes", "freeze"),
     Kind("the launcher is killed", "launcher", "node1", culprit=""),
+    *(
+        Kind(f"plain sockets: {name}; the others {do}", action, peers=peers)
+        for name, action in (
+            ("SIGSEGV", "segfault"),
+            ("SIGKILL", "kill"),
+            ("`os._exit(3)`", "exit 3"),
+            ("an exception", "exception"),
+        )
+        for do, peers in _PEERS.items()
+    ),
 )

@@ -27,7 +27,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1")
 # Less than a start of PyTorch takes on two busy cores would be taken for a hang.
 HANG_TIMEOUT_S = 30
 LAGGARD = (
-    *(sys.executable, "-m", "laggard", "--local-nodes=3", "--nodes=2", "--resilient", "--per-node", "--grace=2"),
+    *(sys.executable, "-m", "laggard", "--local-nodes=3", "--nodes=2", "--resilient", "--grace=2"),
     *(f"--hang-timeout={HANG_TIMEOUT_S}", "--report", "--report-dir=reports"),
 )
 MARKER = "LAGGARD_BENCHMARK_MARKER"
@@ -71,7 +71,8 @@ class Outcome:
 
 def of_laggard(kind: Kind, limit_s: float) -> Outcome:
     """Run under laggard: two nodes in use, one in reserve."""
-    return _outcome(kind, limit_s, lambda _: [((*LAGGARD, *TORCHRUN, PROGRAM), {})], _named_by_laggard)
+    copies = ("--per-device", "--virtual-gpus=2") if kind.peers else ("--per-node", *TORCHRUN)
+    return _outcome(kind, limit_s, lambda _: [((*LAGGARD, *copies, PROGRAM), {})], _named_by_laggard)
 
 
 def of_torchrun(kind: Kind, limit_s: float) -> Outcome:

@@ -1,4 +1,4 @@
-"""Failures: 20 kinds of fault under laggard and under torchrun, with the same toy program, in turns.
+"""Failures: kinds of fault under laggard and under torchrun, with the same toy program, in turns.
 
 For each: does the job finish, is the right node named, how many seconds until it counts again, how many steps are
 repeated. laggard has two nodes in use and one in reserve, torchrun two nodes and ``--max-restarts=3``. The toy program

@@ -4,9 +4,9 @@ Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a st
 ``progress:<n>`` (the newest step that launch n reported, and the newest that it can be restored to),
 ``phases:<n>`` (the phases that its processes have declared),
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
-by host), ``links:<n>`` (what its nodes tell each other of their links), ``exclusions`` and ``strikes`` (of nodes).
+by host), ``links:<n>`` (what its nodes tell each other of their links), ``exclusions`` and ``ledger`` (of nodes).
 The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an
-earlier launch, except to exclusions and strikes: only the controller writes those, and they outlive launches and jobs.
+earlier launch, except to exclusions and ledger: only the controller writes those, and they outlive launches and jobs.
 """
 
 from __future__ import annotations
@@ -55,15 +55,21 @@ class LaunchRecord:
     ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
     commits: int = 0  # number of commits to State before it, and the highest step that a launch before it has reported
     step: float | None = None
-    # The primary, if its devices are not in use; `None`: it is the first of the nodes
+    # The primary, if its devices are not in use; `None`: it is one of the nodes
     head_only: NodeRecord | None = None
     # The leaf switch of each node, by host name, as far as it is known
     leaves: Mapping[str, str] = field(default_factory=dict)
+    primary_host: str = ""  # the host name of the primary, which may have any ranks; empty: the first node
 
     @property
     def primary(self) -> NodeRecord:
         """The node that holds State and the controller."""
-        return self.head_only or self.nodes[0]
+        return self.head_only or primary_of(self.nodes, self.primary_host)
+
+
+def primary_of(nodes: Sequence[NodeRecord], host: str) -> NodeRecord:
+    """Return the primary among the nodes of a launch: the one of that name, else the first."""
+    return next((node for node in nodes if node.hostname == host), nodes[0])
 
 
 @dataclass(frozen=True, slots=True)

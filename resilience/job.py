@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from laggard.collectors.device import gpu_names, visible_names
 from laggard.kvstore.client.connection import current_session
-from laggard.kvstore.control import Control, NodeRecord, PhaseRecord, Progress
+from laggard.kvstore.control import Control, NodeRecord, PhaseRecord, Progress, primary_of
 from laggard.kvstore.errors import FencedError
 from laggard.kvstore.state.local_state import is_outside_jobs, local_state
 
@@ -30,13 +30,15 @@ class Job:
     launch
         Number of this launch, from 0.
     nodes
-        The active nodes, the primary first if it is one of them; each has ``hostname``, ``address`` and ``devices``.
+        The active nodes in the order of their ranks; each has ``hostname``, ``address`` and ``devices``.
     reserve
         The nodes kept in reserve.
     excluded
         Host names of the excluded nodes.
     head_only
-        The primary, if its devices are not in use; ``None``: it is the first of the nodes.
+        The primary, if its devices are not in use; ``None``: it is one of the nodes.
+    primary_host
+        Host name of the primary; empty: the first of the nodes.
     """
 
     launch: int
@@ -44,6 +46,7 @@ class Job:
     reserve: tuple[NodeRecord, ...]
     excluded: tuple[str, ...] = ()
     head_only: NodeRecord | None = None
+    primary_host: str = ""
 
     def __repr__(self) -> str:
         parts = {
@@ -78,7 +81,7 @@ class Job:
             return cls(local_state().launch, (NodeRecord(socket.gethostname(), "127.0.0.1", devices),), ())
         session = current_session()
         record = Control(session.client, session.endpoint, session.environment.launch).read_launch()
-        return cls(record.launch, record.nodes, record.reserve, record.excluded, record.head_only)
+        return cls(record.launch, record.nodes, record.reserve, record.excluded, record.head_only, record.primary_host)
 
     def progress(self, step: float) -> None:
         """Report that the program has reached a step, counted over the whole job and not anew in each launch.
@@ -149,7 +152,7 @@ class Job:
     @property
     def primary(self) -> NodeRecord:
         """The node that runs the state server; it is never excluded, but may go on without its devices."""
-        return self.head_only or self.nodes[0]
+        return self.head_only or primary_of(self.nodes, self.primary_host)
 
     @staticmethod
     def _names(nodes: tuple[NodeRecord, ...]) -> list[str]:

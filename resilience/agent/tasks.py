@@ -35,6 +35,8 @@ CHUNK_BYTES = 1 << 16
 PIPE_CHUNKS = 3
 # Output on its way to the controller's terminal, of all tasks of the node together.
 WINDOW_BYTES = 1 << 18
+# How Python begins to say why; a box around it begins a little later.
+TRACEBACK = b"Traceback (most recent call last)"
 # Of each task's standard error, to say later why it ended.
 KEPT_BYTES = 1 << 16
 # Of tasks that have not ended; all of them are asked at once.
@@ -48,8 +50,11 @@ class _Task:
     exit_fd: int  # readable once the process has ended
     began_s: float
     kept: bytearray = field(default_factory=bytearray)  # the end of its standard error
+    raised_s: float = 0.0  # when its last traceback began (Unix time); 0: it has none
 
     def keep(self, data: bytes) -> None:
+        if TRACEBACK in data:
+            self.raised_s = time.time()
         self.kept.extend(data)
         del self.kept[:-KEPT_BYTES]
 
@@ -242,6 +247,7 @@ class Tasks:
         pipe.close()
 
     def _on_exit(self, task: _Task) -> None:
+        ended_s = time.time()
         self._running.remove(task)
         self._context.selector.unregister(task.exit_fd)
         os.close(task.exit_fd)
@@ -255,4 +261,4 @@ class Tasks:
         name, pid, ran_s = task.start.name, task.process.pid, time.monotonic() - task.began_s
         why = "" if task.start.relayed else self._context.folder.last_line_of(name)
         errors = task.kept.decode(errors="replace") or why
-        self._report_end(task.start, wire.TaskEnded(name, exit_code, pid, time.time(), ran_s, errors, why))
+        self._report_end(task.start, wire.TaskEnded(name, exit_code, pid, ended_s, ran_s, errors, why, task.raised_s))

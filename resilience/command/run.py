@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,10 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         return run_on_primary(allocation.primary, as_typed)
     head_only = isinstance(allocation, RayAllocation) and allocation.head_only
     varies = options.manager(os.environ) in {"slurm", "ray"}
-    settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies)
+    leaves = leaves_of_job(groups)
+    settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies, leaves=leaves)
+    if options.per_device and settings.places_ranks:
+        settings = replace(settings, devices={node.hostname: node.devices for node in allocation.nodes})
     ray_port = _ray_port(options, allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
@@ -110,7 +114,6 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             head_only=head_only,
             checkpoints=checkpoints,
             preload=options.preload,
-            leaves=leaves_of_job(groups),
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)
 

@@ -24,6 +24,7 @@ from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.controller import wording as notice_wording
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
+from laggard.resilience.controller.outages import Outages
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
@@ -45,13 +46,15 @@ from laggard.resilience.decision.events import (
     NodesAccused,
     NodesDrained,
     NodesMissing,
+    OutageEnded,
+    OutageTooLong,
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
     Relaunch,
     Report,
 )
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster, bad_and_well
@@ -84,6 +87,8 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     NodeJoined: "node lost",
     NodesDrained: "node lost",
     NodesMissing: "node lost",
+    OutageEnded: "failure",
+    OutageTooLong: "failure",
 }
 
 
@@ -125,6 +130,8 @@ class Controller:
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
+        give_up_after_s = plan.settings.give_up_after_s
+        self._outages = Outages(self._cluster, self._hosts[0], keeper.endpoint, give_up_after_s, self._clock.now_s)
         hangs = Hangs(plan.hang_timeout, self._cluster, self._records, account, record)
         self._launches = Launches(
             plan,
@@ -153,14 +160,14 @@ class Controller:
         adopt_orphans()
         failed = True  # until it is known: an exception fails the job too
         try:
-            remembered, strikes = self._records.read_exclusions(), self._records.read_strikes()
+            remembered, ledger = self._records.read_exclusions(), self._records.read_ledger()
             self._ask_manager()
             begun = begin(
                 self._plan.settings,
                 self._hosts,
                 remembered,
                 self._clock.now_s(),
-                strikes,
+                ledger,
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
                 head_only=self._plan.head_only,
                 missing=self._missing,
@@ -218,13 +225,14 @@ class Controller:
         self._launches.fence_first()
         while True:
             if self._is_due() and not self._cluster.lost():
-                self._launches.begin(self._roster)
+                self._launches.begin(self._status.placed, self._status.placement.devices)
+                self._outages.begin()
             elif (event := self._next_event()) and (exit_code := self._handle(event)) is not None:
                 return exit_code
 
     def _is_due(self) -> bool:
         """Return whether the next launch is due, as far as time and the policy say."""
-        waits = self._status.waits_since_s is not None
+        waits = self._status.waits_since_s is not None or self._status.outage is not None
         return self._launches.program is None and not waits and time.monotonic() >= self._begin_at_s
 
     def _handle(self, event: Event) -> int | None:
@@ -246,7 +254,7 @@ class Controller:
             case Relaunch(status, reason, new_cluster, wait_s):
                 self._set_status(status)
                 self._account.launch_ended(reason, cause, wait_s)
-                what = "relaunch" if status.waits_since_s is None else "waits"
+                what = "relaunch" if status.waits_since_s is None and status.outage is None else "waits"
                 self._account.tell(what, wording.reason(reason), "bold yellow")
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
@@ -258,6 +266,9 @@ class Controller:
         match event:
             case NodeReturned():
                 self._account.tell("returned", text, "bold yellow" if event.faults else "bold green")
+            case OutageEnded():
+                self._account.tell("returned", text, "bold green")
+                self._account.take_note(event)
             case NodeJoined():
                 self._account.tell("joined", text, "bold green")
             case NodesDrained():
@@ -267,7 +278,14 @@ class Controller:
 
     def _decide(self, event: Event) -> Decision:
         progressed = self._launches.made_progress()
-        decision = decide(self._plan.settings, self._status, event, now_s=self._clock.now_s(), progressed=progressed)
+        decision = decide(
+            self._plan.settings,
+            self._status,
+            event,
+            now_s=self._clock.now_s(),
+            progressed=progressed,
+            below=self._plan.below,
+        )
         _log.debug("decision (progressed: %s): %s", progressed, decision)
         return decision
 
@@ -310,13 +328,15 @@ class Controller:
         roster = status.roster
         if (roster.excluded, roster.past) != (self._roster.excluded, self._roster.past):
             self._records.write_exclusions((*roster.excluded, *roster.past), self._hosts)
-        if status.strikes != self._status.strikes:
-            self._records.write_strikes(status.strikes, self._hosts)
+        if status.ledger != self._status.ledger:
+            self._records.write_ledger(status.ledger, self._hosts)
         if len(roster.reserve) != len(self._roster.reserve) and self._launches.program is not None:
             self._records.write_reserve(self._launches.number, len(roster.reserve))
         self._status = status
 
     def _end(self, end: End, cause: LaunchEndCause = "end") -> int:
+        if end.exit_code == 0:  # a signal that comes while all is put away, and the report written, asks for nothing
+            self._signals.anticipate()
         if end.status is not None:
             self._set_status(end.status)
         self._account.launch_ended(end.reason, cause)
@@ -340,13 +360,19 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
-        if changed := self._drained() or self._join_next() or self._returned():
+        if changed := self._drained() or self._join_next() or self._returned() or self._look_at_outage():
             return changed
         match self._launches.check_for_hang():
-            case ProgramHung() | None as hang:
-                return hang
+            case None:
+                return None
+            case ProgramHung() as hang:
+                return replace(hang, course=self._launches.course())
             case raised:
                 return self._failure_of(raised)
+
+    def _look_at_outage(self) -> OutageEnded | OutageTooLong | None:
+        outage, since_s = self._status.outage, self._status.stalled_since_s
+        return None if outage is None else self._outages.look(outage, outage.since_s if since_s is None else since_s)
 
     def _join_next(self) -> NodeJoined | None:
         """Take in a node that has joined a cluster which we did not start."""
@@ -388,6 +414,8 @@ class Controller:
         while self._manager.notices:
             self._account.tell("notice", notice_wording.stays(self._manager.notices.popleft()), "bold yellow")
         self._launches.warm.look()
+        if self._launches.program is not None and self._plan.settings.resilient:
+            self._outages.note_connections(self._roster, getattr(self._launches.program, "pid", None))
         while self._keeper.messages:
             self._account.tell("state", self._keeper.messages.popleft(), "bold yellow")
 
@@ -399,9 +427,14 @@ class Controller:
         return self._failure_of()
 
     def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
-        failure, evidence = self._launches.examine_failure(self._roster, lingering)
-        self._account.take_note(FailureFound(failure, evidence))
-        return ProgramFailed(failure, evidence)
+        found = self._launches.examine_failure(self._roster, lingering)
+        failure, course = found.failure, found.course
+        self._account.take_note(FailureFound(failure, found.evidence))
+        settings = self._plan.settings
+        would_wait = settings.resilient and settings.on_failure == "relaunch" and not failure.is_usage
+        passed = course.passed or course.ever_progressed
+        unanswered = self._outages.find(failure, found.targets, passed=passed) if would_wait else None
+        return ProgramFailed(failure, found.evidence, course, unanswered)
 
     def _loss_of(self, host: str) -> NodeLost:
         self._manager.ask()

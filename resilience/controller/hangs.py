@@ -14,8 +14,9 @@ from laggard.records import record_of
 from laggard.resilience.controller.records import Records
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.events import ProgramHung
-from laggard.resilience.decision.failure import ProcessEnd, raised_and_stays
+from laggard.resilience.decision.failure import raised_and_stays
 from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife, Suspicion
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, standstill_of
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.program import Program

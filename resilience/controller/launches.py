@@ -7,13 +7,13 @@ can write nothing. Then what is left of it is ended, here and on every node. Onl
 from __future__ import annotations
 
 import contextlib
-import math
 import os
+import secrets
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -35,14 +35,19 @@ from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.evidence import Found, evidence_against, memory_ran_out
-from laggard.resilience.decision.failure import Failure, ProcessEnd, by_one_clock, explain
+from laggard.resilience.decision.failure import Failure, explain
 from laggard.resilience.decision.hang import HangTimeout
+from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
+from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.row import Course, EarlierLaunches, LaunchSpan
+from laggard.resilience.decision.targets import Target, targets_in
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
+from laggard.resilience.nodes.rank_variables import in_order
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
@@ -81,8 +86,17 @@ class JobPlan:
     head_only: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     preload: Preload = "none"  # what warm processes load
-    # The leaf switches of nodes, by host name; not all of these nodes need be the job's
-    leaves: Mapping[str, str] = field(default_factory=dict)
+    below: Below = secrets.randbelow  # draws where suspects go
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Why a launch failed, what speaks against which node, and what may be away."""
+
+    failure: Failure
+    evidence: tuple[Found, ...]
+    targets: tuple[Target, ...]  # what the process that was first names
+    course: Course  # how far the launch had come
 
 
 class Launches:
@@ -129,7 +143,7 @@ class Launches:
         self._began_s = 0.0
         self._asked_s: float | None = None  # monotonic time at which the program was asked to stop
         self._signs_at_start: tuple[int, str | None] = 0, None
-        self._best_step = -math.inf  # of all launches that are over
+        self._earlier = EarlierLaunches()
         # Monotonic times of the relaunch under way: decided, old program ended, old launch fenced.
         self._relaunch_s: list[float] = []
 
@@ -139,20 +153,28 @@ class Launches:
         return None if self.program is None else self.program.exit_code
 
     def made_progress(self) -> bool:
-        """Return whether the current launch has committed to State or reported a step beyond those before it."""
+        """Return whether the current launch came further than those before it."""
+        return self._earlier.made_progress(self._span())
+
+    def course(self) -> Course:
+        """Return how far the current launch has come."""
+        return self._earlier.course(self._span())
+
+    def _span(self) -> LaunchSpan:
         commits, step = self._records.signs(self.number)
-        return commits > self._signs_at_start[0] or _number(step) > self._best_step
+        before, _ = self._signs_at_start
+        ran_s = self._clock.now_s() - self._began_s if self.program else 0.0
+        return LaunchSpan(ran_s, commits - before, None if step is None else float(step), resumed=before > 0)
 
     def see_progress(self) -> int:
         """Record how far the current launch has come, as it ends; return the number of commits to State so far."""
         commits, step = self._records.signs(self.number)
-        self._best_step = max(self._best_step, _number(step))
+        if self.program is not None:
+            self._earlier.add(self._span())
         self._account.see_progress(self.number, commits, step)
         return commits
 
-    def examine_failure(
-        self, roster: Roster, lingering: Sequence[ProcessEnd] = ()
-    ) -> tuple[Failure, tuple[Found, ...]]:
+    def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> Examined:
         """Return why the current program failed, and what speaks against which node in use or in reserve."""
         # It takes some seconds: until it is known which process was first, and all nodes are checked. Meanwhile the
         # rest of the program ends.
@@ -161,7 +183,7 @@ class Launches:
         hosts_to_check = tuple(dict.fromkeys((*roster.up, *roster.reserve)))
         self.warm.fork_ahead(roster.active)
         self._cluster.begin_checks(hosts_to_check, probe=True)
-        ends = lingering or by_one_clock(self.program.failed(), self._cluster.clock_corrections_s())
+        ends = lingering or by_one_clock(self.program.failed(), self._cluster.clocks())
         self._ask_to_stop(self.program)
         since_s = time.time() - min(self._clock.now_s() - self._began_s, RECENT_KILL_S)
         hosts = {node.address: node.hostname for node in self._allocation.nodes}
@@ -169,7 +191,11 @@ class Launches:
         checks = self._cluster.finish_checks(hosts_to_check)
         if failure.host in checks and memory_ran_out(*checks[failure.host]):
             failure = failure.for_want_of_memory()
-        return failure, evidence_against(checks)
+        first = (end for end in ends if end.host == failure.host and end.rank in (None, failure.rank))
+        lines = next(first, ends[0]).lines
+        own = {*hosts, *hosts.values()}
+        ports = [self.program.port] if isinstance(self.program, Ranks) else []
+        return Examined(failure, evidence_against(checks), targets_in(lines, own, ports), self.course())
 
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
         """Return the hang of the current program, if it hangs."""
@@ -188,8 +214,8 @@ class Launches:
         for lost in self._records.lost_checkpoints(self.number, directory=has_directory):
             self._account.tell("notice", str(lost), "bold yellow")
 
-    def begin(self, roster: Roster) -> None:
-        """Begin a launch on the active nodes of a roster."""
+    def begin(self, roster: Roster, devices: Mapping[str, tuple[str, ...]]) -> None:
+        """Begin a launch on the active nodes of a roster, some of them with another order of their devices."""
         # If a node is lost meanwhile, no program is started: the loss is the controller's next event.
         try:
             self._report_leftovers(self._cluster.finish_change(roster, self.number))
@@ -200,11 +226,11 @@ class Launches:
             return
         gap = self._gap()
         self._signs_at_start = self._records.signs(self.number)
-        self._records.write_launch(self._record(roster, gap))
+        self._records.write_launch(self._record(roster, devices, gap))
         self._account.see_progress(self.number, *self._signs_at_start)
         self._began_s = self._clock.now_s()
         self._asked_s = None
-        self.program = self._start_program(roster)
+        self.program = self._start_program(roster, devices)
         if isinstance(self.program, Ranks):
             self.warm.began(roster, self.program, self.number)
         self.any_started = True
@@ -227,9 +253,9 @@ class Launches:
         if self.program is not None:
             if lost is None:
                 self._wait_for_copies()
+            self.see_progress()
             self.program = None
             self._relaunch_s.append(time.monotonic())
-            self.see_progress()
             self._fence()
             self._relaunch_s.append(time.monotonic())
 
@@ -330,11 +356,11 @@ class Launches:
             processes = "1 process" if n_ended == 1 else f"{n_ended} processes"
             self._account.tell("swept", f"{processes} of the old launch ended")
 
-    def _record(self, roster: Roster, gap: Gap | None) -> LaunchRecord:
+    def _record(self, roster: Roster, devices: Mapping[str, tuple[str, ...]], gap: Gap | None) -> LaunchRecord:
         watch = self._plan.detection.watch
         return LaunchRecord(
             self.number,
-            tuple(self._cluster.nodes[host].record for host in roster.active),
+            tuple(in_order(self._cluster.nodes[host].record, devices) for host in roster.active),
             tuple(self._cluster.nodes[host].record for host in roster.reserve),
             roster.excluded_hosts,
             None if gap is None else gap.total_s,
@@ -342,9 +368,10 @@ class Launches:
             began_s=time.time(),
             ends_s=self._plan.ends_s,
             commits=self._signs_at_start[0],
-            step=None if math.isinf(self._best_step) else self._best_step,
+            step=self._earlier.best_step,
             head_only=replace(self._primary, devices=()) if roster.is_head_only else None,
-            leaves={host: leaf for host, leaf in self._plan.leaves.items() if host in roster.active},
+            leaves={host: leaf for host, leaf in self._plan.settings.leaves.items() if host in roster.active},
+            primary_host=roster.primary,
         )
 
     def _gap(self) -> Gap | None:
@@ -353,7 +380,7 @@ class Launches:
         decided_s, stopped_s, fenced_s = self._relaunch_s
         return Gap(stopped_s - decided_s, fenced_s - stopped_s, time.monotonic() - fenced_s)
 
-    def _start_program(self, roster: Roster) -> Program | Ranks:
+    def _start_program(self, roster: Roster, devices: Mapping[str, tuple[str, ...]]) -> Program | Ranks:
         command, changed = self._plan.command, self._keeper.changed
         if not self._plan.per_node:
             environment = self._cluster.environment(self._primary)
@@ -372,6 +399,7 @@ class Launches:
             per_device=self._plan.per_device,
             writes_stacks=watched,
             may_be_warm=self.warm.possible,
+            devices=devices,
         )
 
     def _start_helpers(self, roster: Roster) -> None:
@@ -393,7 +421,3 @@ def _is_below(process: psutil.Process, agents: Collection[int]) -> bool:
         return any(each.pid in agents for each in (process, *process.parents()))
     except psutil.NoSuchProcess:
         return True  # it has ended meanwhile
-
-
-def _number(step: str | None) -> float:
-    return -math.inf if step is None else float(step)

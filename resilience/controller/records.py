@@ -20,8 +20,8 @@ from laggard.kvstore.client.retry import RetryPolicy, is_passing
 from laggard.kvstore.control import Control, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
 from laggard.kvstore.state.mapping import State
+from laggard.resilience.decision.ledger import Incident
 from laggard.resilience.decision.roster import Exclusion
-from laggard.resilience.decision.strikes import Strike
 
 RETRY_FOR_S = 60.0
 READ_WAIT_S = 1.0
@@ -87,14 +87,14 @@ class Records:
         """Return the stored exclusions, including those by earlier jobs and those that are over."""
         return self._retry.call(lambda: self._control(0).kept("exclusions", Exclusion))
 
-    def write_strikes(self, strikes: Sequence[Strike], hosts: Collection[str]) -> None:
-        """Store the strikes of ``hosts``; those of other hosts stay as they are."""
-        others = [strike for strike in self.read_strikes() if strike.host not in hosts]
-        self._retry.call(lambda: self._control(0).keep("strikes", [*others, *strikes]))
+    def write_ledger(self, incidents: Sequence[Incident], hosts: Collection[str]) -> None:
+        """Store what began on ``hosts``; what is stored of other hosts stays as it is."""
+        others = [incident for incident in self.read_ledger() if incident.host not in hosts]
+        self._retry.call(lambda: self._control(0).keep("ledger", [*others, *incidents]))
 
-    def read_strikes(self) -> list[Strike]:
-        """Return the stored strikes, including those by earlier jobs."""
-        return self._retry.call(lambda: self._control(0).kept("strikes", Strike))
+    def read_ledger(self) -> list[Incident]:
+        """Return the stored ledger, including what earlier jobs have entered."""
+        return self._retry.call(lambda: self._control(0).kept("ledger", Incident))
 
     def last_request_id(self) -> str:
         """Return the id of the newest request, after which a reader of new ones starts."""

@@ -35,7 +35,7 @@ class StopSignals:
             signal.signal(each, self._handle)
 
     def anticipate(self) -> None:
-        """Take the job as asked to end: the signal that belongs to that comes later, and asks for nothing more."""
+        """Take the job as asked to end, or as ended: the next signal asks for nothing more."""
         self._is_asked = True
 
     def _handle(self, signum: int, _: FrameType | None) -> None:

@@ -8,8 +8,20 @@ from typing import Any
 from laggard.resilience.decision.enough import is_enough, too_few, without
 from laggard.resilience.decision.events import JobStatus, ProgramFailed, ProgramHung, Settings
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.ledger import (
+    REPEATED,
+    STAKES,
+    Incident,
+    NodeEvidence,
+    evidence_against,
+    loss_of,
+    recent,
+    suspects,
+)
+from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.strikes import MAX_STRIKES, Strike, is_shared, strikes_of, with_strike
+from laggard.resilience.decision.row import Setback
+from laggard.resilience.decision.targets import Unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +33,7 @@ class Case:
     event: Any  # of the type that the rule is for
     now_s: float
     progressed: bool
+    below: Below  # draws by chance
 
     @property
     def roster(self) -> Roster:
@@ -40,6 +53,14 @@ class Case:
         return failure
 
     @property
+    def unanswered(self) -> Unanswered | None:
+        """What the failure named and does not answer now, if it is to be waited for."""
+        found: Unanswered | None = self.event.unanswered
+        # What serves a program on its own node may be part of it, and come back with it.
+        may_be_own = found is not None and found.target.is_local and not found.served_before
+        return None if may_be_own and len(self.row) == 1 else found
+
+    @property
     def proven(self) -> frozenset[str]:
         """The nodes in use that were found bad when they were checked, and can be spared."""
         return self.sparing(frozenset(found.host for found in self.event.evidence) & frozenset(self.roster.active))
@@ -52,40 +73,75 @@ class Case:
 
     @property
     def suspect(self) -> str:
-        """The node that may be to blame for a failure or a hang; empty if there is none."""
+        """The node where a failure or a hang began; empty if that is not known, or it was on several."""
         if isinstance(self.event, ProgramHung):
             return self.event.suspect
-        return self.failure.host if self.failure.response == "strike" else ""
+        failure = self.failure
+        return "" if failure.stays or failure.several else failure.host
 
     @property
-    def may_strike(self) -> bool:
-        """Whether there is a suspect that may be struck out, which would help."""
-        stays = isinstance(self.event, ProgramFailed) and self.failure.stays
-        return self.suspect != "" and not stays
+    def setback(self) -> Setback:
+        """The failure or hang, as a part of the row."""
+        ran_s = max(0.0, self.now_s - self.status.launched_s)
+        if isinstance(self.event, ProgramHung):
+            return Setback(self.now_s, self.suspect, "hang", ran_s, "unknown", self.event.course)
+        failure = self.failure
+        return Setback(self.now_s, self.suspect, failure.fingerprint, ran_s, failure.kind, self.event.course)
 
     @property
-    def struck(self) -> bool:
-        """Whether this is a strike against the suspect: not if several nodes fail for a reason that they share."""
-        return self.may_strike and not is_shared(self.suspect, self.status.strikes, self.now_s, self.n_nodes)
+    def row(self) -> tuple[Setback, ...]:
+        """The failures since the last progress, this one included."""
+        return (*(() if self.progressed else self.status.row), self.setback)
 
     @property
-    def strikes(self) -> int:
-        """How many strikes the suspect has, this one included."""
-        return 1 + strikes_of(self.suspect, self.status.strikes, self.now_s)
-
-    @property
-    def n_nodes(self) -> int:
-        """How many nodes there are, but for those that were excluded before."""
-        return len({*self.roster.active, *self.roster.reserve})
-
-    @property
-    def is_struck_out(self) -> bool:
-        """Whether the suspect has its last strike, and the job can go on without it."""
-        host = self.suspect
-        if not self.struck or self.strikes < MAX_STRIKES or host not in self.roster.active:
+    def can_move(self) -> bool:
+        """Whether what failed may run on another node in the next launch."""
+        if not self.suspect:
             return False
-        after = self.status_without(self.unfit_reserve | {host})
-        return host not in after.roster.active and too_few(self.settings, after) is None
+        return len(self.roster.active) > 1 if self.settings.places_ranks else self.may_set_aside(self.suspect)
+
+    @property
+    def ledger(self) -> tuple[Incident, ...]:
+        """The ledger after this failure or hang."""
+        known = recent(self.status.ledger, self.now_s)
+        if not self.suspect:
+            return known
+        placement = self.status.placement
+        stake = STAKES[self.setback.kind] * (1.0 if len(self.row) == 1 else REPEATED)
+        device = "" if isinstance(self.event, ProgramHung) else self.failure.device
+        return (*known, Incident(self.suspect, self.now_s, stake, device, placement.drawn, placement.devices_drawn))
+
+    @property
+    def convicted(self) -> NodeEvidence | None:
+        """The node in use with the most evidence, if that is enough and the job can go on without it."""
+        for found in suspects(self.roster.active, self.ledger, self.now_s):
+            if not found.is_enough:
+                return None
+            after = self.status_without(self.unfit_reserve | {found.host})
+            if found.host not in after.roster.active and too_few(self.settings, after) is None:
+                return found
+        return None
+
+    @property
+    def evidence(self) -> tuple[NodeEvidence, ...]:
+        """What the ledger has against the suspect, if this is not the first failure there."""
+        if not self.suspect:
+            return ()
+        found = evidence_against(self.suspect, self.ledger, self.now_s)
+        return (found,) if found.failures > 1 and found.value >= 1 else ()
+
+    def may_set_aside(self, host: str) -> bool:
+        """Return whether an active node can wait in the reserve while the program runs without it."""
+        if host == self.roster.primary or host not in self.roster.active:
+            return False
+        return is_enough(self.settings, self.roster.setting_aside(host))
+
+    @property
+    def set_aside(self) -> str:
+        """The node that goes to the reserve, as the program twice failed on it and is not placed by us; or empty."""
+        host, row = self.suspect, self.row
+        again = len(row) > 1 and row[-2].host == host and bool(host)
+        return host if again and not self.settings.places_ranks and self.may_set_aside(host) else ""
 
     @property
     def is_kept_out(self) -> bool:
@@ -94,17 +150,12 @@ class Case:
         exclusion = self.roster.exclusion_of(host)
         if exclusion is None or self.now_s >= exclusion.until_s(self.settings.quarantine_s):
             return False
-        struck_out = strikes_of(host, self.status.strikes, self.now_s) >= MAX_STRIKES
-        return not exclusion.lost or (struck_out and self.status.waits_since_s is None)
+        is_convicted = evidence_against(host, self.status.ledger, self.now_s).is_enough
+        return not exclusion.lost or (is_convicted and self.status.waits_since_s is None)
 
-    @property
-    def strikes_after(self) -> tuple[Strike, ...]:
-        """The strikes after this failure or hang."""
-        return self.with_strike(self.suspect) if self.may_strike else self.status.strikes
-
-    def with_strike(self, host: str) -> tuple[Strike, ...]:
-        """Return the strikes after another one against a node."""
-        return with_strike(host, self.status.strikes, self.now_s, self.n_nodes)
+    def with_loss(self, host: str) -> tuple[Incident, ...]:
+        """Return the ledger after the loss of a node."""
+        return (*recent(self.status.ledger, self.now_s), loss_of(host, self.status.ledger, self.now_s))
 
     def status_without(self, hosts: frozenset[str], *, lost: bool = False) -> JobStatus:
         """Return the job's status with some hosts excluded, and free places filled from the reserve."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from laggard.resilience.decision.signatures import Signature, clean_line, is_warning, signature_of
 from laggard.resilience.decision.traceback_styles import BEGIN, in_pythons_style
@@ -35,6 +36,9 @@ _INDENT = "  "
 _GOES_ON = re.compile(r"above exception|^\s*\+-{3,} \d+ -{3,}$")
 # What a crash says before it lists threads, frames and loaded modules: C++ why, then C++ or Python that.
 _CRASHES = (re.compile(r"^\s*what\(\): "), re.compile(r"^(Fatal Python error: |terminate called )"))
+# What is said of data that ends too early, which is no word about a peer unless it came from a socket.
+_CUT_SHORT = re.compile(r"^(\w+\.)*(struct\.error|EOFError|UnpicklingError|JSONDecodeError)\b")
+_READS_SOCKET = re.compile(r"\.recv|\b(sock|socket|conn|connection)\b|makefile|rfile")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -180,7 +184,9 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
     begin = chain[0][0] if chain else len(written)
     traceback = chain[0][1] if chain else None
     quote, signature = _line_that_says_why(written[begin:], written[max(0, begin - EPISODE_LINES) : begin])
-    if signature is None:
+    if lost := _lost_peer(written, chain, signature):
+        quote, signature = lost
+    elif signature is None:
         quote = traceback.error if traceback else _crash_in(written[-EPISODE_LINES:])
     addresses = (match[1] for line in written[begin:] if (match := _RAY_ADDRESS.search(line)))
     return Complaint(
@@ -192,6 +198,23 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
         last_line=_shortened(_without_code_of_warnings(written)[-1]),
         went_on=written[-1] != (tracebacks[-1][1].error if tracebacks else quote),
     )
+
+
+def _lost_peer(
+    written: Sequence[str], chain: Sequence[tuple[int, Traceback]], signature: Signature | None
+) -> tuple[str, Signature] | None:
+    """Return the error of a chain that says that a peer was lost, unless the chain has a graver cause."""
+    if signature is not None and signature.kind != "program":
+        return None
+    found = [(each.error, signature_of(each.error)) for _, each in chain]
+    if chain and _CUT_SHORT.match(chain[0][1].error) and _from_socket(written[chain[0][0] :]):
+        found.append((chain[0][1].error, signature_of("ConnectionError")))
+    return next(((error, each) for error, each in found if each is not None and each.cascade), None)
+
+
+def _from_socket(lines: Sequence[str]) -> bool:
+    """Return whether the code of the traceback with which some lines begin reads from a socket."""
+    return any(map(_READS_SOCKET.search, takewhile(lambda line: line.startswith((" ", "\t")), lines[1:])))
 
 
 def _is_launchers(tracebacks: Sequence[tuple[int, Traceback]]) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.ledger import Incident, NodeEvidence
+from laggard.resilience.decision.placement import SCHEDULERS, Placement
 from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgress, Stopped, TooFew, WhyLost
 from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.row import UNKNOWN_COURSE, Course, Setback
 from laggard.resilience.decision.stacks import Standstill
-from laggard.resilience.decision.strikes import Strike
+from laggard.resilience.decision.targets import Unanswered
 
 OnFailure = Literal["relaunch", "end"]
 
@@ -27,10 +31,17 @@ class Settings:
     max_restarts: int | None = None  # most relaunches in total; `None`: no limit
     max_restarts_per_hour: int = 60  # most relaunches within any hour
     on_failure: OnFailure = "relaunch"  # what to do when the program fails, with `resilient`
-    # How long to wait before the second relaunch in a row after failures without progress; each time twice as long
+    # The shortest wait before the second relaunch in a row after failures without progress, or after an outage
     backoff_s: float = 10.0
+    # What a wrong end costs, in seconds: without progress for so long, the job ends
+    give_up_after_s: float = 7200.0
     # How long to wait for lost nodes to return, in seconds, before the job ends for want of nodes
     wait_for_nodes_s: float = 300.0
+    # Whether ranks are placed on nodes by us, and may change places
+    places_ranks: bool = False
+    # The devices of each node, if each has a rank of its own
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    leaves: Mapping[str, str] = field(default_factory=dict)  # the leaf switch of each node, as far as it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +51,19 @@ class JobStatus:
     roster: Roster  # which node does what
     launched_s: float  # Unix time at which the latest launch was decided on
     relaunched_s: tuple[float, ...] = ()  # Unix time of each relaunch so far
-    launches_without_progress: int = 0  # how many launches in a row ended without progress
-    strikes: tuple[Strike, ...] = ()  # the nodes on which failures began, and when
-    failures_in_a_row: int = 0  # how many failures there were since the last progress
-    last_failure: str = ""  # fingerprint of the latest of them; empty if there was none
+    # Unix time of the first relaunch since the last progress; None: there was none
+    stalled_since_s: float | None = None
+    row: tuple[Setback, ...] = ()  # the failures and hangs since the last progress, newest last
+    ledger: tuple[Incident, ...] = ()  # what began on which node, and what had been drawn before
+    placement: Placement = SCHEDULERS  # which node has which ranks
     # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not
     waits_since_s: float | None = None
+    outage: Unanswered | None = None  # what the job waits for, without a launch; None: nothing
+
+    @property
+    def placed(self) -> Roster:
+        """The roster with the active nodes in the order of their ranks."""
+        return replace(self.roster, active=self.placement.of(self.roster.active))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,8 @@ class ProgramFailed:
 
     failure: Failure
     evidence: tuple[Found, ...] = ()  # what was found on its nodes when they were checked
+    course: Course = UNKNOWN_COURSE  # how far the launch had come
+    unanswered: Unanswered | None = None  # what it names that does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +89,7 @@ class ProgramHung:
     silent: Silent | None = None  # who was silent; None: the program gave no sign of its own
     stacks: Standstill | None = None  # where its ranks stand; None if that is not known
     suspect: str = ""  # the node of the rank that the others wait for; empty if that is not known
+    course: Course = UNKNOWN_COURSE  # how far the launch had come
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +136,22 @@ class NodesMissing:
     """The lost nodes that the job waits for have not returned within `--wait-for-nodes`."""
 
 
+@dataclass(frozen=True, slots=True)
+class OutageEnded:
+    """What the job waits for answers again."""
+
+    outage: Unanswered
+    lasted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutageTooLong:
+    """What the job waits for has not answered within `--give-up-after`."""
+
+    outage: Unanswered
+    waited_s: float
+
+
 Event = (
     ProgramEnded
     | ProgramFailed
@@ -125,6 +162,8 @@ Event = (
     | NodeReturned
     | NodeJoined
     | NodesMissing
+    | OutageEnded
+    | OutageTooLong
 )
 
 
@@ -133,6 +172,7 @@ ReasonPart = (
     | Change
     | Failure
     | Found
+    | NodeEvidence
     | Stopped
     | ProgramEnded
     | ProgramHung
@@ -140,6 +180,9 @@ ReasonPart = (
     | NodesDrained
     | NodeReturned
     | NodeJoined
+    | Unanswered
+    | OutageEnded
+    | OutageTooLong
 )
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""
@@ -177,6 +220,8 @@ def _exit_code(fact: object) -> int | None:
             return 0
         case Failure():
             return fact.job_exit_code
+        case OutageTooLong():
+            return EXIT_NO_PROGRESS
         case NodeLost():
             return EXIT_TOO_FEW_NODES
         case Fact() if fact.kind in get_args(TooFew):

@@ -1,121 +1,123 @@
-"""Why a launch failed: which of its processes was first, in which words, and what to do about it. Pure.
-
-All processes of a launch may end within seconds of each other, since each notices the end of the others. So time alone
-does not say which was first: whoever wrote why it ended comes before whoever was killed by a signal that we did not
-send, and last come those who only noticed another's end. Among equals the earliest counts, by the primary's clock.
-"""
+"""Why a launch failed: which of its processes was first, in which words, and who else has ended. Pure."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from laggard.resilience.decision.error_output import (
-    Complaint,
-    RootCause,
-    complaints_of,
-    root_cause_of,
-    without_numbers,
+from laggard.resilience.decision.error_output import Complaint, without_numbers
+from laggard.resilience.decision.origin import (
+    EXIT_ERROR,
+    ProcessEnd,
+    Standing,
+    Witness,
+    able_witnesses,
+    claims,
+    is_like,
+    origin_among,
 )
-from laggard.resilience.decision.signatures import Kind, Response
+from laggard.resilience.decision.signatures import WRONG_ARGUMENTS, Kind
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
-# What Python returns for an error that nothing has caught.
-EXIT_ERROR = 1
-# What a shell returns for a command that crashed or was killed from outside.
-SIGNALS_OF_SHELLS = {
-    128 + each: each
-    for each in (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
-}
+# A program that does not understand its arguments ends at once; one that loads much first takes some seconds.
+USAGE_WITHIN_S = 10.0
 EXIT_KILLED = 128 + signal.SIGKILL
-
-Trust = Literal[0, 1, 2, 3]
-"""How much a process says about why: 0 says why, 1 was killed, 2 says nothing, 3 only noticed another's end."""
+# Of the other processes that have ended, so many are kept; thousands of ranks may end together.
+MAX_OTHERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessEnd:
-    """The end of a process of the program that did not end well."""
+class OtherEnd:
+    """Another process that has ended."""
 
     host: str  # its node
-    pid: int  # its process id there
-    exit_code: int  # its exit code; minus the signal number if it was killed by a signal
-    ended_s: float  # Unix time, by the clock of its node
-    ran_s: float  # how long it ran, in seconds
-    lines: tuple[str, ...] = ()  # the last lines of its standard error, with those of its own children
-    # Whether it is a worker of Ray, for a program that runs elsewhere. If that program is killed, so are its workers.
-    is_worker: bool = False
-    rank: int | None = None  # its rank; None if it has none, or has processes with ranks of their own
-    # Whether it runs on the same node in every launch: the primary's devices may be left out, not its processes
-    stays: bool = False
-    # For how long it has shown no sign of life without ending, if it has raised an error and has not ended
-    lingers_s: float | None = None
+    rank: int | None  # its rank; None if unknown
+    exit_code: int | None  # its exit code; minus the signal number if it was killed by a signal; None if unknown
+    after_s: float  # for how long it outlived the one that was first, in seconds; negative if it ended before
+    lost_peer: bool  # whether it only says that a connection is gone
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a launch failed."""
 
-    host: str  # the node where it began
+    host: str  # the node where it began; if it did on several, that of the lowest rank
     rank: int | None  # the rank that was first; None if unknown
     pid: int  # its process id, or that of what started it
-    exit_code: int  # its exit code; minus the signal number if it was killed by a signal
+    exit_code: int | None  # its exit code; minus the signal number if it was killed by a signal; None if unknown
     job_exit_code: int  # what the job would end with
     ended_s: float  # when its process ended (Unix time), and after how many seconds
     ran_s: float
     quote: str  # the line that says why; empty if none does
     cause: str  # what that is, in a few words; empty if unknown
     kind: Kind  # what kind of trouble it is
-    response: Response  # what to do about it
     fingerprint: str  # the type and the place of the error: two failures with the same fingerprint are the same
+    is_usage: bool = False  # whether the program was started with arguments that it does not understand
     is_worker: bool = False  # whether that process is a worker of Ray
     stays: bool = False  # whether that process runs on its node in every launch, whichever devices are used
     # For how long that process has shown no sign of life, if it has raised an error and has not ended
     lingers_s: float | None = None
     last_line: str = ""  # the last line that it wrote, if none says why; empty if it wrote none
+    # Where it began: several nodes if processes on them had a cause of their own, or if all only lost each other
+    hosts: tuple[str, ...] = ()
+    device: str = ""  # the GPU or virtual device of the rank; empty if it has none to itself
+    lost_peer: bool = False  # whether even the first only says that a connection is gone
+    others: tuple[OtherEnd, ...] = ()  # who else has ended, those that only lost a peer last
+    n_more: int = 0  # how many more have ended
+
+    @property
+    def several(self) -> bool:
+        """Whether it began on several nodes, so that it speaks against none of them."""
+        return len(self.hosts) > 1
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
-        if self.kind != "unknown" or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED):
+        if self.kind != "unknown" or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED, None):
             return self
-        return replace(self, kind="capacity", cause="no memory left", response="once")
-
-
-def by_one_clock(ends: Sequence[ProcessEnd], corrections_s: Mapping[str, float]) -> list[ProcessEnd]:
-    """Return the ends with their times by the primary's clock, given what to subtract from the times of each host."""
-    return [replace(end, ended_s=end.ended_s - corrections_s.get(end.host, 0.0)) for end in ends]
+        return replace(self, kind="capacity", cause="no memory left")
 
 
 def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
-    """Return why a launch failed."""
-    witnesses = [(end, _complaint_of(end)) for end in ends]
-    end, complaint = min(witnesses, key=lambda each: _order(*each))
-    root = root_cause_of(end.lines)
-    exit_code = root.exit_code if root and root.rank == complaint.rank else end.exit_code
+    """Return why a launch failed.
+
+    Parameters
+    ----------
+    ends
+        The processes that have ended, with their times by one clock.
+    hosts
+        The host name of each address that an error may name.
+    """
+    found = able_witnesses(ends)
+    able = claims(found)
+    origin = origin_among(able)
+    end, complaint, root = origin.end, origin.complaint, origin.root
     signature = complaint.signature
     kind, cause = (signature.kind, signature.name) if signature else ("unknown", "")
-    host = hosts.get(complaint.address or "", end.host)
-    rank = end.rank if complaint.rank is None else complaint.rank
+    others = _others(origin, found, hosts)
     return Failure(
-        host=host,
-        rank=rank,
+        host=_host(origin, hosts),
+        rank=origin.rank,
         pid=root.pid if root and root.rank == complaint.rank else end.pid,
-        exit_code=exit_code,
-        job_exit_code=end.exit_code if end.exit_code > 0 else 128 - end.exit_code,
+        exit_code=origin.exit_code,
+        job_exit_code=_job_exit_code(origin, found),
         ended_s=end.ended_s,
         ran_s=end.ran_s,
         quote=complaint.quote,
         cause=cause,
         kind=kind,
-        response=_response(end, exit_code, complaint),
-        fingerprint=_fingerprint(exit_code, complaint),
+        fingerprint=_fingerprint(origin.exit_code, complaint),
+        is_usage=_is_usage(ends, complaint),
         is_worker=end.is_worker,
-        stays=end.stays and rank is None and complaint.address is None,
+        stays=end.stays and origin.rank is None and complaint.address is None,
         lingers_s=end.lingers_s,
         last_line="" if complaint.quote else complaint.last_line,
+        hosts=tuple(dict.fromkeys(_host(each, hosts) for each in (origin, *able) if is_like(origin, each))),
+        device=end.device,
+        lost_peer=origin.standing is Standing.LOST_PEER,
+        others=tuple(others[:MAX_OTHERS]),
+        n_more=len(others[MAX_OTHERS:]),
     )
 
 
@@ -129,111 +131,54 @@ def raised_and_stays(end: ProcessEnd, ending: Collection[tuple[str, int | None]]
     ending
         Node and rank of each process whose program is over, although it is still there.
     """
-    complaint = _complaint_of(end)
-    rank = end.rank if complaint.rank is None else complaint.rank
-    return bool(complaint.place) and not complaint.is_cascade and (end.host, rank) in ending
+    found = Witness.of(end)
+    return bool(found.complaint.place) and not found.complaint.is_cascade and (end.host, found.rank) in ending
 
 
-def has_own_cause(end: ProcessEnd) -> bool:
-    """Return whether no other process of the launch, whose end is not known yet, can be why this one ended."""
-    # It says why, or was killed by SIGKILL, which only somebody else sends: the kernel, an operator or a scheduler.
-    # Crashes (SIGSEGV, SIGABRT) do follow from another's end: NCCL's watchdog aborts, and libraries crash as they
-    # close.
-    trust = _trust(end, _complaint_of(end))
-    return trust == 0 or (trust == 1 and end.exit_code == -signal.SIGKILL)
+def only_lost_its_peer(end: ProcessEnd) -> bool:
+    """Return whether a process says only that a connection to another one is gone."""
+    return Witness.of(end).standing is Standing.LOST_PEER
 
 
-def only_noticed_another(end: ProcessEnd) -> bool:
-    """Return whether a process only noticed the end of another one."""
-    return _trust(end, _complaint_of(end)) == 3
+def _host(of: Witness, hosts: Mapping[str, str]) -> str:
+    return hosts.get(of.complaint.address or "", of.end.host)
 
 
-def _complaint_of(end: ProcessEnd) -> Complaint:
-    root = root_cause_of(end.lines)
-    complaint = _complaint_of_first(end, root)
-    exit_code = root.exit_code if root and root.rank == complaint.rank else end.exit_code
-    if exit_code == -signal.SIGKILL and _was_survived(complaint):
-        return Complaint(complaint.rank, "", None, last_line=complaint.last_line)
-    return complaint
+def _others(origin: Witness, found: Sequence[Witness], hosts: Mapping[str, str]) -> list[OtherEnd]:
+    # That a program which runs once ends of the loss of its worker goes without saying.
+    others = [
+        each
+        for each in found
+        if each is not origin
+        and each.standing is not Standing.LEFT
+        and not (each.end.stays and each.standing is Standing.LOST_PEER)
+    ]
+    return [
+        OtherEnd(
+            _host(each, hosts),
+            each.rank,
+            each.exit_code,
+            each.end.ended_s - origin.end.ended_s,
+            each.standing is Standing.LOST_PEER,
+        )
+        for each in sorted(others, key=lambda each: (each.standing is Standing.LOST_PEER, each.end.ended_s))
+    ]
 
 
-def _was_survived(complaint: Complaint) -> bool:
-    """Return whether a process that somebody else killed had gone on after what it complained of."""
-    # A lack of memory and bad hardware may well be why it was killed.
-    kind = complaint.signature.kind if complaint.signature else "unknown"
-    return complaint.went_on and not complaint.is_cascade and kind not in ("capacity", "hardware")
+def _job_exit_code(origin: Witness, found: Sequence[Witness]) -> int:
+    codes = [each.end.exit_code for each in (origin, *found) if not each.end.is_worker]
+    code = next((code for code in codes if code), EXIT_ERROR)
+    return code if code > 0 else 128 - code
 
 
-def _complaint_of_first(end: ProcessEnd, root: RootCause | None) -> Complaint:
-    complaints = complaints_of(end.lines)
-    if root is None:
-        return next((each for each in complaints if not _is_of_another(end, each)), Complaint(None, "", None))
-    own = next((each for each in complaints if each.rank == root.rank), None)
-    if own is None or own.is_cascade:  # the rank that was seen first to end may be the first to notice another's end
-        own = next((each for each in complaints if each.rank is not None and not each.is_cascade), own)
-    if own is not None:
-        return own
-    unmarked = next((each for each in complaints if each.rank is None), None)
-    if unmarked is None or not _may_be_of(root, unmarked):
-        return Complaint(root.rank, "", None)
-    return replace(unmarked, rank=root.rank)
-
-
-def _is_of_another(end: ProcessEnd, complaint: Complaint) -> bool:
-    """Return whether a rank that a process has started noticed another's end, and the process ended for another reason.
-
-    PyTorch marks what ends a rank, and Python then ends it with 1: any other code is that of another rank.
-    """
-    started_it = end.rank is None and complaint.rank is not None
-    return started_it and complaint.is_cascade and end.exit_code > EXIT_ERROR
-
-
-def _may_be_of(root: RootCause, unmarked: Complaint) -> bool:
-    """Return whether lines without a rank may be those of the rank that torchrun names."""
-    # A traceback of a peer that was lost is, if Python has ended the rank: until its process group is there, PyTorch
-    # does not mark its lines. What libraries log of lost peers may be another rank's.
-    if unmarked.is_cascade:
-        return bool(unmarked.place) and root.exit_code == EXIT_ERROR
-    return unmarked.quote != ""
-
-
-def _explains(complaint: Complaint) -> bool:
-    return not complaint.is_cascade and (complaint.signature is not None or bool(complaint.place))
-
-
-def _trust(end: ProcessEnd, complaint: Complaint) -> Trust:
-    if complaint.is_cascade:
-        return 3
-    if _explains(complaint):
-        return 0
-    root = root_cause_of(end.lines)
-    was_killed = _by_signal(end.exit_code) or (root is not None and _by_signal(root.exit_code))
-    return 1 if was_killed else 2
-
-
-def _order(end: ProcessEnd, complaint: Complaint) -> tuple[Trust, bool, float]:
-    """Return by what the process that failed first is found: the least of these."""
-    trust = _trust(end, complaint)
-    # A program whose worker was killed gets an exception: if it was killed too, it was the first, whoever noticed when.
-    return trust, end.is_worker and trust == 1, end.ended_s
-
-
-def _response(end: ProcessEnd, exit_code: int, complaint: Complaint) -> Response:
-    if complaint.signature is not None and complaint.signature.kind != "program":
-        return complaint.signature.response
-    if EXIT_USAGE in (exit_code, end.exit_code):
-        return "end"
+def _is_usage(ends: Sequence[ProcessEnd], complaint: Complaint) -> bool:
+    """Return whether a program was started with arguments that it does not understand: it says so, or all ranks do."""
     if complaint.signature is not None:
-        return complaint.signature.response
-    # Killed by a signal, without a word: a watchdog, the kernel, or a bug in compiled code.
-    return "strike" if _by_signal(exit_code) else "once"
+        return complaint.signature.name == WRONG_ARGUMENTS
+    return not complaint.place and all(end.exit_code == EXIT_USAGE and end.ran_s <= USAGE_WITHIN_S for end in ends)
 
 
-def _fingerprint(exit_code: int, complaint: Complaint) -> str:
+def _fingerprint(exit_code: int | None, complaint: Complaint) -> str:
     what = complaint.signature.name if complaint.signature else ""
     place = complaint.place or (without_numbers(complaint.quote) if what else "")
     return " | ".join(filter(None, [f"{exit_code}", what, place]))
-
-
-def _by_signal(exit_code: int) -> bool:
-    return exit_code < 0 or exit_code in SIGNALS_OF_SHELLS

@@ -9,7 +9,6 @@ from laggard.resilience.decision.enough import too_few
 from laggard.resilience.decision.events import JobStatus, Settings
 from laggard.resilience.decision.reasons import Fact
 
-MAX_LAUNCHES_WITHOUT_PROGRESS = 3  # the third shows that it was neither chance nor one node: docs/restart.md
 STORM_WINDOW_S = 3600.0  # of `--max-restarts-per-hour`
 
 
@@ -25,10 +24,10 @@ class Limit:
     reached: Callable[[Settings, JobStatus], Fact | None]
 
 
-def _no_progress(_: Settings, status: JobStatus) -> Fact | None:
-    if status.launches_without_progress < MAX_LAUNCHES_WITHOUT_PROGRESS:
-        return None
-    return Fact("no progress", number=status.launches_without_progress)
+def _no_progress(settings: Settings, status: JobStatus) -> Fact | None:
+    since_s = status.launched_s if status.stalled_since_s is None else status.stalled_since_s
+    stalled_s = status.launched_s - since_s
+    return Fact("no progress", number=stalled_s) if stalled_s >= settings.give_up_after_s else None
 
 
 def _budget(settings: Settings, status: JobStatus) -> Fact | None:
@@ -51,7 +50,7 @@ TOO_FEW = Limit(
 )
 LIMITS: Sequence[Limit] = (
     TOO_FEW,
-    Limit("the last three launches made no progress", _no_progress),
+    Limit("there has been no progress since the first relaunch `--give-up-after` seconds ago", _no_progress),
     Limit("`--max-restarts` is used up", _budget),
     Limit("`--max-restarts-per-hour` is used up", _storm),
 )

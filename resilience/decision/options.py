@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from laggard.resilience.decision.events import OnFailure, Settings
@@ -36,6 +37,7 @@ _NEEDED: Mapping[Manager, tuple[str, str]] = {
     "ray": ("needs a Ray cluster", "set RAY_ADDRESS to host:port of its head"),
 }
 
+NO_LEAVES: Mapping[str, str] = MappingProxyType({})
 MAX_HANG_S = 1_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -73,9 +75,21 @@ class JobOptions:
     )
     backoff_s: float = option(
         10.0,
-        "Wait before the second relaunch in a row after failures without progress; doubled each time, to 5 min.",
+        "Shortest wait before the second relaunch in a row after failures without progress; it grows to 5 min.",
         "SECONDS",
         least=0,
+    )
+    give_up_after_s: float = option(
+        7200,
+        "With --resilient: end the job when it has made no progress for so long. It is what a needless end costs.",
+        "SECONDS",
+        least=0,
+    )
+    fixed_ranks: bool = option(
+        default=False,
+        help="After a failure, keep each rank on its node: for data that is on the node's own disk by rank. "
+        "Without it, suspects change places by chance, which tells a bad node from a bad program.",
+        needs=("--per-node", "--per-device"),
     )
     wait_for_nodes_s: float = option(
         300,
@@ -276,11 +290,12 @@ class JobOptions:
             return 0
         return total - 1 if self.exhaust_resources else total - self._active_nodes(total)
 
-    def settings(self, total: int, *, varies: bool = False) -> Settings:
-        """Return the policy's settings for these options."""
-        given = {each.name: getattr(self, each.name) for each in fields(Settings)}
+    def settings(self, total: int, *, varies: bool = False, leaves: Mapping[str, str] = NO_LEAVES) -> Settings:
+        """Return the policy's settings for these options, on nodes with these leaf switches."""
+        given = {each.name: getattr(self, each.name) for each in fields(Settings) if hasattr(self, each.name)}
         nodes = self._active_nodes(total, may_be_fewer=varies and self.exhaust_resources)
-        return Settings(**given | {"nodes": nodes})
+        places_ranks = self.runs_copies() and not self.fixed_ranks
+        return Settings(**given | {"nodes": nodes, "places_ranks": places_ranks, "leaves": leaves})
 
     def hang_timeout_s(self) -> HangTimeout | None:
         """Return the timeout as a number of seconds, ``"auto"`` or None."""

@@ -28,17 +28,20 @@ from laggard.resilience.decision.events import (
     Settings,
 )
 from laggard.resilience.decision.limits import LIMITS, TOO_FEW
+from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.rules import RULES
 
-# A program may write checkpoints of its own that we know nothing of: a launch this long counts as progress.
-LONG_LAUNCH_S = 3600.0
+
+def _first(_: int) -> int:
+    return 0
 
 
-def decide(settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool) -> Decision:
-    """Return what to do about an event."""
-    made_progress = progressed or now_s - status.launched_s >= LONG_LAUNCH_S
-    case = Case(settings, status, event, now_s, made_progress)
+def decide(
+    settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool, below: Below = _first
+) -> Decision:
+    """Return what to do about an event; ``below`` draws by chance where suspects go."""
+    case = Case(settings, status, event, now_s, progressed, below)
     rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.applies(case))
     decision = rule.decision(case)
     if isinstance(decision, Relaunch):
@@ -53,12 +56,12 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
     """Return a relaunch with its count, one that waits for lost nodes, or the end of the job at a limit."""
     settings, status, now_s = case.settings, case.status, case.now_s
     after = decision.status
-    if status.waits_since_s is None:  # else there was no launch since the last relaunch, which is counted
+    if status.waits_since_s is None and status.outage is None:  # else no launch began since the last relaunch
         after = replace(
             after,
             launched_s=now_s,
             relaunched_s=(*status.relaunched_s, now_s),
-            launches_without_progress=0 if case.progressed else status.launches_without_progress + 1,
+            stalled_since_s=now_s if case.progressed or status.stalled_since_s is None else status.stalled_since_s,
         )
     if case.roster.is_head_only != after.roster.is_head_only:
         decision = replace(decision, new_cluster=True)  # Ray's head is started with or without its devices
@@ -79,7 +82,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
 def _last_trouble(event: Event) -> Reason:
     match event:
         case ProgramFailed(failure):
-            return Fact("last failure"), failure
+            return Fact("last failure"), failure, *([event.unanswered] if event.unanswered else [])
         case ProgramHung():
             return Fact("last hang"), event
         case _:

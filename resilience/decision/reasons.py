@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Advice = Literal["--resilient would relaunch it", "--resilient would relaunch without it"]
-OfProgram = Literal["own error", "same again", "hangs", "last failure", "last hang", "pause", "strike"]
+OfProgram = Literal["own error", "the program's", "hangs", "last failure", "last hang", "moved", "pause"]
 OfReturn = Literal["answers again", "excluded for", "not excluded", "in reserve", "examined first"]
 OfAccused = Literal["--resilient relaunches", "irreplaceable", "--exhaust-resources would go on", "not accused in use"]
 OfLost = Literal["node", "unused", "waiting", "not returned", "quarantined", "out of reserve"]

@@ -106,6 +106,20 @@ class Roster:
             past=tuple(exclusion for exclusion in self.past if exclusion.host not in hosts),
         )
 
+    def swapping(self, host: str, other: str) -> Roster:
+        """Return the roster with a node of the reserve in the place of an active one, which goes to the reserve."""
+        return replace(
+            self,
+            active=tuple(other if each == host else each for each in self.active),
+            reserve=(*(each for each in self.reserve if each != other), host),
+        )
+
+    def setting_aside(self, host: str) -> Roster:
+        """Return the roster with an active node at the end of the reserve, whose first node takes its place."""
+        if self.reserve:
+            return self.swapping(host, self.reserve[0])
+        return replace(self, active=tuple(each for each in self.active if each != host), reserve=(host,))
+
     def with_lost(self, host: str, now_s: float) -> Roster:
         """Return the roster after an unused node was lost; one in quarantine stays there."""
         return self.without(frozenset({host}) & {*self.reserve}, len(self.active), now_s, lost=True)

@@ -6,15 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from laggard.resilience.decision import events
-from laggard.resilience.decision.backoff import backoff_s
 from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.enough import too_few, without
-from laggard.resilience.decision.events import Decision, End, JobStatus, NodesDrained, ReasonPart, Relaunch, Report
+from laggard.resilience.decision.events import (
+    Decision,
+    End,
+    JobStatus,
+    NodesDrained,
+    ProgramFailed,
+    ReasonPart,
+    Relaunch,
+    Report,
+)
+from laggard.resilience.decision.ledger import device_on, suspects
+from laggard.resilience.decision.placement import MOST_MOVED, SCHEDULERS, draw, draw_devices
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
-from laggard.resilience.decision.strikes import Strike
+from laggard.resilience.decision.row import is_the_programs
 
-MAX_BACKOFF_S = 300.0  # what is away for long is looked for every five minutes
+# The wait before a relaunch is this part of the row's age: no job waits for much longer than what it waits for lasts.
+PAUSE_PART = 0.25
+MOST_PAUSE_S = 300.0  # what is away for long is looked for every five minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +61,14 @@ def _keep_in_use(case: Case) -> Report:
 
 def _without_lost(case: Case) -> Decision:
     host = case.event.host
-    after = replace(case.status_without(frozenset({host}), lost=True), strikes=case.with_strike(host))
+    after = replace(case.status_without(frozenset({host}), lost=True), ledger=case.with_loss(host))
     return _on(case, after, case.event)
 
 
 def _drop_lost(case: Case) -> Report:
     host = case.event.host
-    strikes = case.with_strike(host) if host in case.roster.reserve else case.status.strikes
-    after = replace(case.status, roster=case.roster.with_lost(host, case.now_s), strikes=strikes)
+    ledger = case.with_loss(host) if host in case.roster.reserve else case.status.ledger
+    after = replace(case.status, roster=case.roster.with_lost(host, case.now_s), ledger=ledger)
     return Report(after, (case.event, Fact("unused")))
 
 
@@ -85,11 +97,8 @@ def _exclusion(case: Case) -> Exclusion:
 
 
 def _returned(case: Case) -> JobStatus:
-    """Return the status with a node back: after a quarantine with one strike, so that one more is enough."""
-    host, strikes = case.event.host, case.status.strikes
-    if not _exclusion(case).lost:
-        strikes = (*(strike for strike in strikes if strike.host != host), Strike(host, case.now_s))
-    return replace(case.status, roster=case.roster.readmitting(host), strikes=strikes)
+    """Return the status with a node back in the reserve; the ledger forgets what it was excluded for after a day."""
+    return replace(case.status, roster=case.roster.readmitting(case.event.host))
 
 
 def _go_on(case: Case) -> Relaunch:
@@ -103,29 +112,66 @@ def _join(case: Case) -> Report:
     return Report(replace(case.status, roster=roster), (case.event, Fact("examined first")))
 
 
-def _strike(case: Case) -> Fact:
-    return Fact("strike", (case.suspect,), case.strikes)
+def _after_setback(case: Case, *first: ReasonPart) -> Relaunch:
+    """Relaunch after a failure or a hang that is nobody's yet: suspects change places."""
+    after = replace(case.status_without(case.unfit_reserve), row=case.row, ledger=case.ledger)
+    if aside := case.set_aside:
+        after = replace(after, roster=after.roster.setting_aside(aside))
+    elif case.settings.places_ranks:
+        after = _with_suspects_moved(case, after)
+    relaunch = _on(case, after, *first, *case.evidence)
+    pause_s = _pause_s(case)
+    more = [*_moves(case.status, after), *([Fact("pause", number=pause_s)] if pause_s else [])]
+    return replace(relaunch, reason=(*relaunch.reason, *more), wait_s=pause_s)
 
 
-def _after_hang(case: Case, excluded: frozenset[str]) -> Relaunch:
-    after = replace(case.status_without(excluded), strikes=case.strikes_after)
-    return _on(case, after, Fact("hangs"), case.event, *([_strike(case)] if case.struck else []))
+def _moves(before: JobStatus, after: JobStatus) -> list[Fact]:
+    """Return which nodes that stay in use have changed places."""
+    places = dict(enumerate(before.placed.active))
+    stay = {*before.roster.active} & {*after.roster.active}
+    moved = [host for at, host in enumerate(after.placed.active) if host in stay and places.get(at) in stay - {host}]
+    return [Fact("moved", tuple(moved))] if moved else []
+
+
+def _with_suspects_moved(case: Case, after: JobStatus) -> JobStatus:
+    found = suspects(after.roster.active, after.ledger, case.now_s)
+    if not found:
+        return replace(after, placement=SCHEDULERS)
+    of_hosts = {each.host: device_on(each.host, after.ledger) for each in found[:MOST_MOVED]}
+    with_devices = draw_devices(after.placement, of_hosts, case.settings.devices, case.below)
+    # Devices change within their node at first, which moves no data.
+    moved = [each.host for each in found if each.failures > 1 or each.host not in with_devices.devices_drawn]
+    roster, placement = draw(after.roster, with_devices, moved, case.settings.leaves, case.below)
+    return replace(after, roster=roster, placement=placement)
+
+
+def _pause_s(case: Case) -> float:
+    if len(case.row) == 1:
+        is_away = case.setback.kind in ("network", "transient")
+        return case.settings.backoff_s if is_away else 0.0
+    age_s = case.now_s - case.row[0].time_s
+    return min(MOST_PAUSE_S, max(case.settings.backoff_s, PAUSE_PART * age_s))
 
 
 def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
-    in_a_row = 1 if case.progressed else case.status.failures_in_a_row + 1
-    after = replace(
-        case.status_without(excluded | case.unfit_reserve),
-        strikes=case.status.strikes if case.proven else case.strikes_after,
-        failures_in_a_row=in_a_row,
-        last_failure=case.failure.fingerprint,
-    )
-    strikes = [_strike(case)] if case.struck and not case.proven else []
-    relaunch = _on(case, after, case.failure, *case.event.evidence, *strikes)
-    # The first relaunch is immediate.
-    wait_s = 0.0 if excluded else backoff_s(in_a_row - 1, case.settings.backoff_s, MAX_BACKOFF_S)
-    pause = (Fact("pause", number=wait_s),) if wait_s else ()
-    return replace(relaunch, reason=(*relaunch.reason, *pause), wait_s=wait_s)
+    after = replace(case.status_without(excluded | case.unfit_reserve), row=case.row, ledger=case.ledger)
+    return _on(case, after, case.failure, *case.event.evidence, *case.evidence)
+
+
+def _without_convicted(case: Case) -> Relaunch:
+    found = case.convicted
+    hosts = frozenset({found.host}) if found else frozenset[str]()
+    if isinstance(case.event, ProgramFailed):
+        return _after_failure(case, hosts)
+    after = replace(case.status_without(hosts), row=case.row, ledger=case.ledger)
+    return _on(case, after, Fact("hangs"), case.event, *case.evidence)
+
+
+def _wait_for_answer(case: Case) -> Relaunch:
+    """Wait for what does not answer: nobody is to blame for it."""
+    row = () if case.progressed else case.status.row
+    after = replace(case.status_without(case.unfit_reserve), outage=case.unanswered, row=row)
+    return Relaunch(after, (case.failure, case.event.unanswered))
 
 
 def _missing(case: Case) -> End:
@@ -156,7 +202,7 @@ RULES: Sequence[Rule] = (
         "without `--resilient`",
         "end with its exit code",
         _not_resilient,
-        lambda c: End((c.failure, *([Fact("--resilient would relaunch it")] if c.failure.response != "end" else []))),
+        lambda c: End((c.failure, *([] if c.failure.is_usage else [Fact("--resilient would relaunch it")]))),
     ),
     Rule(
         events.ProgramFailed,
@@ -167,9 +213,9 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.ProgramFailed,
-        "it is the program's own error: wrong arguments (exit code 2), wrong use of a library",
+        "its arguments are wrong: it prints how it is used, or all of its ranks end with 2 in their first seconds",
         "end with its exit code",
-        lambda c: c.failure.response == "end",
+        lambda c: c.failure.is_usage,
         lambda c: End((c.failure, Fact("own error"))),
     ),
     Rule(
@@ -182,24 +228,35 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.ProgramFailed,
-        "an error in the program or lack of memory, of the same type and place as last time, with no progress since",
-        "end with its exit code",
-        lambda c: c.failure.response == "once" and not c.progressed and c.failure.fingerprint == c.status.last_failure,
-        lambda c: End((c.failure, Fact("same again"))),
+        "it names something that does not answer",
+        "relaunch on the same nodes once it answers",
+        lambda c: c.unanswered is not None,
+        _wait_for_answer,
     ),
     Rule(
         events.ProgramFailed,
-        "it began on the same node a second time within a day, and the job can go on without the node",
+        "the evidence against a node is 100 or more, and the job can go on without the node",
         "relaunch without it",
-        lambda c: c.is_struck_out,
-        lambda c: _after_failure(c, frozenset({c.failure.host})),
+        lambda c: c.convicted is not None,
+        _without_convicted,
+    ),
+    Rule(
+        events.ProgramFailed,
+        "the third without progress or a later one, the last two at the same place of the program, which no launch "
+        "ever passed, and on two nodes, or on several at once, or where it cannot run elsewhere; words of the network "
+        "never count as the program's, and other words before the first step only after 1 min without progress (20 "
+        "min, if the job has ever made any)",
+        "end with its exit code",
+        lambda c: is_the_programs(c.row, can_move=c.can_move),
+        lambda c: End((c.failure, Fact("the program's", number=len(c.row)))),
     ),
     Rule(
         events.ProgramFailed,
         "",
-        "relaunch on the same nodes, after a wait that grows; a strike against the node if it may be to blame",
+        "relaunch; suspects change places; from the second one without progress on after a quarter of the time since "
+        "the first, 10 s to 5 min",
         _always,
-        lambda c: _after_failure(c, frozenset()),
+        lambda c: _after_setback(c, c.failure, *c.event.evidence),
     ),
     Rule(
         events.ProgramHung,
@@ -210,17 +267,17 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.ProgramHung,
-        "its ranks wait for one on the same node a second time within a day, and the job can go on without the node",
+        "the evidence against a node is 100 or more, and the job can go on without the node",
         "relaunch without it",
-        lambda c: c.is_struck_out,
-        lambda c: _after_hang(c, frozenset({c.suspect})),
+        lambda c: c.convicted is not None,
+        _without_convicted,
     ),
     Rule(
         events.ProgramHung,
         "",
-        f"{SAME}; a strike against the node whose rank the others wait for",
+        "the same as after a failure of the rank that the others wait for",
         _always,
-        lambda c: _after_hang(c, frozenset()),
+        lambda c: _after_setback(c, Fact("hangs"), c.event),
     ),
     Rule(
         events.NodesAccused,
@@ -303,8 +360,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.NodeReturned,
-        "its quarantine is not over; a node that was only lost has one if it has two strikes within a day, and the job "
-        "does not wait for it",
+        "its quarantine is not over; a node that was only lost has one if the evidence against it is 100 or more, and "
+        "the job does not wait for it",
         "keep it excluded",
         lambda c: c.is_kept_out,
         lambda c: _stay_out(c, replace(_exclusion(c), lost=False), Fact("answers again", (c.event.host,))),
@@ -337,4 +394,12 @@ RULES: Sequence[Rule] = (
         _always,
         _missing,
     ),
+    Rule(
+        events.OutageEnded,
+        "",
+        "begin the launch",
+        _always,
+        lambda c: Report(replace(c.status, outage=None, launched_s=c.now_s), (c.event,)),
+    ),
+    Rule(events.OutageTooLong, "", "end with 93", _always, lambda c: End((c.event,))),
 )

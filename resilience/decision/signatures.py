@@ -1,6 +1,6 @@
 """What a program writes when it dies of something known: a table, looked through line by line. Pure.
 
-A signature says what kind of trouble a line is about, and what to do about it. A **cascade** is written by a process
+A signature says what kind of trouble a line is about. A **cascade** is written by a process
 that noticed the end of another one (a closed connection, a collective that timed out): it never explains a failure
 while any process wrote something that is not a cascade, however early it came.
 
@@ -18,13 +18,8 @@ from typing import Literal
 Kind = Literal["program", "hardware", "network", "transient", "capacity", "unknown"]
 """What kind of trouble it is."""
 
-Response = Literal["strike", "relaunch", "once", "end"]
-"""What to do about it.
-
-``strike``: relaunch; the node gets a strike, and is excluded at the second one. ``relaunch``: on the same nodes, and
-nobody is blamed. ``once``: the same, but the job ends if the same failure comes again without progress. ``end``: the
-job ends with the program's exit code.
-"""
+# The name of the row of programs that do not understand their arguments: these are ended.
+WRONG_ARGUMENTS = "wrong arguments"
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 # What torchrun, PyTorch and Ray put before a line, and time stamps.
@@ -45,7 +40,6 @@ class Signature:
     name: str  # what it is, in a few words
     pattern: str  # regular expression, looked for in each line without regard to case
     kind: Kind  # what kind of trouble it is
-    response: Response  # what to do about it
     cascade: bool = False  # whether it is written by a process that noticed the end of another one
 
 
@@ -54,71 +48,65 @@ _P: Kind = "program"
 _N: Kind = "network"
 _T: Kind = "transient"
 _C: Kind = "capacity"
+# What connects with a service outside of the job.
+_OUTSIDE = r"https?://|HTTPS?Connection|requests\.|urllib|botocore|aiohttp"
 
 SIGNATURES: tuple[Signature, ...] = (
     # -- devices
-    Signature("uncorrectable memory error of a GPU", r"uncorrectable ECC error", _H, "strike"),
-    Signature("illegal address on a GPU", r"illegal memory access was encountered|misaligned address", _P, "once"),
+    Signature("uncorrectable memory error of a GPU", r"uncorrectable ECC error", _H),
+    Signature("illegal address on a GPU", r"illegal memory access was encountered|misaligned address", _P),
     Signature(
         "assertion on a GPU",
         r"device-side assert triggered|block: \[.*Assertion .* failed|Assertion .* failed\.$",
         _P,
-        "once",
     ),
     Signature(
         "no memory left on a GPU",
         r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|OutOfMemoryError: (CUDA|HIP)",
         _C,
-        "once",
     ),
-    Signature("launch failure on a GPU", r"unspecified launch failure|the launch timed out", _H, "strike"),
+    Signature("launch failure on a GPU", r"unspecified launch failure|the launch timed out", _H),
     Signature(
         "GPU missing or busy",
         r"invalid device ordinal|no CUDA-capable device|devices?( is|\(s\) is/are)? busy or unavailable",
         _H,
-        "strike",
     ),
-    Signature("NVLink error", r"uncorrectable NVLink error|Invalid access of peer GPU memory", _H, "strike"),
-    Signature("fabric manager not ready", r"system not yet initialized", _H, "strike"),
+    Signature("NVLink error", r"uncorrectable NVLink error|Invalid access of peer GPU memory", _H),
+    Signature("fabric manager not ready", r"system not yet initialized", _H),
     Signature(
         "error of a GPU library",
         r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR)|CUBLAS_STATUS_(EXECUTION_FAILED|NOT_INITIALIZED)",
         _H,
-        "strike",
     ),
-    Signature("GPU fell off the bus", r"fallen off the bus|GPU is lost", _H, "strike"),
+    Signature("GPU fell off the bus", r"fallen off the bus|GPU is lost", _H),
     # -- communication
     Signature(
         "InfiniBand completion with an error",
         r"NET/IB ?: Got completion from peer \S+ with (error|status)",
         _N,
-        "strike",
     ),
-    Signature("wrong use of NCCL", r"ncclInvalid(Usage|Argument)", _P, "end"),
+    Signature("wrong use of NCCL", r"ncclInvalid(Usage|Argument)", _P),
     Signature(
         "a peer was lost (NCCL)",
         r"ncclRemoteError|remote process exited or there was a network error|ncclSystemError|unhandled system error"
         r"|NCCL communicator was aborted",
         _N,
-        "relaunch",
         cascade=True,
     ),
-    Signature("CUDA error inside NCCL", r"ncclUnhandledCudaError|unhandled cuda error", _H, "strike"),
+    Signature("CUDA error inside NCCL", r"ncclUnhandledCudaError|unhandled cuda error", _H),
     Signature(
         "a collective timed out",
         r"Watchdog caught collective operation timeout|failure detected by watchdog at work sequence id"
         r"|Received a dump signal due to a collective timeout|Observed flight recorder dump signal"
         r"|Timed out waiting \d+ms for (recv|send) operation",
         _N,
-        "relaunch",
         cascade=True,
     ),
-    Signature("a CUDA call is stuck", r"watchdog got stuck for \d+ seconds", _H, "strike"),
+    Signature("a CUDA call is stuck", r"watchdog got stuck for \d+ seconds", _H),
     Signature(
         "a peer was lost (Gloo)",
         r"gloo/transport/.*(Connection (closed|reset) by peer|Read error|Broken pipe|Connection refused)",
         _N,
-        "relaunch",
         cascade=True,
     ),
     Signature(
@@ -126,23 +114,41 @@ SIGNATURES: tuple[Signature, ...] = (
         r"recvValue failed|sendBytes failed|failed to recv, got 0 bytes|wait timeout after \d+ms, keys"
         r"|Connection was likely closed\. Did the remote server shutdown",
         _N,
-        "relaunch",
         cascade=True,
     ),
-    Signature("no connection to the rendezvous", r"client socket has timed out .* connect to", _T, "relaunch"),
-    Signature("a port is in use", r"EADDRINUSE|Address already in use", _T, "relaunch"),
+    Signature("no connection to the rendezvous", r"client socket has timed out .* connect to", _T, cascade=True),
+    Signature("a port is in use", r"EADDRINUSE|Address already in use", _T),
     Signature(
         "a Ray process was lost",
         r"(ActorDied|ActorUnavailable|WorkerCrashed|OwnerDied|NodeDied|LocalRayletDied)Error",
         _N,
-        "relaunch",
         cascade=True,
     ),
     Signature(
         "torchrun ended the others",
         r"Sending process \d+ closing signal|ChildFailedError|Signal 15 \(SIGTERM\) received",
         _N,
-        "relaunch",
+        cascade=True,
+    ),
+    Signature(
+        "a peer was lost",
+        r"Dist(Network|Backend|Store)Error|HorovodInternalError|Horovod has been shut down"
+        r"|MPIX?_ERR_(PROC_FAILED|REVOKED)|\b(ORTE|PRTE) .*lost|lost communication with |\bHYD[TU]?_\w+"
+        r"|StatusCode\.UNAVAILABLE|failed to connect to all addresses|^UNAVAILABLE: "
+        r"|coordination service.*(error|stopped|unhealthy|heartbeat|disconnect|shut ?down)|heartbeat time(d )?out"
+        r"|JAX distributed service detected fatal errors",
+        _N,
+        cascade=True,
+    ),
+    Signature(
+        "a connection was lost",
+        rf"^(?!.*({_OUTSIDE}))((Connection(Reset|Aborted|Refused)?|BrokenPipe)Error\b|EOFError:?$"
+        r"|(\w+\.)*(IncompleteReadError\b|(TimeoutError|timeout): timed out$)"
+        r"|(.*\W)?(broken ?pipe|(connection|socket|channel|stream) ?(is |was |has been |unexpectedly )*"
+        r"(closed|reset|lost|refused|aborted|broken|dropped|terminated)|closed (the|its|network) connection"
+        r"|remote \w+ closed|(closed|reset|lost|left) by (its )?peer|peer (is |was |has )*(closed|gone|lost|left|died)"
+        r"|lost (its |the |a )?(connection|peer)|\w*Connection\w*(Closed|Lost|Reset)\w*|java\.io\.EOFException)\b)",
+        _N,
         cascade=True,
     ),
     # -- memory, disks and file systems
@@ -150,55 +156,45 @@ SIGNATURES: tuple[Signature, ...] = (
         "no shared memory left",
         r"insufficient shared memory|out of shared memory",
         _C,
-        "once",
     ),
-    Signature("a DataLoader worker died", r"DataLoader worker .*(killed by signal|exited unexpectedly)", _C, "once"),
+    Signature("a DataLoader worker died", r"DataLoader worker .*(killed by signal|exited unexpectedly)", _C),
     Signature(
         "no memory left",
         r"oom_kill [1-9]|out of memory: Killed process|Detected \d+ oom[_-]kill event|^(\w+\.)*\w*MemoryError\b"
         r"|running low on memory|OutOfMemoryError|Cannot allocate memory|std::bad_alloc",
         _C,
-        "once",
     ),
-    Signature("no room left for State", r"no room left for State at", _C, "once"),
-    Signature("a quota is used up", r"Disk quota exceeded|\[Errno 122\]", _C, "once"),
-    Signature(
-        "a file could not be written", r"PytorchStreamWriter failed|basic_ios::clear: iostream error", _C, "strike"
-    ),
-    Signature("no space left on a disk", r"No space left on device|\[Errno 28\]|OutOfDiskError", _C, "strike"),
+    Signature("no room left for State", r"no room left for State at", _C),
+    Signature("a quota is used up", r"Disk quota exceeded|\[Errno 122\]", _C),
+    Signature("a file could not be written", r"PytorchStreamWriter failed|basic_ios::clear: iostream error", _C),
+    Signature("no space left on a disk", r"No space left on device|\[Errno 28\]|OutOfDiskError", _C),
     Signature(
         "a file system that is gone",
         r"Stale file handle|\[Errno 116\]|\[Errno 5\]|Input/output error|Transport endpoint is not connected",
         _T,
-        "strike",
     ),
-    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H, "strike"),
+    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
     # -- what the kernel writes
-    Signature("Xid error of a GPU", r"NVRM: Xid \(", _H, "strike"),
+    Signature("Xid error of a GPU", r"NVRM: Xid \(", _H),
     Signature(
         "hardware error of the machine",
         r"mce: \[Hardware Error\]|EDAC .*\bUE\b|Memory failure:|AER: .*(Uncorrect|Fatal)",
         _H,
-        "strike",
     ),
-    Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H, "strike"),
+    Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H),
     # -- the program
     Signature(
         "an error in its code",
         r"^(\w+\.)*(Syntax|Indentation|Name|Type|Attribute|Key|Index|Assertion|ZeroDivision|Value|NotImplemented)Error\b",
         _P,
-        "once",
     ),
     Signature(
         "something that it needs is missing",
         r"^(\w+\.)*(Import|ModuleNotFound|FileNotFound|Permission|IsADirectory|NotADirectory)Error\b",
         _P,
-        "once",
     ),
-    Signature("wrong arguments", r"^usage: |: error: (unrecognized|the following) arguments", _P, "end"),
-    Signature(
-        "the numbers diverged", r"\b(loss|grad(ient)?([ _]norm)?)\W{0,3}(is )?(nan|inf)\b|non-finite", _P, "once"
-    ),
+    Signature(WRONG_ARGUMENTS, r"^usage: |: error: (unrecognized|the following) arguments", _P),
+    Signature("the numbers diverged", r"\b(loss|grad(ient)?([ _]norm)?)\W{0,3}(is )?(nan|inf)\b|non-finite", _P),
 )
 _COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SIGNATURES)
 # Advice that PyTorch prints below every CUDA error names other troubles than the one at hand.

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 
 from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
-from laggard.resilience.decision.failure import SIGNALS_OF_SHELLS, Failure
+from laggard.resilience.decision.failure import Failure, OtherEnd
 from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.ledger import NodeEvidence
+from laggard.resilience.decision.origin import SIGNALS_OF_SHELLS
 from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
+from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.text import abbreviated, duration
 
@@ -24,6 +27,10 @@ class _Words(NamedTuple):
     before: str = "; "
     after: str = "; "
 
+
+# Of the processes that ended beside the one that was first.
+MAX_OTHERS_NAMED = 3
+MOMENT_S = 0.05
 
 _FACTS: Mapping[FactKind, _Words] = {
     "--resilient would relaunch it": _Words("--resilient would relaunch it"),
@@ -40,22 +47,22 @@ _FACTS: Mapping[FactKind, _Words] = {
     "irreplaceable": _Words("no other node could take the place of {hosts}"),
     "last failure": _Words("the last failure", after=": "),
     "last hang": _Words("the last hang", after=": "),
-    "no progress": _Words("{number} launches in a row made no progress: no commit to State, no step reported"),
+    "no progress": _Words("no progress for {duration}: no commit to State, no step reported (--give-up-after)"),
     "node": _Words("node", after=" "),
+    "moved": _Words("{hosts} change places"),
     "nodes too few": _Words("{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer"),
     "not accused in use": _Words("no accused node is in use"),
     "not excluded": _Words("{hosts} is not excluded"),
     "not returned": _Words("{hosts} {have} not returned within {duration}"),
     "out of reserve": _Words("removed from the reserve"),
     "own error": _Words("the error is the program's own"),
+    "the program's": _Words("the program: {number} failures without progress, the last two at the same place"),
     "pause": _Words("after a wait of {duration}"),
     "primary cannot run": _Words(
         "no node is left to run the program: the primary, {hosts}, has no processors and no GPUs for it"
     ),
     "quarantined": _Words("and --quarantine=1 would take {hosts} back", before=", "),
     "restarts used up": _Words("--max-restarts={number} is used up"),
-    "same again": _Words("the same as the last time, without progress in between"),
-    "strike": _Words("strike {number} for {hosts}"),
     "unused": _Words("but was not in use", before=", "),
     "waiting": _Words("waiting up to {duration} for {hosts} to return"),
 }
@@ -117,14 +124,38 @@ def failure(of: Failure) -> str:
     subject = f"{'a Ray worker' if of.is_worker else rank_name(of.rank)} on {of.host}"
     kind = "" if of.kind == "unknown" else f" ({of.kind}: {of.cause})"
     if of.quote:
-        return f"{subject} {_how_it_ended(of)}: {of.quote}{kind}"
+        return f"{subject} {_how_it_ended(of)}: {of.quote}{kind}{_others(of)}"
     last = f", its last line: {of.last_line}" if of.last_line else ""
-    return f"{subject} {_how_it_ended(of)}{kind}{last}"
+    return f"{subject} {_how_it_ended(of)}{kind}{last}{_others(of)}"
+
+
+def _others(of: Failure) -> str:
+    """Return who else has ended, as a sentence reads on; of many, only the first are named."""
+    if not of.others:
+        return ""
+    named, rest = of.others[:MAX_OTHERS_NAMED], of.others[MAX_OTHERS_NAMED:]
+    n_more = len(rest) + of.n_more
+    lost = f" that lost {'its' if n_more == 1 else 'their'} peer" if rest and rest[0].lost_peer else ""
+    more = f" and {n_more} other{'' if n_more == 1 else 's'}{lost}" if n_more else ""
+    return f"; also ended: {', '.join(map(_other, named))}{more}"
+
+
+def _other(of: OtherEnd) -> str:
+    code = of.exit_code
+    who = of.host if of.rank is None else f"rank {of.rank} on {of.host}"
+    who = f"a Ray worker on {who}" if code is None else who
+    if of.lost_peer:
+        return f"{who} (lost its peer)"
+    how = "" if code is None else f" by {signal_name(-code)}" if code < 0 else f" with {code}"
+    when = f"{abs(of.after_s):.1f} s {'earlier' if of.after_s < 0 else 'later'}"
+    return f"{who}{how} {'at the same moment' if abs(of.after_s) < MOMENT_S else when}"
 
 
 def _how_it_ended(of: Failure) -> str:
     if of.lingers_s is not None:
         return f"raised an error and has hung for {duration(of.lingers_s)} since"
+    if of.exit_code is None:
+        return f"ended after {duration(of.ran_s)}, Ray does not know how"
     if of.exit_code < 0:
         return f"was killed by {signal_name(-of.exit_code)} after {duration(of.ran_s)}"
     child = SIGNALS_OF_SHELLS.get(of.exit_code)
@@ -156,6 +187,21 @@ def silent(who: Silent | None) -> str:
 def rank_name(rank: int | None) -> str:
     """Return a rank as a sentence names it, without its node."""
     return "the program" if rank is None else f"rank {rank}"
+
+
+def node_evidence(of: NodeEvidence) -> str:
+    """Return what the ledger has against a node."""
+    where = f"{of.host} gpu {of.device}" if of.device else of.host
+    failures = "1 failure" if of.failures == 1 else f"{of.failures} failures"
+    placements = "1 placement" if of.placements == 1 else f"{of.placements} placements"
+    return f"{where}: {failures} followed it over {placements}, evidence {_short(of.value)}"
+
+
+def _short(value: float) -> str:
+    if value < 1e4:
+        return f"{value:.2g}" if value < 100 else f"{value:.0f}"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def standstill(of: Standstill) -> str:
@@ -224,6 +270,32 @@ def stuck(of: StuckProcesses) -> str:
     return str(ProcessesStillRunningError(of.pids, of.within_s, of.states))
 
 
+def waits_for(of: Unanswered) -> str:
+    """Return what the job waits for, and since when."""
+    since = time.strftime("%H:%M:%S", time.localtime(of.since_s))
+    return f"waits for {target(of.target)}, {_no_answer(of.why)} since {since}, as seen from {of.host}"
+
+
+def target(of: Target) -> str:
+    """Return what may not answer, as a sentence names it."""
+    match of.kind:
+        case "name":
+            return of.host or "the name server"
+        case "port":
+            return f"[{of.host}]:{of.port}" if ":" in of.host else f"{of.host}:{of.port}"
+        case _:
+            return of.of
+
+
+def _no_answer(why: NoAnswer) -> str:
+    return f"HTTP {why.status}" if why.kind == "HTTP" else why.kind
+
+
+def _too_long(of: events.OutageTooLong) -> str:
+    given_up = f"no progress for {duration(of.waited_s)}, and --give-up-after is over"
+    return f"{given_up}: {waits_for(of.outage)}"
+
+
 def drained(of: events.NodesDrained) -> str:
     """Return which nodes leave the reserve, and what their manager says of them."""
     hosts = abbreviated(sorted(word.host for word in of.words))
@@ -250,6 +322,7 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     Fact: _plain_fact,
     Change: change,
     Failure: failure,
+    NodeEvidence: node_evidence,
     Found: lambda of: f"{of.host}: {findings(of.findings)}",
     Stopped: stopped,
     events.ProgramEnded: lambda _: "the program ended with exit code 0",
@@ -257,6 +330,9 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.NodeLost: lost,
     events.NodesDrained: drained,
     events.NodeReturned: returned,
+    Unanswered: waits_for,
+    events.OutageEnded: lambda of: f"{target(of.outage.target)} answers again after {duration(of.lasted_s)}",
+    events.OutageTooLong: _too_long,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
 }
 """What words each part of a reason."""

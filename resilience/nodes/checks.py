@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
+from laggard.resilience.decision.targets import NoAnswer, Target
 from laggard.resilience.nodes.notices import About
 from laggard.resilience.wire import Command, Inbox
 from laggard.resilience.wire import checks as wire
@@ -32,12 +33,19 @@ class NodeChecks:
         # The end of each log of the node, by file name, and whether the agent has sent all of them
         self.logs: dict[str, str] = {}
         self.logs_sent = False
+        # Why each target of the last question does not answer, empty if unknown; `None` until it is answered
+        self.answers: Sequence[NoAnswer | None] | None = ()
+        self._n_asked = 0
+        # What the program's processes on it were connected to, by the last question; `None` until it is answered
+        self.connections: Sequence[Target] | None = None
         self._send = send
         self._notices = notices
         self._pinged_s = 0.0
         self._n_awaited = 0  # checks that were asked for and are not done
         inbox.on(Pong, self._take_pong)
         inbox.on(wire.NodeChecked, self._take_check)
+        inbox.on(wire.Connections, self._take_connections)
+        inbox.on(wire.TargetsAsked, self._take_answers)
         inbox.on(wire.Stacks, self._take_stacks)
         inbox.on(wire.LogEnd, self._take_log)
         inbox.on(wire.LogsSent, self._take_end_of_logs)
@@ -57,6 +65,17 @@ class NodeChecks:
         """Have the agent check its node and these GPUs, and probe them; the result will be in ``last``."""
         self._n_awaited += 1
         self._send(wire.CheckNode(tuple(devices), probe))
+
+    def ask_targets(self, targets: Sequence[Target], own: Sequence[str]) -> None:
+        """Have the agent find out whether these answer; the result will be in ``answers``."""
+        self.answers = None
+        self._n_asked += 1
+        self._send(wire.AskTargets(self._n_asked, tuple(targets), tuple(own)))
+
+    def list_connections(self, program: int | None) -> None:
+        """Have the agent say what the program's processes there are connected to; it will be in ``connections``."""
+        self.connections = None
+        self._send(wire.ListConnections(program))
 
     def dump_stacks(self, launch: int) -> None:
         """Have the agent find out where a launch's ranks stand; the result will be in ``stacks``."""
@@ -80,6 +99,13 @@ class NodeChecks:
         self.last = report.found
         self.first = self.first or self.last
         self._n_awaited -= 1
+
+    def _take_answers(self, report: wire.TargetsAsked) -> None:
+        if report.number == self._n_asked:  # else nobody waits for it any more
+            self.answers = report.answers
+
+    def _take_connections(self, report: wire.Connections) -> None:
+        self.connections = report.found
 
     def _take_stacks(self, report: wire.Stacks) -> None:
         self.stacks, self.error_output = report.found, report.error_output

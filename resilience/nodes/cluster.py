@@ -22,8 +22,8 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.evidence import NodeCheck
-from laggard.resilience.decision.failure import ProcessEnd
 from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.reasons import NodeWord, StuckProcesses, WhyLost
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import RankStack
@@ -32,6 +32,7 @@ from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.notices import Notice
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.node import SetUp
+from laggard.system.clock_offset import ClockOffset
 
 RAY_ADDRESS = "RAY_ADDRESS"
 _log = logging.getLogger("laggard.resilience.nodes")
@@ -139,7 +140,7 @@ class Cluster:
         nodes = [self.nodes[host] for host in hosts if host in self.nodes]
         for node in nodes:
             node.checks.ping()
-        self._wait_for(lambda: bool(self.lost()) or all(node.checks.answered for node in nodes), ANSWER_DEADLINE_S)
+        self.wait_for(lambda: bool(self.lost()) or all(node.checks.answered for node in nodes), ANSWER_DEADLINE_S)
         return self.lost()
 
     def killed_workers(self, since_s: float) -> list[ProcessEnd]:
@@ -147,11 +148,13 @@ class Cluster:
         del since_s
         return []  # there are no workers without Ray
 
-    def clock_corrections_s(self) -> dict[str, float]:
-        """Return what to subtract from each node's times for those of this machine, in seconds."""
-        return {
-            host: clock.correction_s for host, node in self.nodes.items() if (clock := node.checks.clock) is not None
-        }
+    def clocks(self) -> dict[str, ClockOffset]:
+        """Return how far each node's clock is from this machine's."""
+        return {host: clock for host, node in self.nodes.items() if (clock := node.checks.clock) is not None}
+
+    def wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
+        """Wait until something holds that a node reports; return False at the deadline."""
+        return wait_for(self._changed, done, deadline_s)
 
     def begin_checks(self, hosts: Iterable[str], *, probe: bool = False) -> None:
         """Begin to check these nodes, and to probe their devices, side by side, without waiting."""
@@ -162,7 +165,7 @@ class Cluster:
     def finish_checks(self, hosts: Iterable[str]) -> dict[str, tuple[NodeCheck, NodeCheck]]:
         """Wait for the checks, and return each node's state when the job began and now; others are left out."""
         nodes = [self.nodes[host] for host in hosts if host in self.nodes]
-        self._wait_for(lambda: all(node.checks.done or self._is_lost(node) for node in nodes), CHECK_WAIT_S)
+        self.wait_for(lambda: all(node.checks.done or self._is_lost(node) for node in nodes), CHECK_WAIT_S)
         return {
             node.record.hostname: (first, last)
             for node in nodes
@@ -174,7 +177,7 @@ class Cluster:
         nodes = [self.nodes[host] for host in hosts if host in self.nodes]
         for node in nodes:
             node.checks.dump_stacks(launch)
-        self._wait_for(
+        self.wait_for(
             lambda: all(node.checks.stacks is not None or self._is_lost(node) for node in nodes), STACKS_WAIT_S
         )
         return [stack for node in nodes for stack in node.checks.stacks or ()]
@@ -224,7 +227,7 @@ class Cluster:
         nodes = [node for node in self.nodes.values() if not self._is_lost(node)]
         for node in nodes:
             node.checks.send_logs()
-        self._wait_for(lambda: all(node.checks.logs_sent or self._is_lost(node) for node in nodes), LOGS_DEADLINE_S)
+        self.wait_for(lambda: all(node.checks.logs_sent or self._is_lost(node) for node in nodes), LOGS_DEADLINE_S)
         sent = {node.record.hostname: dict(node.checks.logs) for node in nodes}
         here = {node.hostname: ends_of_logs(self._node_directory(node)) for node in self._allocation.nodes}
         return {host: logs for host in here if (logs := sent.get(host) or here[host])}
@@ -255,7 +258,7 @@ class Cluster:
         deadline_s = ANSWER_DEADLINE_S if all_started else START_DEADLINE_S
         for node in nodes:
             node.tasks.end_leftovers(launch)
-        if not self._wait_for(
+        if not self.wait_for(
             lambda: all(n.tasks.leftovers_ended is not None or self._is_lost(n) for n in nodes), deadline_s
         ):
             for node in nodes:
@@ -304,6 +307,3 @@ class Cluster:
     def _node_directory(self, node: NodeRecord) -> Path:
         # Not named after the host, whose name may be long: sockets are created below.
         return self._directory / str(self._numbers[node.hostname])
-
-    def _wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
-        return wait_for(self._changed, done, deadline_s)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.resilience.agent.processes import state_of
-from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd
+from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
 from laggard.system.child_process import dies_with_parent

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import NodeRecord
 
 HOST_FILE = "LAGGARD_HOSTFILE"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+OWN_ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 HOST_LIST = "LAGGARD_HOSTLIST"
 # Python writes to a pipe in blocks, and a block may be an hour's worth of lines.
 _UNBUFFERED = "PYTHONUNBUFFERED"
@@ -27,6 +31,11 @@ def launch_variables(
         own = [[node_variables(i, len(nodes), nodes[0].address, port)] for i in range(len(nodes))]
     common = {LAUNCH: str(launch), _UNBUFFERED: environ.get(_UNBUFFERED, "1"), HOST_LIST: host_list(nodes)}
     return [[common | rank for rank in ranks] for ranks in own]
+
+
+def in_order(node: NodeRecord, devices: Mapping[str, tuple[str, ...]]) -> NodeRecord:
+    """Return a node with its devices in the order of their ranks, where that is not their own."""
+    return replace(node, devices=devices.get(node.hostname, node.devices))
 
 
 def shared_variables(variables: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -8,23 +8,31 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from laggard.resilience.decision.failure import EXIT_ERROR, ProcessEnd, has_own_cause, only_noticed_another
+from laggard.resilience.decision.failure import only_lost_its_peer
+from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.nodes.rank_variables import HOST_FILE, host_file, launch_variables
+from laggard.resilience.nodes.rank_variables import (
+    HOST_FILE,
+    OWN_ORDERS,
+    VISIBLE_DEVICES,
+    host_file,
+    in_order,
+    launch_variables,
+)
 from laggard.resilience.nodes.tasks import TakeOutput
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 from laggard.system.printer import Printer
 
 LONGEST_LINE_BYTES = 1 << 16
-# How long to wait for the other ranks when another one may be why the first failed, or is why for sure.
+# How long to wait for a rank that has more to say than that it lost its peer, and then for those that have as much.
+ORIGIN_WAIT_S = 5.0
 SETTLE_S = 1.0
-CASCADE_SETTLE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class _Rank:
     node: Node
     task: str
     number: int | None  # None with --per-node: what runs there may start processes with ranks of their own
+    place: int  # among all of them
+    device: str
 
     @property
     def end(self) -> TaskEnded | None:
@@ -55,23 +65,28 @@ class Ranks:
         per_device: bool = False,
         writes_stacks: bool = False,
         may_be_warm: bool = False,
+        devices: Mapping[str, tuple[str, ...]] = OWN_ORDERS,
         settle_s: float = SETTLE_S,
     ) -> None:
         self._settle_s = settle_s
+        self.port = port  # where the ranks meet, on the first node
         self._changed = changed  # notified by the nodes when a rank has ended
         self._ranks: list[_Rank] = []
-        records = [node.record for node in nodes]
+        self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
+        records = [in_order(node.record, devices) for node in nodes]
         variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
         hosts, host_list = f"hosts-{launch}", host_file(records)
-        for node, of_node in zip(nodes, variables, strict=True):
+        for node, record, of_node in zip(nodes, records, variables, strict=True):
+            order = {VISIBLE_DEVICES: ",".join(record.devices)} if record != node.record else {}
             for number, own in enumerate(of_node):
                 name = f"program-{launch}-{number}" if per_device else f"program-{launch}"
-                rank = _Rank(node, name, int(own["RANK"]) if per_device else None)
+                number_of_all, device = (int(own["RANK"]), record.devices[number]) if per_device else (None, "")
+                rank = _Rank(node, name, number_of_all, len(self._ranks), device)
                 self._ranks.append(rank)
                 start = StartTask(
                     rank.task,
                     tuple(command),
-                    {**own, HOST_FILE: node.path_of(hosts)},
+                    {**own, **order, HOST_FILE: node.path_of(hosts)},
                     str(Path.cwd()),
                     {hosts: host_list},
                     writes_stacks=writes_stacks,
@@ -115,16 +130,22 @@ class Ranks:
             rank.node.tasks.signal(rank.task, signum)
 
     def failed(self) -> list[ProcessEnd]:
-        """Return the ranks that have ended badly, once it is known which of them was first, or after a while."""
+        """Return the ranks that have ended, once those that may be why the first of them did have had the time to."""
         # The nodes were pinged since the first of them failed, so all ranks that ended before it are known.
-        wait_for(self._changed, lambda: self.ended or any(map(has_own_cause, self._bad_ends())), self._settle_s)
-        wait_for(
-            self._changed,
-            lambda: self.ended or not all(map(only_noticed_another, self._bad_ends())),
-            CASCADE_SETTLE_S,
-        )
+        wait_for(self._changed, lambda: self.ended or not self._all_lost_their_peer(), ORIGIN_WAIT_S)
+        wait_for(self._changed, lambda: self.ended, self._settle_s)
         with self._changed:
-            return self._bad_ends()
+            return [self._end_of(rank, rank.end) for rank in self._ranks if rank.end is not None]
+
+    def _all_lost_their_peer(self) -> bool:
+        """Return whether all ranks that have ended badly say only that a connection to another one is gone."""
+        for rank in self._ranks:
+            if rank.end is None or rank.end.exit_code == 0 or rank in self._victims:
+                continue
+            if not only_lost_its_peer(self._end_of(rank, rank.end)):
+                return False
+            self._victims.add(rank)
+        return True
 
     def lingering(self, silent_s: float) -> list[ProcessEnd]:
         """Return the ranks that run, with what they have written by the last look at their stacks, as if they failed.
@@ -144,25 +165,26 @@ class Ranks:
                 lines=tuple(rank.node.checks.error_output.get(rank.task, "").splitlines()),
                 rank=rank.number,
                 lingers_s=silent_s,
+                place=rank.place,
+                device=rank.device,
             )
             for rank in self._ranks
             if rank.end is None
         ]
 
-    def _bad_ends(self) -> list[ProcessEnd]:
-        return [
-            ProcessEnd(
-                rank.node.record.hostname,
-                end.pid,
-                end.exit_code,
-                end.ended_s,
-                end.ran_s,
-                tuple(end.error_output.splitlines()),
-                rank=rank.number,
-            )
-            for rank in self._ranks
-            if (end := rank.end) is not None and end.exit_code != 0
-        ]
+    def _end_of(self, rank: _Rank, end: TaskEnded) -> ProcessEnd:
+        return ProcessEnd(
+            rank.node.record.hostname,
+            end.pid,
+            end.exit_code,
+            end.ended_s,
+            end.ran_s,
+            tuple(end.error_output.splitlines()),
+            rank=rank.number,
+            place=rank.place,
+            device=rank.device,
+            raised_s=end.raised_s,
+        )
 
     def _exits(self) -> list[int | None]:
         return [None if rank.end is None else rank.end.exit_code for rank in self._ranks]

@@ -19,7 +19,7 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import listens
-from laggard.resilience.decision.failure import ProcessEnd
+from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
@@ -107,7 +107,7 @@ class RayCluster(Cluster):
         up = [node for node in self.nodes.values() if node.ray.state == "up"]
         for node in up:
             node.ray.stop()
-        if not self._wait_for(
+        if not self.wait_for(
             lambda: all(node.ray.state != "up" or self._is_lost(node) for node in up), STOP_DEADLINE_S
         ):
             slow = abbreviated([node.record.hostname for node in up if node.ray.state == "up"])
@@ -164,7 +164,7 @@ class RayCluster(Cluster):
         for node in leaving:
             node.ray.stop()
         n_ended = self._end_leftovers(launch)
-        self._wait_for(lambda: all(node.ray.state != "up" or self._is_lost(node) for node in leaving), STOP_DEADLINE_S)
+        self.wait_for(lambda: all(node.ray.state != "up" or self._is_lost(node) for node in leaving), STOP_DEADLINE_S)
         self._wait_until_members(wanted)
         return n_ended
 
@@ -186,7 +186,7 @@ class RayCluster(Cluster):
             ProcessEnd(
                 hosts.get(worker.address, worker.address),
                 worker.pid,
-                -signal.SIGKILL,
+                -signal.SIGKILL if worker.out_of_memory else worker.exit_code,
                 worker.ended_s,
                 worker.ran_s,
                 (MEMORY_LINE,) if worker.out_of_memory else (),
@@ -238,7 +238,7 @@ class RayCluster(Cluster):
                 self._raise_if_lost(missing)
                 others = abbreviated(sorted(members - addresses))
                 raise ClusterError(f"{others} did not leave the cluster within {START_DEADLINE_S:.0f} s")
-            self._wait_for(lambda: False, POLL_S)  # Ray's records have no event to wait for
+            self.wait_for(lambda: False, POLL_S)  # Ray's records have no event to wait for
         self._joined = members
 
     def _members(self) -> set[str]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _SECRETS = ("RAY_AUTH_", "RAY_TLS_", "RAY_USE_TLS")
 _ALIVE = 0
+_EXIT_CODE = re.compile(r"exit code (\d+)")  # with which a worker said that it ends
 _TIMEOUT_S = 5.0
 _DASHBOARD_AGENT_PORTS = ("METRICS_AGENT_PORT_NAME", "METRICS_EXPORT_PORT_NAME", "DASHBOARD_AGENT_LISTEN_PORT_NAME")
 
@@ -28,6 +30,7 @@ class KilledWorker:
     ended_s: float  # when it ended (Unix time), and after how many seconds
     ran_s: float
     out_of_memory: bool  # whether Ray killed it, since its node was running out of memory
+    exit_code: int | None  # None if Ray only knows that its connection was closed
 
 
 class HeadClient:
@@ -75,6 +78,7 @@ class HeadClient:
                 worker.end_time_ms / 1000,
                 max(0.0, (worker.end_time_ms - worker.start_time_ms) / 1000),
                 worker.exit_type == out_of_memory,
+                int(code[1]) if (code := _EXIT_CODE.search(worker.exit_detail)) else None,
             )
             for worker in workers
             if not worker.is_alive

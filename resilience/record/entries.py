@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.decision.events import ProgramHung, Reason
+from laggard.resilience.decision.events import OutageEnded, ProgramHung, Reason
 from laggard.resilience.decision.evidence import Found
 from laggard.resilience.decision.failure import Failure
 from laggard.telemetry.course import JobBegan, LaunchBegan, LaunchProgressed
@@ -85,6 +85,7 @@ Record = (
     | Verdict
     | FailureFound
     | HangFound
+    | OutageEnded
     | Told
     | GaveUp
     | JobEnded

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from laggard.detectors.evidence import Slow
 from laggard.detectors.verdict import Verdict
-from laggard.resilience.decision.events import ProgramHung, Reason
+from laggard.resilience.decision.events import OutageEnded, ProgramHung, Reason
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.signatures import Kind
 from laggard.resilience.record.entries import (
@@ -197,6 +197,8 @@ def _launches(entries: Sequence[Entry]) -> Iterator[Launch]:
                 found.append(Launch(number, nodes, reserve, entry.time_s, gap_s=gap_s, primary=primary))
             case LaunchEnded(_, why, cause, wait_s) if found:
                 found[-1] = replace(found[-1], ended_s=entry.time_s, why=why, cause=cause, wait_s=wait_s)
+            case OutageEnded(_, lasted_s) if found:
+                found[-1] = replace(found[-1], wait_s=found[-1].wait_s + lasted_s)
     for launch in found:
         seen = sorted(progress.get(launch.number, ()), key=lambda each: each.time_s)
         yield replace(launch, progress=tuple(seen))

@@ -1,4 +1,4 @@
-"""About the state of a node: its check, where its ranks stand, and its logs."""
+"""About the state of a node: its check, what it can reach, where its ranks stand, and its logs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
+from laggard.resilience.decision.targets import NoAnswer, Target
 from laggard.resilience.wire.message import Command, Report
 
 
@@ -23,6 +24,37 @@ class NodeChecked(Report):
     """The node's state; None: there was no answer in time."""
 
     found: NodeCheck | None
+
+
+@dataclass(frozen=True, slots=True)
+class AskTargets(Command):
+    """Find out whether these answer; the agent passes the same line on to the process that does it."""
+
+    number: int  # of the question
+    targets: tuple[Target, ...]
+    own: tuple[str, ...] = ()  # addresses of the job's own nodes: to find one there is no outage
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsAsked(Report):
+    """Why each of them does not answer, or None if it does; empty: that could not be found out in time."""
+
+    number: int
+    answers: tuple[NoAnswer | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListConnections(Command):
+    """Say what the processes that the agent has started are connected to, and those of a program beside it."""
+
+    program: int | None = None  # its process id
+
+
+@dataclass(frozen=True, slots=True)
+class Connections(Report):
+    """What they are connected to, and the mounts of the network that they use."""
+
+    found: tuple[Target, ...]
 
 
 @dataclass(frozen=True, slots=True)

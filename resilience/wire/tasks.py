@@ -87,6 +87,7 @@ class TaskEnded(Report):
     ran_s: float
     error_output: str  # the end of its standard error
     why: str = ""  # the last line of its log
+    raised_s: float = 0.0  # when it began to write its last traceback, by the same clock; 0: it wrote none
 
 
 @dataclass(frozen=True, slots=True)

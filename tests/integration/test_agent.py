@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ import psutil
 import pytest
 
 from laggard.resilience.agent.tasks import WINDOW_BYTES
+from laggard.resilience.decision.targets import NoAnswer, Target
 from laggard.resilience.wire import ALIVE, Command, Report, decode, encode
-from laggard.resilience.wire.checks import CheckNode, NodeChecked
+from laggard.resilience.wire.checks import AskTargets, CheckNode, NodeChecked, TargetsAsked
 from laggard.resilience.wire.node import Ping, Pong, SetUp, ToldToEnd
 from laggard.resilience.wire.ray import RayEnded, StartRay, StopRay
 from laggard.resilience.wire.tasks import (
@@ -401,6 +403,24 @@ def test_a_process_that_waits_for_its_question_answers_the_next_check_and_ends_w
         wait_until(lambda: len(ready()) == 1)
         (third,) = ready()
     wait_until(lambda: not is_alive(third))
+
+
+def test_a_check_whose_process_does_not_end_although_it_was_killed_holds_up_nothing(tmp_path: Path) -> None:
+    # A descendant that keeps the pipe open stands for a process that is held in the kernel.
+    agent = agent_that_checks(command=["sh", "-c", "sleep 600 & wait"], deadline_s=0.5)
+    agent.send(SetUp(str(tmp_path)))
+    for _ in range(2):
+        agent.send(CheckNode(()))
+        assert agent.receive(NodeChecked).found is None
+    agent.end()
+
+
+def test_an_agent_asks_what_answers_from_its_node(agent: AgentAtWork, tmp_path: Path) -> None:
+    agent.send(SetUp(str(tmp_path)))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = Target("port", "127.0.0.1", server.getsockname()[1])
+        agent.send(AskTargets(7, (here, Target("name", "nothing.invalid"))))
+        assert agent.receive(TargetsAsked) == TargetsAsked(7, (None, NoAnswer("not resolved")))
 
 
 def test_a_check_that_hangs_is_ended(tmp_path: Path) -> None:

@@ -24,11 +24,14 @@ ALONE = ("--local-nodes=1", "--virtual-gpus=1", "--resilient", "--per-node")
 
 
 def test_a_program_that_fails_again_in_the_same_way_ends_the_job_with_its_exit_code(start_job: Start) -> None:
-    job = start_job(*ALONE, program="raise SystemExit(3)")
+    program = "import sys; sys.stderr.write('KeyError: 7\\n'); sys.exit(3)"
+    job = start_job(*ALONE, "--backoff=0", program=program)
     assert job.finish() == 3, job.everything()
-    assert re.search(r"relaunch  the program on node1 exited with 3 after [\d.]+ s; on the same nodes", job.account)
-    assert "the same as the last time, without progress in between" in job.account
-    assert "2 launches, 0 nodes excluded" in job.account
+    assert re.search(
+        r"relaunch  the program on node1 exited with 3 after [\d.]+ s: KeyError: 7 .*; on the same nodes", job.account
+    )
+    assert "the program: 3 failures without progress, the last two at the same place" in job.account
+    assert "3 launches, 0 nodes excluded" in job.account
     assert "kept" not in job.account  # nothing was committed
     assert not list(Path(job.runtime_root).iterdir())
     assert_nothing_is_left(job)

@@ -97,7 +97,7 @@ def test_a_bug_that_comes_again_after_steps_that_were_done_before_ends_the_job(s
         job.progress(10 if job.restarted else 11)  # as from a checkpoint of step 10
         {}["labels"]
     """
-    job = start_job("--local-nodes=1", "--resilient", "--per-node", program=program)
+    job = start_job("--local-nodes=1", "--resilient", "--per-node", "--backoff=0", program=program)
     assert job.finish() == 1, job.everything()
-    job.wait_for("KeyError: 'labels' .* the same as the last time, without progress in between")
-    assert "2 launches" in job.account
+    job.wait_for("KeyError: 'labels' .* 3 failures without progress, the last two at the same place")
+    assert "3 launches" in job.account

@@ -23,9 +23,9 @@ from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.returning import FIRST_WAIT_S, Returning
 from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import Finding, GpuHealth, NodeCheck
+from laggard.resilience.decision.ledger import Incident
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Exclusion, Roster
-from laggard.resilience.decision.strikes import Strike
 from laggard.resilience.errors import AllocationError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.system.steady_clock import SteadyClock
@@ -44,13 +44,17 @@ def test_exclusions_of_other_nodes_stay_as_they_are(state_server: StateServer) -
     assert records.read_exclusions() == [Exclusion("node2", 1700000000.5), third]
 
 
-def test_strikes_of_other_nodes_stay_as_they_are(state_server: StateServer) -> None:
+def test_the_ledger_of_other_nodes_stays_as_it_is(state_server: StateServer) -> None:
     records = Records(state_server.endpoint)
-    assert records.read_strikes() == []
-    elsewhere, *here = Strike("elsewhere", 1.0), Strike("node2", 2.0), Strike("node2", 3.0)
-    records.write_strikes([elsewhere, *here], {"elsewhere", "node2"})
-    records.write_strikes(here[1:], {"node2"})
-    assert records.read_strikes() == [elsewhere, here[1]]
+    assert records.read_ledger() == []
+    elsewhere, *here = [
+        Incident("elsewhere", 1.0, 4.0),
+        Incident("node2", 2.0, 0.3, "1", {"node2": 3}, is_loss=True),
+        Incident("node2", 3.0, 0.03),
+    ]
+    records.write_ledger([elsewhere, *here], {"elsewhere", "node2"})
+    records.write_ledger(here[:1], {"node2"})
+    assert records.read_ledger() == [elsewhere, here[0]]
 
 
 class Meteorologist(Unmanaged):

@@ -216,7 +216,7 @@ def job(state_server: StateServer, tmp_path_factory: pytest.TempPathFactory) -> 
     journal = Journal(None)
     journal.write(JobBegan("train", "x1", (), (), 0, 0))
     quote = "RuntimeError: out of memory"
-    journal.write(FailureFound(Failure("node2", 1, 7, 1, 1, 0.0, 9.0, quote, "", "unknown", "once", "")))
+    journal.write(FailureFound(Failure("node2", 1, 7, 1, 1, 0.0, 9.0, quote, "", "unknown", "")))
     journal.publish(client, endpoint)
     with serve(state_server, directory, settings="reading_needs_token: true\n") as server:
         yield server

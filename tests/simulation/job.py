@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -267,6 +268,7 @@ class Job:
                     self.directory / str(self.commands),
                     hang_timeout=plan.hang_timeout_s,
                     per_node=plan.per_node,
+                    below=random.Random(self.seed).randrange,
                 )
                 allocation: Any = Allocation(self)
                 self.controller = controller_module.Controller(job_plan, allocation, keeper, account)

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from laggard.resilience.agent import connections
 from tests.simulation.pipes import FIRST_FD, Pipe, Readable, WriteEnd
 from tests.simulation.processes import Exited, Handler, Machine, Process, here, step
 from tests.simulation.scheduler import current
@@ -278,6 +279,10 @@ FAKES: Mapping[Any, Any] = {
         (queue, FakeQueues),
         (psutil, FakePsutil),
     )
+} | {
+    # Read from /proc: simulated processes are connected to nothing outside of the job.
+    id(connections.descendants): lambda root: [root],
+    id(connections.used_by): lambda _: [],
 }
 # Clocks, and how to wait, that are the default of an argument.
 _CLOCKS = {

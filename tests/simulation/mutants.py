@@ -91,8 +91,8 @@ def _that_relaunches_in_vain() -> AbstractContextManager[None]:
 
 
 def _that_never_ends() -> AbstractContextManager[None]:
-    left = [rule for rule in rules.RULES if "same type and place" not in rule.when]
-    return _replaced((policy, "LIMITS", ()), (policy, "RULES", left), (rules, "backoff_s", lambda *_: 0.0))
+    left = [rule for rule in rules.RULES if "same place of the program" not in rule.when]
+    return _replaced((policy, "LIMITS", ()), (policy, "RULES", left), (rules, "_pause_s", lambda _: 0.0))
 
 
 def _that_forgets() -> AbstractContextManager[None]:

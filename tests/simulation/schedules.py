@@ -36,6 +36,7 @@ class Schedule:
         hosts = tuple(f"n{number}" for number in range(1, chance.choice((2, 3, 3, 4)) + 1))
         resilient = chance.random() < 0.9
         hangs = resilient and chance.random() < 0.2  # otherwise a program that hangs is only reported
+        per_node = chance.random() < 0.8
         settings = Settings(
             nodes=chance.randint(1, len(hosts)),
             resilient=resilient,
@@ -45,6 +46,8 @@ class Schedule:
             max_restarts_per_hour=20,
             on_failure="end" if chance.random() < 0.05 else "relaunch",
             backoff_s=chance.choice((0.5, 2.0)),
+            give_up_after_s=chance.choice((30.0, 120.0)),
+            places_ranks=per_node and chance.random() < 0.8,
             wait_for_nodes_s=chance.choice((0.0, 20.0, 60.0)),
         )
         habits = Habits(
@@ -66,7 +69,7 @@ class Schedule:
             habits,
             grace_s=chance.choice((0.3, 1.0)),
             hang_timeout_s=5.0 if hangs else None,
-            per_node=chance.random() < 0.8,
+            per_node=per_node,
             remote=chance.random() < 0.8,
         )
         names = tuple(name for name in FAULTS if hangs or name != "a rank is stopped")

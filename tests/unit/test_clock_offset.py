@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.resilience.decision.failure import ProcessEnd, by_one_clock, explain
+from laggard.resilience.decision.failure import explain
+from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.system.clock_offset import ClockOffset
 
 
@@ -29,6 +30,6 @@ def test_the_first_of_two_processes_that_say_nothing_is_so_by_the_primarys_clock
     """The clock of n2 is two seconds ahead: its process ended first, though its own clock says otherwise."""
     ends = [ProcessEnd("n1", 7, 1, 100.0, 60.0), ProcessEnd("n2", 8, 1, 101.5, 60.0)]
     assert explain(ends, {}).host == "n1"
-    corrected = by_one_clock(ends, {"n2": 2.0})
+    corrected = by_one_clock(ends, {"n2": ClockOffset(2.0, 0.1)})
     assert [end.ended_s for end in corrected] == [100.0, 99.5]
     assert explain(corrected, {}).host == "n2"

@@ -19,7 +19,6 @@ from laggard.resilience.decision.events import (
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.decision.roster import Exclusion, Roster, bad_and_well
-from laggard.resilience.decision.strikes import Strike
 from tests.decided import Ended, ended
 
 NOW_S = 1e9
@@ -34,7 +33,7 @@ def test_a_drained_node_leaves_the_reserve_without_a_strike_and_comes_back_when_
     assert isinstance(decision, Report)
     assert wording.reason(decision.reason) == "n3 leaves the reserve: Slurm says n3 is drained: bad disk"
     assert decision.status.roster == Roster(("n1", "n2"), ("n4",), (Exclusion("n3", NOW_S, lost=True),))
-    assert decision.status.strikes == ()
+    assert decision.status.ledger == ()
     lost = decide(TWO, decision.status, NodeLost("n2"), now_s=NOW_S, progressed=True)
     assert isinstance(lost, Relaunch)
     assert lost.status.roster.active == ("n1", "n4")
@@ -55,7 +54,7 @@ def test_a_job_begins_without_the_nodes_that_do_not_answer() -> None:
     begun = begin(TWO, HOSTS, [], NOW_S, missing={"n2"})
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n3"), ("n4",), (Exclusion("n2", NOW_S, lost=True),))
-    assert begun.strikes == (Strike("n2", NOW_S),)
+    assert [(each.host, each.is_loss) for each in begun.ledger] == [("n2", True)]
     assert begun.relaunched_s == ()
 
 

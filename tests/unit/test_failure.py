@@ -10,14 +10,8 @@ import pytest
 
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.error_output import complaints_of, root_cause_of
-from laggard.resilience.decision.failure import (
-    Failure,
-    ProcessEnd,
-    explain,
-    has_own_cause,
-    only_noticed_another,
-    raised_and_stays,
-)
+from laggard.resilience.decision.failure import Failure, explain, only_lost_its_peer, raised_and_stays
+from laggard.resilience.decision.origin import ProcessEnd, Standing, Witness
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"
@@ -87,13 +81,13 @@ def test_the_sentence_names_rank_node_exit_code_time_and_cause() -> None:
         f"rank 5 on node2 exited with 1 after 12 min 4 s: RuntimeError: {ECC} "
         "(hardware: uncorrectable memory error of a GPU)"
     )
-    assert (failure.host, failure.rank, failure.pid, failure.response) == ("node2", 5, 10809, "strike")
+    assert (failure.host, failure.rank, failure.pid) == ("node2", 5, 10809)
 
 
 def test_a_signal_is_named_and_the_job_would_end_with_128_and_its_number() -> None:
     failure = why(end(exit_code=-6))
     assert wording.failure(failure) == "the program on node2 was killed by SIGABRT after 12 min 4 s"
-    assert (failure.job_exit_code, failure.response, failure.kind) == (134, "strike", "unknown")
+    assert (failure.job_exit_code, failure.kind) == (134, "unknown")
 
 
 def test_a_signal_that_has_no_name_has_a_number() -> None:
@@ -119,7 +113,7 @@ def test_a_child_that_was_killed_below_a_shell_is_named_and_comes_before_those_t
     failure = why(shell, end(host="node1", exit_code=3))
     assert wording.failure(failure) == (
         "the program on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s, "
-        "its last line: ./run.sh: line 6: 3470 Killed  python train.py"
+        "its last line: ./run.sh: line 6: 3470 Killed  python train.py; also ended: node1 with 3 1.0 s earlier"
     )
 
 
@@ -130,7 +124,7 @@ def test_a_rank_that_only_noticed_it_did_not_end_with_the_code_of_another_below_
     script = end(raised(3, f"RuntimeError: {GLOO}"), exit_code=exit_code, ended_s=T0 + 1)
     noticed = end(raised(0, f"RuntimeError: {GLOO}"), host="node1", ended_s=T0 + 2)
     assert wording.failure(why(script, noticed)).startswith(f"{subject} on node2 ")
-    assert only_noticed_another(script) == (subject == "rank 3")
+    assert only_lost_its_peer(script) == (subject == "rank 3")
 
 
 def test_a_rank_of_the_same_node_that_only_noticed_it_was_not_first_either() -> None:
@@ -192,26 +186,39 @@ def test_among_equals_the_earliest_was_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "only_noticed", "own_cause"),
+    ("ended", "standing"),
     [
-        (end(raised(0, GLOO)), True, False),
-        (end(WARNED + raised(0, GLOO)), True, False),
-        (end(raised(0, GLOO) + "\nrun summary: 7 steps"), True, False),
-        (end(raised(0, ECC)), False, True),
-        (end(exit_code=1), False, False),
-        (end(exit_code=-9), False, True),
-        (end("a word that says nothing", exit_code=-9), False, True),
-        (end(raised(0, GLOO), exit_code=-9), True, False),  # it was ending already
-        (end(exit_code=-6), False, False),  # NCCL's watchdog aborts a rank whose peers are gone
-        (end(exit_code=-11), False, False),
-        (end(exit_code=137), False, False),  # a shell's word for a child of its own
-        (end(torchrun("", 1, -9)), False, False),  # torchrun may have killed it
+        (end(raised(0, ECC)), Standing.CAUSE),
+        (end("OSError: [Errno 28] No space left on device", exit_code=-9), Standing.CAUSE),
+        (end(exit_code=-9), Standing.SIGNAL),
+        (end("a word that says nothing", exit_code=-9), Standing.SIGNAL),
+        (end(exit_code=-6), Standing.SIGNAL),
+        (end(exit_code=-11), Standing.SIGNAL),
+        (end("step 7\nINFO connection closed by a client", exit_code=-11), Standing.SIGNAL),  # some line of a log
+        (end(exit_code=137), Standing.SIGNAL),  # a shell's word for a child of its own
+        (end(torchrun("", 1, -9)), Standing.SIGNAL),
+        (end(raised(0, "MyError: odd")), Standing.ERROR),
+        (end("KeyError: 7"), Standing.ERROR),
+        (end(exit_code=3), Standing.CODE),
+        (end(torchrun("", 1, 3)), Standing.CODE),
+        (replace(end(), exit_code=None, is_worker=True), Standing.WORKER),
+        (end(exit_code=1), Standing.ANSWER),
+        (end(torchrun("", 1, 1)), Standing.ANSWER),
+        (end(exit_code=-15), Standing.ANSWER),
+        (end(exit_code=143), Standing.ANSWER),
+        (end(exit_code=0), Standing.LEFT),
+        (end(raised(0, GLOO)), Standing.LOST_PEER),
+        (end(WARNED + raised(0, GLOO)), Standing.LOST_PEER),
+        (end(raised(0, GLOO) + "\nrun summary: 7 steps"), Standing.LOST_PEER),
+        (end(raised(0, GLOO), exit_code=-9), Standing.LOST_PEER),  # it was ending already
+        (end(GLOO, exit_code=-6), Standing.LOST_PEER),  # a watchdog aborts a rank whose peers are gone
+        (end(exit_code=-13), Standing.LOST_PEER),  # it wrote to a peer that was gone
+        (end(exit_code=141), Standing.LOST_PEER),
     ],
 )
-def test_only_what_says_why_or_was_killed_from_outside_has_a_cause_of_its_own(
-    ended: ProcessEnd, only_noticed: bool, own_cause: bool
-) -> None:
-    assert (only_noticed_another(ended), has_own_cause(ended)) == (only_noticed, own_cause)
+def test_an_end_is_worth_the_more_the_less_a_peer_can_bring_it_about(ended: ProcessEnd, standing: Standing) -> None:
+    assert Witness.of(ended).standing is standing
+    assert only_lost_its_peer(ended) == (standing is Standing.LOST_PEER)
 
 
 def lingering(text: str, rank: int | None = 5) -> ProcessEnd:
@@ -224,7 +231,7 @@ def test_a_rank_that_raised_and_does_not_end_has_failed_of_its_error() -> None:
         "rank 5 on node2 raised an error and has hung for 61.0 s since: KeyError: 'labels' "
         "(program: an error in its code)"
     )
-    assert (failure.response, failure.job_exit_code) == ("once", 1)
+    assert failure.job_exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -351,7 +358,7 @@ def test_an_error_that_was_survived_long_before_does_not_say_why() -> None:
     """
     later = "step 2\n" * 60 + 'Traceback (most recent call last):\n  File "/home/me/a.py", line 1, in f\nMyError: odd\n'
     failure = why(end(textwrap.dedent(survived) + later))
-    assert (failure.quote, failure.kind, failure.response) == ("MyError: odd", "unknown", "once")
+    assert (failure.quote, failure.kind) == ("MyError: odd", "unknown")
 
 
 def test_what_a_library_logged_before_the_error_says_why() -> None:
@@ -418,23 +425,25 @@ def test_an_error_of_rays_worker_names_the_node_of_the_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "exit_code", "response"),
+    ("text", "exit_code", "ran_s", "is_usage"),
     [
-        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x", 2, "end"),
-        ("whatever", 2, "end"),
-        ("KeyError: 'labels'", 1, "once"),
-        ("", 3, "once"),
-        ("OSError: [Errno 98] Address already in use", 1, "relaunch"),
-        ("OSError: [Errno 28] No space left on device", 1, "strike"),
-        ("", -11, "strike"),
-        ("", 137, "strike"),
-        ("./run.sh: line 6: 3470 Killed  python train.py", 139, "strike"),
-        ("", 143, "once"),  # what was asked to end
-        ("KeyError: 'labels'", -6, "once"),
+        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x", 2, 724.0, True),
+        ("whatever", 2, 10.0, True),
+        ("whatever", 2, 10.1, False),
+        ("KeyError: 'labels'", 2, 1.0, False),
+        ("", 1, 1.0, False),
     ],
 )
-def test_what_is_done_about_it(text: str, exit_code: int, response: str) -> None:
-    assert why(end(text, exit_code=exit_code)).response == response
+def test_wrong_arguments_are_told_by_what_is_printed_or_by_an_exit_at_once(
+    text: str, exit_code: int, ran_s: float, is_usage: bool
+) -> None:
+    assert why(replace(end(text, exit_code=exit_code), ran_s=ran_s)).is_usage == is_usage
+
+
+def test_one_rank_of_several_that_exits_with_2_does_not_speak_of_the_arguments() -> None:
+    first = replace(end("", exit_code=2), ran_s=1.0)
+    assert why(first, replace(first, host="node3")).is_usage
+    assert not why(first, replace(first, host="node3", exit_code=1)).is_usage
 
 
 def test_the_same_error_at_the_same_place_has_the_same_fingerprint_whatever_its_numbers() -> None:
@@ -603,8 +612,7 @@ THROWN = "terminate called after throwing an instance of 'mine::Error'\n  what()
 )
 def test_a_crash_is_quoted_and_not_the_list_below_it(text: str, quote: str) -> None:
     failure = why(end("step 7\n" + text, exit_code=-11))
-    assert (failure.quote, failure.response) == (quote, "strike")
-    assert not has_own_cause(end("step 7\n" + text, exit_code=-11))
+    assert failure.quote == quote
 
 
 SURVIVED = 'Traceback (most recent call last):\n  File "/home/me/read.py", line 3, in read\nKeyError: 7\n'
@@ -666,7 +674,7 @@ RuntimeError: Gloo connectFullMesh failed with {GLOO}
 def test_a_rank_below_torchrun_that_found_no_peer_says_so(unmarked: str, exit_code: int, quoted: bool) -> None:
     failure = why(end(torchrun(unmarked, 3, exit_code)))
     assert (failure.rank, failure.quote.startswith("RuntimeError: Gloo connectFullMesh failed")) == (3, quoted)
-    assert only_noticed_another(end(torchrun(unmarked, 3, exit_code))) == quoted
+    assert only_lost_its_peer(end(torchrun(unmarked, 3, exit_code))) == quoted
 
 
 @pytest.mark.parametrize("mark", ["[rank3]: ", ""])
@@ -674,7 +682,7 @@ def test_an_error_that_a_rank_below_torchrun_survived_is_not_why_it_was_killed(m
     survived = "\n".join(f"{mark}{line}" for line in [*SURVIVED.splitlines(), "batch 7 again"])
     failure = why(end(torchrun(survived + "\n", 3, -9)))
     assert wording.failure(failure).endswith("was killed by SIGKILL after 12 min 4 s, its last line: batch 7 again")
-    assert (failure.rank, failure.response) == (3, "strike")
+    assert failure.rank == 3
 
 
 def test_a_kill_for_want_of_memory_names_that_before_the_last_line() -> None:

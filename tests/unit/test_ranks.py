@@ -163,27 +163,30 @@ for line in sys.stdin.buffer:
 
 @pytest.fixture
 def two_ranks(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Ranks]]:
-    """Two ranks on one node, of which the second one has ended; whoever waits for the other waits for ever."""
+    """Two ranks on one node, of which the second one has ended with a code; the other is waited for so long."""
+    exit_code, settle_s = request.param
     agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT, str(request.param)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", AGENT, str(exit_code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     changed, printer = threading.Condition(), Printer({})
     node = Node(NodeRecord("node1", "127.0.0.1", ("0", "1")), ChildAgent(agent), changed)
-    ranks = Ranks(["train"], 0, [node], 29500, changed, printer, per_device=True, settle_s=3600.0)
+    ranks = Ranks(["train"], 0, [node], 29500, changed, printer, per_device=True, settle_s=settle_s)
     wait_until(lambda: ranks.exit_code is not None)
     yield node, ranks
     node.agent.kill()
     printer.drain(DEADLINE_S)
 
 
-@pytest.mark.parametrize("two_ranks", [-signal.SIGKILL], indirect=True)
-def test_when_a_rank_was_killed_from_outside_nobody_waits_for_the_others(two_ranks: tuple[Node, Ranks]) -> None:
+@pytest.mark.parametrize("two_ranks", [(-signal.SIGKILL, 0.1), (1, 0.1)], indirect=True)
+def test_a_rank_that_does_not_end_is_not_waited_for_any_longer(two_ranks: tuple[Node, Ranks]) -> None:
     _, ranks = two_ranks
-    assert [(end.rank, end.exit_code) for end in ranks.failed()] == [(1, -signal.SIGKILL)]
+    assert [(end.rank, end.device) for end in ranks.failed()] == [(1, "1")]
 
 
-@pytest.mark.parametrize("two_ranks", [-signal.SIGSEGV, -signal.SIGABRT, 1], indirect=True)
-def test_when_a_rank_crashed_or_exited_without_a_word_the_others_may_still_say_why(
+@pytest.mark.parametrize(
+    "two_ranks", [(code, 3600.0) for code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT, 1)], indirect=True
+)
+def test_however_a_rank_has_ended_the_others_may_still_have_a_cause_of_their_own(
     two_ranks: tuple[Node, Ranks],
 ) -> None:
     node, ranks = two_ranks

@@ -25,9 +25,9 @@ from laggard.resilience.decision.events import (
     Settings,
 )
 from laggard.resilience.decision.evidence import Finding
+from laggard.resilience.decision.ledger import Incident, loss_of
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Exclusion, Roster
-from laggard.resilience.decision.strikes import Strike
 from tests.decided import Ended, ended
 
 NOW_S = 1e9
@@ -53,9 +53,9 @@ def excluded(host: str = "n2", *, since_s: float = NOW_S, lost: bool = False, co
     return Exclusion(host, since_s, lost, count)
 
 
-def job_without(exclusion: Exclusion, *strikes_s: float, past: tuple[Exclusion, ...] = ()) -> JobStatus:
-    strikes = tuple(Strike(exclusion.host, moment) for moment in strikes_s)
-    return JobStatus(Roster(("n1", "n3"), ("n4",), (exclusion,), past), NOW_S, strikes=strikes)
+def job_without(exclusion: Exclusion, *lost_s: float, past: tuple[Exclusion, ...] = ()) -> JobStatus:
+    ledger = tuple(loss_of(exclusion.host, (), moment) for moment in lost_s)
+    return JobStatus(Roster(("n1", "n3"), ("n4",), (exclusion,), past), NOW_S, ledger=ledger)
 
 
 BACK = Roster(("n1", "n3"), ("n4", "n2"))
@@ -145,13 +145,6 @@ def test_a_node_that_returns(status: JobStatus, event: NodeReturned, now_s: floa
     assert (decision.status.roster, wording.reason(decision.reason)) == (roster, reason)
 
 
-def test_a_node_that_has_served_its_quarantine_carries_one_strike_and_the_next_is_enough() -> None:
-    status = status_after(
-        RESILIENT, job_without(excluded(), NOW_S - 60, NOW_S), NodeReturned("n2"), now_s=NOW_S + DAY_S
-    )
-    assert status.strikes == (Strike("n2", NOW_S + DAY_S),)
-
-
 def test_the_next_exclusion_of_a_node_that_was_back_counts_as_its_second() -> None:
     status = status_after(RESILIENT, job_without(excluded()), NodeReturned("n2"), now_s=NOW_S + DAY_S)
     again = status_after(RESILIENT, status, NodesAccused(frozenset({"n2"})), now_s=NOW_S + 2 * DAY_S)
@@ -168,7 +161,7 @@ def test_a_loss_that_cost_no_quarantine_does_not_lengthen_the_next_one() -> None
     assert status_after(RESILIENT, JobStatus(BACK, NOW_S), NodeLost("n2"), NodeReturned("n2")).roster.past == ()
 
 
-def test_a_node_that_is_lost_again_within_a_day_has_its_second_strike() -> None:
+def test_a_node_that_is_lost_again_within_a_day_has_a_quarantine() -> None:
     status = status_after(RESILIENT, JobStatus(BACK, NOW_S), NodeLost("n3"), NodeReturned("n3"))
     assert status.roster == Roster(("n1", "n4"), ("n2", "n3"))
     again = status_after(RESILIENT, status, NodeLost("n3"), NodeReturned("n3"), now_s=NOW_S + 3600)
@@ -176,10 +169,10 @@ def test_a_node_that_is_lost_again_within_a_day_has_its_second_strike() -> None:
     assert again.roster.lost_hosts == ()
 
 
-def test_a_pause_of_the_network_that_several_nodes_share_is_a_strike_against_none_of_them() -> None:
+def test_a_pause_of_the_network_that_several_nodes_share_speaks_against_the_first_of_them_alone() -> None:
     status = JobStatus(Roster(("n1", "n2"), ("n3",)), NOW_S)
     waiting = status_after(RESILIENT, status, NodeLost("n2"), NodeLost("n3"))
-    assert waiting.strikes == ()
+    assert [(each.host, each.stake) for each in waiting.ledger] == [("n2", 50), ("n3", 0)]
 
 
 @pytest.mark.parametrize("event", [NodesAccused(frozenset()), ProgramHung(61.2)])
@@ -236,7 +229,7 @@ class TestWaiting:
         waiting = status_after(once, self.BEGUN, *self.BOTH)
         assert waiting.relaunched_s == (NOW_S, NOW_S)
         on = status_after(once, waiting, NodeReturned("n3"), now_s=NOW_S + 9)
-        assert (on.relaunched_s, on.launches_without_progress) == (waiting.relaunched_s, 0)
+        assert (on.relaunched_s, on.stalled_since_s) == (waiting.relaunched_s, NOW_S)
 
     def test_nodes_that_do_not_return_end_the_job_with_69(self) -> None:
         waiting = status_after(RESILIENT, self.BEGUN, *self.BOTH)
@@ -246,10 +239,10 @@ class TestWaiting:
             "n2, n3 have not returned within 5 min 0 s",
         )
 
-    def test_a_node_with_two_strikes_is_taken_where_the_job_waits_for_it(self) -> None:
-        two = JobStatus(Roster(("n1", "n2")), NOW_S - 60, strikes=(Strike("n2", NOW_S - 3600),))
+    def test_a_node_that_was_lost_twice_is_taken_where_the_job_waits_for_it(self) -> None:
+        two = JobStatus(Roster(("n1", "n2")), NOW_S - 60, ledger=(loss_of("n2", (), NOW_S - 3600),))
         waiting = status_after(RESILIENT, two, NodeLost("n2"))
-        assert len(waiting.strikes) == 2
+        assert len(waiting.ledger) == 2
         assert status_after(RESILIENT, waiting, NodeReturned("n2")).roster.active == ("n1", "n2")
 
     def test_a_node_that_does_not_pass_its_probe_is_not_waited_for_any_longer(self) -> None:
@@ -298,30 +291,27 @@ def test_a_quarantine_is_a_day_unless_the_user_says_otherwise() -> None:
     assert isinstance(begin(replace(RESILIENT, quarantine_s=1.0), ("n1", "n2"), [excluded()], NOW_S + 1), JobStatus)
 
 
-def test_a_node_that_comes_back_in_a_later_job_is_its_last_and_carries_one_strike_for_a_day() -> None:
+def test_a_node_that_comes_back_in_a_later_job_is_its_last() -> None:
     begun = begin(RESILIENT, HOSTS, [excluded()], NOW_S + DAY_S + 60)
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n3"), ("n2",), past=(excluded(),))
-    assert begun.strikes == (Strike("n2", NOW_S + DAY_S),)
-    day_later = begin(RESILIENT, HOSTS, [excluded()], NOW_S + 2 * DAY_S)
-    assert isinstance(day_later, JobStatus)
-    assert day_later.strikes == ()
 
 
-def test_strikes_of_an_earlier_job_count_in_the_next_for_a_day() -> None:
-    strikes = (Strike("n2", NOW_S - DAY_S), Strike("n3", NOW_S - DAY_S + 1))
-    begun = begin(RESILIENT, HOSTS, [], NOW_S, strikes)
-    assert begun == JobStatus(Roster(("n1", "n2"), ("n3",)), NOW_S, strikes=strikes[1:])
+def test_the_ledger_of_an_earlier_job_counts_in_the_next_for_a_day() -> None:
+    ledger = (Incident("n2", NOW_S - DAY_S, 4.0), Incident("n3", NOW_S - DAY_S + 1, 4.0))
+    begun = begin(RESILIENT, HOSTS, [], NOW_S, ledger)
+    assert begun == JobStatus(Roster(("n1", "n2"), ("n3",)), NOW_S, ledger=ledger[1:])
 
 
-def test_a_node_that_was_only_lost_is_back_in_the_next_job_unless_it_has_two_strikes() -> None:
+def test_a_node_that_was_only_lost_is_back_in_the_next_job_unless_it_was_lost_twice() -> None:
     lost = [excluded(lost=True)]
-    begun = begin(RESILIENT, HOSTS, lost, NOW_S + 60, [Strike("n2", NOW_S)])
+    once = [loss_of("n2", (), NOW_S)]
+    begun = begin(RESILIENT, HOSTS, lost, NOW_S + 60, once)
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n3"), ("n2",))
-    struck_out = begin(RESILIENT, HOSTS, lost, NOW_S + 60, [Strike("n2", NOW_S - 60), Strike("n2", NOW_S)])
-    assert isinstance(struck_out, JobStatus)
-    assert struck_out.roster == Roster(("n1", "n3"), (), (excluded(),))
+    again = begin(RESILIENT, HOSTS, lost, NOW_S + 60, [*once, loss_of("n2", once, NOW_S + 30)])
+    assert isinstance(again, JobStatus)
+    assert again.roster == Roster(("n1", "n3"), (), (excluded(),))
 
 
 def test_an_exclusion_is_forgotten_four_weeks_after_it_was_over() -> None:

@@ -61,6 +61,46 @@ EXAMPLES = [
         "torchrun ended the others",
         "torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 7 closing signal SIGTERM",
     ),
+    *(
+        ("a peer was lost", line)
+        for line in (
+            "torch.distributed.DistNetworkError: Connection reset by peer",
+            "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77",
+            "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined.",
+            "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.",
+            "[n1:4211] *** MPI_ERR_PROC_FAILED: Process Failure",
+            "ORTE has lost communication with a remote daemon.",
+            "[proxy:0:0@n1] HYDU_sock_write (lib/utils/sock.c:256): write error (Bad file descriptor)",
+            "grpc._channel._MultiThreadedRendezvous: <_MultiThreadedRendezvous of RPC: status = StatusCode.UNAVAILABLE",
+            "UNAVAILABLE: failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.2:8476",
+            "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: Coordination service agent is in an error state",
+            "Task 3 recorded a heartbeat timeout",
+            "Terminating process because the JAX distributed service detected fatal errors.",
+        )
+    ),
+    *(
+        ("a connection was lost", line)
+        for line in (
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "ConnectionAbortedError",
+            "ConnectionRefusedError: [Errno 111] Connection refused",
+            "ConnectionError: rank 3 does not answer",
+            "BrokenPipeError: [Errno 32] Broken pipe",
+            "EOFError",
+            "asyncio.exceptions.IncompleteReadError: 0 bytes read on a total of 4 expected bytes",
+            "TimeoutError: timed out",
+            "OSError: [Errno 104] Connection reset by peer",
+            "recv: Connection reset by peer",
+            "rank 1: lost the peer, giving up",
+            "websockets.exceptions.ConnectionClosedError: no close frame received or sent",
+            "redis.exceptions.RedisError: Connection closed by server.",
+            "Exception in thread main java.net.SocketException: Broken pipe (Write failed)",
+            "panic: read tcp 10.0.0.1:52310->10.0.0.2:7000: read: connection reset by peer",
+            'thread panicked: Os { code: 32, kind: BrokenPipe, message: "Broken pipe" }',
+            "grpc: the client connection is closed; error: Socket closed",
+            "the remote end closed the channel",
+        )
+    ),
     ("no shared memory left", "RuntimeError: unable to write to file </torch_1>: insufficient shared memory (shm)"),
     ("a DataLoader worker died", "RuntimeError: DataLoader worker (pid 4211) is killed by signal: Killed."),
     ("no memory left", "Memory cgroup out of memory: Killed process 4211 (python) total-vm:81234kB"),
@@ -112,6 +152,11 @@ def test_every_row_has_an_example() -> None:
         "saved a checkpoint: no error encountered",
         "Traceback (most recent call last):",
         "RuntimeError: the bananas are gone",
+        "EOFError: Ran out of input",  # of a file
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+        "wandb: Network error (ConnectionError), entering retry loop.",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443): Connection refused",
+        "urllib3.exceptions.ProtocolError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset'))",
         "peak memory 71.2 GiB of 79.1 GiB",
         "/home/me/train.py:7: RuntimeWarning: grad norm is nan, the step is skipped",
     ],

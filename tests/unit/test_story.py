@@ -27,7 +27,7 @@ GAP = {"stop_s": 1.0, "fence_s": 0.0, "nodes_s": 0.5}
 
 
 def trouble(kind: Kind, quote: str) -> Failure:
-    return Failure("node2", 1, 7, 1, 1, T0, 9.0, quote, "an error", kind, "once", "")
+    return Failure("node2", 1, 7, 1, 1, T0, 9.0, quote, "an error", kind, "")
 
 
 def failed(

@@ -39,7 +39,7 @@ def verdict(host: str, action: Action = "restart") -> Verdict:
 
 
 def failure(host: str) -> Failure:
-    return Failure(host, 1, 7, 1, 1, 0.0, 9.0, "odd", "an error", "program", "once", "")
+    return Failure(host, 1, 7, 1, 1, 0.0, 9.0, "odd", "an error", "program", "")
 
 
 def test_a_journal_begins_with_the_job() -> None:

@@ -12,9 +12,10 @@ import pytest
 from laggard.resilience import wire
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
 from laggard.resilience.decision.stacks import Frame, RankStack
+from laggard.resilience.decision.targets import NoAnswer, Target
 from laggard.resilience.errors import MessageError
 from laggard.resilience.wire import Command, Inbox, Report, decode, encode
-from laggard.resilience.wire.checks import NodeChecked, Stacks
+from laggard.resilience.wire.checks import AskTargets, NodeChecked, Stacks, TargetsAsked
 from laggard.resilience.wire.node import Ping, Pong, SetUp
 from laggard.resilience.wire.tasks import Output, SignalTask, StartTask
 from laggard.resilience.wire.warm import KeepWarm, Run
@@ -33,6 +34,8 @@ STACK = RankStack("n2", 3, 41, "S", "pipe_read", 0.25, ((Frame("step", "train.py
         Run({}, "/work", None),
         Run({}, "/work", "imports.txt"),
         KeepWarm(("python", "a.py"), {}, ("RANK",), "/work", ("numpy",), writes_stacks=True),
+        AskTargets(3, (Target("url", "a", 80, "http://a:80/"), Target("path", of="/x")), ("10.0.0.1",)),
+        TargetsAsked(3, (None, NoAnswer("HTTP", 503))),
         NodeChecked(None),
         NodeChecked(
             NodeCheck(9.0, {"0": GpuHealth(lost=True)}, {"/": 1}, 2, ("Xid 79",), {"1": "wrong"}, Memory(2, 1))

@@ -24,6 +24,7 @@ from laggard.resilience.decision.events import Decision, End, Event, JobStatus, 
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.hang import Silent
+from laggard.resilience.decision.ledger import NodeEvidence
 from laggard.resilience.decision.reasons import Change, Fact, NodeWord, WhyLost
 from laggard.resilience.decision.stacks import Standing, Standstill
 from laggard.resilience.record.entries import FailureFound, HangFound, JobEnded, LaunchEnded
@@ -119,7 +120,7 @@ def course_of(schedule: Schedule) -> tuple[object, list[str]]:
     return (outcome.failure, outcome.exit_code, outcome.events, course), outcome.trace
 
 
-FAILURE = Failure("node3", 5, 7, 1, 1, T0 + 500, 190.0, "KeyError: 'x'", "an error", "program", "once", "1")
+FAILURE = Failure("node3", 5, 7, 1, 1, T0 + 500, 190.0, "KeyError: 'x'", "an error", "program", "1")
 HANG = ProgramHung(
     61.0, Silent("node3", 5), Standstill((Standing("stuck", "load (data.py:4)", 1, "node3", 5),)), "node3"
 )
@@ -135,7 +136,7 @@ def eventful() -> list[Entry]:
     return [
         *began,
         Entry(T0 + 500, FailureFound(FAILURE, (FOUND,))),
-        Entry(T0 + 500, LaunchEnded(1, (FAILURE, FOUND, Fact("strike", ("node3",), 1), Change()), "failure", 2.0)),
+        Entry(T0 + 500, LaunchEnded(1, (FAILURE, FOUND, NodeEvidence("node3", 12.5, 2, 2), Change()), "failure", 2.0)),
         Entry(T0 + 510, third),
         Entry(T0 + 570, HangFound(2, HANG, "stacks-2.txt")),
         Entry(T0 + 570, LaunchEnded(2, (Fact("hangs"), HANG, Change()), "hang")),

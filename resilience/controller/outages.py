@@ -1,0 +1,114 @@
+"""Asks from the node that failed whether what the program needs answers, and follows it while it does not.
+
+What it needs is what the failure names, or else what its launches were connected to while they did well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from laggard.kvstore.client.connection import Endpoint
+from laggard.resilience.decision.events import OutageEnded, OutageTooLong
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.outage import Connected, OutageWatch, may_be_an_outage, outage_among
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.decision.targets import Target, Unanswered
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.node import Node
+
+# An agent's own deadline, and what a message takes.
+ANSWER_DEADLINE_S = 10.0
+FIRST_LOOK_S, LOOK_EVERY_S = 5.0, 30.0
+# Where it is looked what the program is connected to: its ranks need the same things.
+NODES_LOOKED_AT = 4
+
+
+class Outages:
+    """What a job waits for beside its nodes; ``now_s`` is Unix time."""
+
+    def __init__(
+        self, cluster: Cluster, primary: str, server: Endpoint, give_up_after_s: float, now_s: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
+        self._primary = primary
+        self._server = server
+        self._give_up_after_s = give_up_after_s
+        self._now_s = now_s
+        self._connected = Connected()
+        self._next_look_s = 0.0
+        self._looked_at: list[Node] = []
+        self._targets: Sequence[Target] = ()
+        self._watch: OutageWatch | None = None
+        self._asked: tuple[Node, float] | None = None  # whom, and when (monotonic); None: nobody now
+
+    def begin(self) -> None:
+        """Look soon at what a new launch is connected to."""
+        self._next_look_s = time.monotonic() + FIRST_LOOK_S
+
+    def note_connections(self, roster: Roster, program: int | None) -> None:
+        """Look now and then at what the program is connected to, without waiting; ``program``: its process id here."""
+        if time.monotonic() < self._next_look_s:
+            return
+        self._next_look_s = time.monotonic() + LOOK_EVERY_S
+        self._take_connections()
+        hosts = [host for host in roster.up[:NODES_LOOKED_AT] if host in self._cluster.nodes]
+        self._looked_at = [self._cluster.nodes[host] for host in hosts]
+        for node in self._looked_at:
+            node.checks.list_connections(program if node.record.hostname == self._primary else None)
+
+    def _take_connections(self) -> None:
+        """Take what the nodes that were looked at have answered by now."""
+        if answered := [found for node in self._looked_at if (found := node.checks.connections) is not None]:
+            addresses = [(node.record.address, None) for node in self._cluster.nodes.values()]
+            own = [(self._server.host, self._server.port), *addresses]
+            self._connected.take([target for found in answered for target in found], own)
+        self._looked_at = []
+
+    def find(self, failure: Failure, named: Sequence[Target], *, passed: bool) -> Unanswered | None:
+        """Return what does not answer the node that failed; takes some seconds if something does not."""
+        self._watch, self._asked = None, None
+        self._take_connections()
+        groups = [named] if named else self._connected.groups() if may_be_an_outage(failure) else []
+        if not groups:
+            return None
+        node = self._ask(failure.host, [target for group in groups for target in group])
+        self._cluster.wait_for(lambda: node.checks.answers is not None, ANSWER_DEADLINE_S)
+        found = outage_among(groups, node.checks.answers or (), passed=passed)
+        if found is None:
+            return None
+        self._targets, why = found
+        self._watch = OutageWatch(time.monotonic())
+        served_before = not named or any(target in self._connected for target in named)
+        return Unanswered(self._targets[0], why, node.record.hostname, self._now_s(), served_before)
+
+    def look(self, outage: Unanswered, since_s: float) -> OutageEnded | OutageTooLong | None:
+        """Ask about an outage if that is due, without waiting; return what has come of it.
+
+        Parameters
+        ----------
+        outage
+            What the job waits for.
+        since_s
+            Unix time since which outages have kept the job from making progress.
+        """
+        now_s = time.monotonic()
+        watch = self._watch = self._watch or OutageWatch(now_s)
+        if self._asked is not None:
+            node, asked_s = self._asked
+            if node.checks.answers is None and now_s < asked_s + ANSWER_DEADLINE_S:
+                return None
+            self._asked = None
+            if watch.take(node.checks.answers or (), now_s):
+                return OutageEnded(outage, self._now_s() - outage.since_s)
+        if self._now_s() - since_s >= self._give_up_after_s:
+            return OutageTooLong(outage, self._now_s() - since_s)
+        if watch.is_due(now_s):
+            self._asked = self._ask(outage.host, self._targets), now_s
+        return None
+
+    def _ask(self, host: str, targets: Sequence[Target]) -> Node:
+        """Ask from a node, or from the primary if it is lost."""
+        node = self._cluster.nodes.get(host) or self._cluster.nodes[self._primary]
+        node.checks.ask_targets(targets, [each.record.address for each in self._cluster.nodes.values()])
+        return node

@@ -1,0 +1,129 @@
+"""A row: failures and hangs since the last progress. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from laggard.resilience.decision.signatures import Kind
+
+# A program that gives no sign of its own has made progress if it ran for so long.
+LONG_LAUNCH_S = 3600.0
+# Steps are reported now and then: a step was passed if another launch came further by more than this.
+MIN_STEPS_PAST, STEPS_PAST_PART = 2.0, 0.01
+# Two launches came equally far if their ages differ by no more than this part, or so many seconds.
+SAME_AGE_PART, SAME_AGE_S = 0.1, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How far a launch had come."""
+
+    is_early: bool = False  # whether it had given no sign of its own: no step, no commit
+    has_steps: bool = False  # whether it had reported steps
+    passed: bool = False  # whether an earlier launch had come past that place, having begun in the same way
+    ever_progressed: bool = False  # whether the job, or an earlier one with its State, ever made progress
+
+
+UNKNOWN_COURSE = Course()
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """A failure or a hang in a row."""
+
+    time_s: float  # Unix time
+    host: str  # where it began; empty if that is not known, or on several nodes at once
+    place: str  # type and place of the error
+    ran_s: float  # how long the launch had run
+    kind: Kind
+    course: Course
+
+    def is_same_as(self, other: Setback) -> bool:
+        """Return whether both happened at the same place of the program."""
+        allowed_s = max(SAME_AGE_S, SAME_AGE_PART * max(self.ran_s, other.ran_s))
+        came_as_far = self.course.has_steps or abs(self.ran_s - other.ran_s) <= allowed_s
+        return self.place == other.place and came_as_far
+
+
+# A failure before the first step is only the program's, whatever it says, if the row has waited for so long: what its
+# start needs may be away. In a job that has made steps before, what is away is likelier than a program that fails.
+SETTLED_S, SETTLED_AFTER_STEPS_S = 60.0, 1200.0
+
+
+def is_the_programs(row: Sequence[Setback], *, can_move: bool) -> bool:
+    """Return whether the last failures of a row speak for the program: the same place, which nobody ever passed.
+
+    Parameters
+    ----------
+    row
+        The failures since the last progress, newest last.
+    can_move
+        Whether what failed may run on another node in the next launch.
+    """
+    if len(row) < 3:
+        return False
+    before, last = row[-2:]
+    moved = not last.host or last.host != before.host
+    if not last.is_same_as(before) or last.course.passed or (can_move and not moved):
+        return False
+    if last.kind in ("program", "capacity"):
+        return True
+    if last.kind in ("network", "transient") or (last.kind == "hardware" and not moved):
+        return False
+    waited_s = last.time_s - row[0].time_s
+    settled_s = SETTLED_AFTER_STEPS_S if last.course.ever_progressed else SETTLED_S
+    return not last.course.is_early or waited_s >= settled_s
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpan:
+    """How long a launch has run, and the signs that it has given."""
+
+    ran_s: float
+    commits: int  # to State
+    step: float | None  # the newest that it has reported
+    resumed: bool  # whether there was a commit when it began
+
+
+class EarlierLaunches:
+    """How far the launches of a job came that are over."""
+
+    def __init__(self) -> None:
+        self.best_step: float | None = None  # of all
+        self._last: LaunchSpan | None = None
+        self._longest_s: dict[bool, float] = {}  # of those from scratch, and of those that resumed
+        self._ever_progressed = False
+
+    def made_progress(self, span: LaunchSpan) -> bool:
+        """Return whether a launch came further than all before it."""
+        if span.step is not None:
+            return self.best_step is None or span.step > self.best_step
+        if not span.commits:
+            # A program may write checkpoints of its own that we know nothing of.
+            return span.ran_s >= LONG_LAUNCH_S
+        return self._last is None or not _writes_anew(self._last, span)
+
+    def course(self, span: LaunchSpan) -> Course:
+        """Return how far a launch has come that is not over yet."""
+        is_early = span.step is None and not span.commits
+        if span.step is not None and self.best_step is not None:
+            passed = self.best_step > span.step + max(MIN_STEPS_PAST, STEPS_PAST_PART * abs(span.step))
+        else:
+            passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + SAME_AGE_S
+        ever = self._ever_progressed or self.made_progress(span) or span.resumed
+        return Course(is_early, span.step is not None, passed, ever)
+
+    def add(self, span: LaunchSpan) -> None:
+        """Take in a launch that is over."""
+        self._ever_progressed |= self.made_progress(span)
+        self._last = span
+        self._longest_s[span.resumed] = max(self._longest_s.get(span.resumed, 0.0), span.ran_s)
+        if span.step is not None:
+            self.best_step = span.step if self.best_step is None else max(self.best_step, span.step)
+
+
+def _writes_anew(before: LaunchSpan, span: LaunchSpan) -> bool:
+    """Return whether a launch committed only what each one commits as it starts."""
+    allowed_s = max(SAME_AGE_S, SAME_AGE_PART * before.ran_s)
+    return span.commits == before.commits and abs(span.ran_s - before.ran_s) <= allowed_s
