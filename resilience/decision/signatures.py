@@ -38,6 +38,7 @@ class Signature:
     pattern: str  # regular expression, looked for in each line without regard to case
     kind: Kind  # what kind of trouble it is
     says: Says = "why"  # how much it says
+    is_proof: bool = False  # whether hardly anything but a bad node is a reason to write it
 
     @property
     def cascade(self) -> bool:
@@ -77,6 +78,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "uncorrectable memory error of a GPU",
         r"uncorrectable ECC error|ECC_UNCORRECTABLE|ECCNotCorrectable|UNCORRECTABLE MEMORY ERROR",
         _H,
+        is_proof=True,
     ),
     Signature(
         "illegal address on a GPU",
@@ -122,6 +124,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"fallen off the bus|GPU_?( is |_IS_)lost|HW Exception by GPU|GPU Hang|CUDA error: (unknown error|hardware)"
         r"|cuda runtime error \(30\)",
         _H,
+        is_proof=True,
     ),
     Signature(
         "error of a GPU library",
@@ -321,7 +324,9 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Remote I/O error|nfs: server \S+ not responding",
         _T,
     ),
-    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
+    Signature(
+        "a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H, is_proof=True
+    ),
     Signature(
         "a damaged file",
         r"failed finding central directory|PytorchStreamReader failed|archive is corrupted|Error while deserializing"
@@ -335,6 +340,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "hardware error of the machine",
         r"mce: \[Hardware Error\]|EDAC .*\bUE\b|Memory failure:|AER: .*(Uncorrect|Fatal)",
         _H,
+        is_proof=True,
     ),
     Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H),
     Signature(

@@ -834,3 +834,15 @@ def test_a_verdict_is_proof_enough_in_the_ledger() -> None:
     decision = after(RESILIENT, JobStatus(THREE, NOW_S), accused("n2"))
     assert isinstance(decision, Relaunch)
     assert [(each.host, each.stake) for each in decision.status.ledger] == [("n2", 100)]
+
+
+def test_words_that_only_a_bad_node_writes_are_half_of_a_proof() -> None:
+    settings = Settings(nodes=4, resilient=True, exhaust_resources=True, places_ranks=True)
+    status = JobStatus(Roster(("n1", "n2", "n3", "n4")), NOW_S)
+    broken = ProgramFailed(replace(failed(kind="hardware").failure, is_proof=True))
+    first = after(settings, status, broken)
+    assert isinstance(first, Relaunch)
+    assert [each.stake for each in first.status.ledger] == [50]
+    second = after(settings, first.status, broken)
+    assert isinstance(second, Relaunch)
+    assert "n2" not in second.status.roster.active
