@@ -325,7 +325,7 @@ SIGNATURES: tuple[Signature, ...] = (
         _T,
     ),
     Signature(
-        "a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H, is_proof=True
+        "a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H
     ),
     Signature(
         "a damaged file",
