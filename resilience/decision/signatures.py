@@ -324,9 +324,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Remote I/O error|nfs: server \S+ not responding",
         _T,
     ),
-    Signature(
-        "a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H
-    ),
+    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
     Signature(
         "a damaged file",
         r"failed finding central directory|PytorchStreamReader failed|archive is corrupted|Error while deserializing"
