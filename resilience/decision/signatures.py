@@ -395,7 +395,8 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|(\w+\.)*(TimeoutError|timeout): timed out$|(.*\W)?(broken ?pipe"
         r"|(connection|socket|channel|stream) ?(is |was |has been |unexpectedly )*"
         r"(closed|reset|lost|refused|aborted|broken|dropped|terminated|timed out)|closed (the|its|network) connection"
-        r"|remote \w+ closed|(closed|reset|lost|left) by (its )?peer|peer (is |was |has )*(closed|gone|lost|left|died)"
+        r"|remote \w+ closed|(closed|reset|lost|left) by (its )?peer"
+        r"|(peer|rank|node|neighbou?r|others)( \d+)? (is |was |has |are )*(closed|gone|lost|left|died|dead|down)"
         r"|lost (its |the |a )?(connection|peer)|\w*Connection\w*(Closed|Lost|Reset)\w*|java\.io\.EOFException"
         r"|No route to host|Network is unreachable|\[Errno (32|101|104|110|111|113)\]|ConnectException)(?!\w))",
         _N,

@@ -93,7 +93,7 @@ SMALL = {
     ),
     "failure-outputs": Small("", ["| right line | 1 of 1 | 100.0% |"]),
     "failures": Small(
-        "--only SIGKILL --limit 120",
+        "--only SIGKILL, --limit 120",
         [
             "\n| SIGKILL, once | finishes | yes | ",
             "\nlaggard: 1 of 1 jobs that could finish did; node2 named alone in 1 of 1",

@@ -92,7 +92,7 @@ def test_a_node_that_always_kills_its_copy_is_left_out_at_the_second_failure(
     assert job.finish() == 0, job.everything()
     failure = (
         r"the program on node2 exited with 1 after [\d.]+ s: RuntimeError: CUDA error: uncorrectable ECC error "
-        r"encountered \(hardware: uncorrectable memory error of a GPU\)"
+        r"encountered \(hardware: uncorrectable memory error of a GPU\); also ended: node1 \(lost its peer\)"
     )
     assert re.search(f"{failure}; strike 1 for node2; on the same nodes", job.account), job.everything()
     assert re.search(f"{failure}; strike 2 for node2; without node2; node3 comes in", job.account), job.everything()

@@ -228,6 +228,8 @@ EXAMPLES: dict[str, list[str]] = {
         "OSError: [Errno 104] Connection reset by peer",
         "recv: Connection reset by peer",
         "rank 1: lost the peer, giving up",
+        "RuntimeError: rank 3 has gone",
+        "the others are gone",
         "websockets.exceptions.ConnectionClosedError: no close frame received or sent",
         "redis.exceptions.RedisError: Connection closed by server.",
         "Exception in thread main java.net.SocketException: Broken pipe (Write failed)",
