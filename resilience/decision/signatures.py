@@ -405,7 +405,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # -- what other languages' runtimes say first: Go, Rust, Fortran (GNU, Intel), Julia, C++ and glibc, the JVM
     Signature(
         "an error of compiled code",
-        r"^panic: |^fatal error: |^thread '.*' panicked at|Fortran runtime error|^forrtl: |AddressSanitizer"
+        r"^panic: |^fatal error: |^thread '.*'.* panicked at|Fortran runtime error|^forrtl: |AddressSanitizer"
         r"|^ERROR: (LoadError: )?\w+(Error|Exception)\b|stack smashing|\b(free|malloc|realloc)\(\): |double free"
         r"|MPI_ERR_\w+: |Fatal error in (internal_)?P?MPI",
         _P,
@@ -427,13 +427,11 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("an error of C++ that nothing caught", r"^\s*what\(\): ", _P, "how"),
     Signature("C++ ended it", r"^(terminate|pure virtual method) called", _P, "how"),
     Signature(
-        "what it started has failed",
-        r"CalledProcessError|ChildFailedError|returned non-zero exit|process \d+ terminated with exit code"
-        r"|Trials did not complete|TrainingFailedError",
-        _P,
+        "a worker process died",
+        r"DataLoader worker .*exited unexpectedly|BrokenProcessPool|TerminatedWorkerError",
+        _C,
         "how",
     ),
-    Signature("a DataLoader worker died", r"DataLoader worker .*exited unexpectedly", _C, "how"),
     Signature(
         "a segmentation fault",
         _ended_by(11, "SIGSEGV", "Segmentation fault", "ERROR: Unexpected segmentation fault .*"),
@@ -451,6 +449,13 @@ SIGNATURES: tuple[Signature, ...] = (
         _T,
         "how",
     ),
+    Signature(
+        "what it started has failed",
+        r"CalledProcessError|ChildFailedError|returned non-zero exit|process \d+ terminated with exit code"
+        r"|Trials did not complete|TrainingFailedError",
+        _P,
+        "how",
+    ),
     Signature(WRONG_ARGUMENTS, r"^usage: ", _P, "how"),
 )
 _COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SIGNATURES)
@@ -463,7 +468,9 @@ _OF_PYTHON = {
     if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, OSError)
 }
 # What Ray and PyTorch add to a line: causes that it may have.
-_GUESSES = re.compile(r"There are some potential root causes.*|This is most likely caused by incorrect usages.*")
+_GUESSES = re.compile(
+    r"(There are some potential root causes|Some common causes include|This is most likely caused by incorrect usages).*"
+)
 # Advice that PyTorch prints below every CUDA error names other troubles than the one at hand.
 _ADVICE = re.compile(
     r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|To enable traceback see|might be asynchronously reported"

@@ -260,7 +260,10 @@ EXAMPLES: dict[str, list[str]] = {
         "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with exit code 1",
         "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.",
     ],
-    "a DataLoader worker died": ["RuntimeError: DataLoader worker (pid(s) 4211) exited unexpectedly"],
+    "a worker process died": [
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
+        "RuntimeError: DataLoader worker (pid(s) 4211) exited unexpectedly",
+    ],
     "a segmentation fault": [
         "Segmentation fault (core dumped)",
         "./run.sh: line 6:  3470 Segmentation fault      (core dumped) ./solver",
@@ -271,6 +274,7 @@ EXAMPLES: dict[str, list[str]] = {
         "ERROR: Unexpected segmentation fault encountered in worker.",
     ],
     "it was killed": [
+        "subprocess.CalledProcessError: Command '['x']' died with <Signals.SIGKILL: 9>.",
         "RuntimeError: DataLoader worker (pid 4211) is killed by signal: Killed.",
         "Killed",
         "./run.sh: line 6: 3470 Killed  python train.py",
