@@ -469,7 +469,7 @@ _OF_PYTHON = {
 }
 # What Ray and PyTorch add to a line: causes that it may have.
 _GUESSES = re.compile(
-    r"(There are some potential root causes|Some common causes include|This is most likely caused by incorrect usages).*"
+    r"(There are some potential root causes|Some common causes include|This is most likely caused by).*"
 )
 # Advice that PyTorch prints below every CUDA error names other troubles than the one at hand.
 _ADVICE = re.compile(
