@@ -191,7 +191,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Connection was likely closed\. Did the remote server shutdown|store->get\(|Dist(Store|Network)Error"
         r"|Rendezvous(Connection|Closed|Timeout|State)Error|client socket has (timed out|failed to connect to any)"
         r"|connect\(\) timed out"
-        r"|waiting for clients",
+        r"|waiting for clients|store.based barrier|initializing process group in store|RuntimeError: Socket Timeout",
         _N,
         "peer",
     ),
@@ -261,7 +261,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Exception)"
         r"|(Read|Connect)Timeout|IncompleteRead[(:]|ChunkedEncoding|RemoteDisconnected|SSLError|SSL: "
         r"|RateLimit\w*(Error|Exceeded)"
-        r"|CommError|n[o']t (connect to|reach) '?https?:|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
+        r"|CommError|n[o']t (reach |connect to '?https?:)|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
         r"|(Server|Database|Operational)\w*Error: .*(connect|server|timed? ?out)|curl: \(\d+\)|Curl returned error"
         r"|^(aiohttp|fsspec|httpx|httpcore|requests|urllib3|boto\w*|s3fs|gcsfs|google|azure|huggingface_hub|wandb"
         r"|pymongo"
@@ -321,12 +321,13 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Remote I/O error|nfs: server \S+ not responding",
         _T,
     ),
-    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
+    Signature("a file system that may only be read", r"Read-only file system|\[Errno 30\]", _U),
+    Signature("a failing disk", r"Remounting filesystem read-only|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
     Signature(
         "a damaged file",
         r"failed finding central directory|PytorchStreamReader failed|archive is corrupted|Error while deserializing"
         r"|HeaderTooLarge|IncompleteBuffer|pickle data was truncated|Ran out of input|BadZipFile|unexpected EOF"
-        r"|(file|data) (is|was|may be) (truncated|corrupt)|DataLossError|checksum mismatch",
+        r"|(file|data) (is|was|may be) (truncated|corrupt)|DataLossError|Consistency check failed|checksum mismatch",
         _U,
     ),
     # -- what the kernel, Slurm, other schedulers and operators do
@@ -384,7 +385,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "an error in its code",
         rf"{_TYPE}(Syntax|Indentation|Name|Type|Attribute|Key|Index|Assertion|ZeroDivision|Value|NotImplemented"
         r"|UnboundLocal|Recursion|Overflow|FloatingPoint|Lookup|UnicodeDecode|UnicodeEncode|JSONDecode)Error\b"
-        rf"|{_TYPE}\w*(Config|Validation|Argument|Attribute|Invalid|Unsupported|Compil|Schema)\w*(:|$)",
+        rf"|{_TYPE}\w*(Config|Mismatch|Usage|Validation|Argument|Attribute|Invalid|Compil)\w*(Error|Exception)(:|$)",
         _P,
         "type",
     ),
