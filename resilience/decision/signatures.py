@@ -355,7 +355,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # -- the program
     Signature(
         "a failed assertion",
-        r"Assertion .* failed|^Assertion failed|^(FATAL: )?Check failed: |CHECK failed",
+        r"Assertion .* failed|^Assertion failed|\bCheck failed: ",
         _P,
     ),
     Signature(
