@@ -11,8 +11,10 @@ Subject = tuple[str, str | None]
 Reference = Literal["peers", "own past", "largest class", "other nodes"]
 LinkKind = Literal["node", "leaf", "pair", "link"]
 Side = Literal["sends", "receives", "both", ""]
+Saved = Literal["commit", "checkpoint", "unknown", "done again"]
 ReasonKind = Literal[
     "no reserve",
+    "a node less",
     "too little time left",
     "as fast as ever",
     "as slow as peers",
@@ -114,9 +116,10 @@ class Price:
 
     cost_s: float
     source: Literal["given", "assumed", "measured"] = "given"
-    # What it is made of if it was measured: the time to the first progress, and since the last commit, if any
+    # What it is made of if it was measured: the time to the first progress, and the work that would be lost
     start_s: float = 0.0
-    since_commit_s: float | None = None
+    unsaved_s: float = 0.0
+    saved: Saved = "unknown"  # how that is known: since the last commit or checkpoint, assumed, or part of the start
     is_least: bool = False  # whether less was measured than is assumed at least
 
 

@@ -62,9 +62,9 @@ class SlowGPUDetector(CollectorDetectorGroup):
     false_alarm_budget
         Bound on the probability of any false restart verdict over the whole run; see :class:`SlowGPUAnalysis`.
     restart_cost
-        What a restart costs, in seconds or as a :class:`RestartCost`: one is asked for once the job has lost as much by
-        a slow device. ``None``: as measured, from the launch's start to the program's first progress, and the time
-        since its last commit. 0: restart at once.
+        What a restart costs, in seconds or as a :class:`RestartCost`: one is asked for once the job has lost enough by
+        a slow device. It counts until all of it is measured; ``None``: as measured, from the launch's start to the
+        program's first progress, and the work since its newest checkpoint. 0: restart at once.
     max_intrusion
         The largest share of a device's time that the probe may take; if a round costs more, rounds are skipped. By
         default 0.5 % on GPUs and 25 % on virtual devices.

@@ -10,6 +10,7 @@ from laggard.detectors.evidence import (
     Price,
     Reason,
     ReasonKind,
+    Saved,
     Side,
     Slow,
     SlowLink,
@@ -55,7 +56,8 @@ _REASONS: dict[ReasonKind, str] = {
     "too little time left": "in the {:.0f} s that remain it would not pay",
     "as fast as ever": "it is as fast as ever",
     "as slow as peers": "its typical peer is hardly faster",
-    "lost much together": "its incidents together have lost much more than that",
+    "a node less": "no node is in reserve, and one less would lose {:.0f} s more",
+    "lost much together": "its incidents together are likely to lose more than that",
     "a phase": "it looks like a phase, which ends by itself",
     "last one in vain": "the last restart for its place did not help",
     "likely to lose more": "it is likely to lose more than that",
@@ -209,6 +211,14 @@ def reason(why: Reason) -> str:
     return _REASONS[why.kind].format(*why.numbers, host=why.host)
 
 
+_UNSAVED: dict[Saved, str] = {
+    "commit": "to the first progress, {} since the last commit",
+    "checkpoint": "to the first progress, {} since the last checkpoint",
+    "unknown": "to the first progress, {} of work assumed to be lost",
+    "done again": "until a relaunch was as far as the launch before",
+}
+
+
 def known_from(price: Price) -> str:
     """Return how it is known what a restart costs."""
     if price.source == "given":
@@ -216,8 +226,7 @@ def known_from(price: Price) -> str:
     if price.source == "assumed":
         return "assumed, since the program has shown no progress yet"
     least = "the least that is assumed; " if price.is_least else ""
-    commit = "" if price.since_commit_s is None else f", {span(price.since_commit_s)} since the last commit"
-    return f"{least}{span(price.start_s)} to the first progress{commit}"
+    return f"{least}{span(price.start_s)} {_UNSAVED[price.saved].format(span(price.unsaved_s))}"
 
 
 # -- notices -----------------------------------------------------------------------------------------------------------

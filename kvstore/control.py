@@ -1,7 +1,8 @@
 """Control records: which nodes a launch runs on, and requests to the controller.
 
 Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a stream that the controller reads),
-``progress:<n>`` (the newest step that launch n reported), ``phases:<n>`` (the phases that its processes have declared),
+``progress:<n>`` (the newest step that launch n reported, and the newest that it can be restored to),
+``phases:<n>`` (the phases that its processes have declared),
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
 by host), ``links:<n>`` (what its nodes tell each other of their links), ``exclusions`` and ``ledger`` (of nodes).
 The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an
@@ -25,6 +26,7 @@ from laggard.records import plain, record_of
 
 _Record = TypeVar("_Record")
 RequestKind = Literal["verdicts", "notices", "reboot", "shards"]
+Progress = Literal["step", "checkpointed"]
 
 _MAX_REQUESTS = 10_000  # the controller reads them at once
 DETECT_INTERVAL_S = 3.0  # `SlowGPUDetector`'s default
@@ -86,6 +88,8 @@ class Signs:
 
     commits: int  # number of commits to State, by all launches
     step: float | None = None  # the newest step that this launch has reported
+    # The newest step up to which its work can be restored, as this launch has reported it
+    checkpointed: float | None = None
     # The phases that its processes have declared, by process
     phases: Mapping[str, PhaseRecord] = field(default_factory=dict)
     n_reserve: int | None = None  # number of nodes in reserve, if it has changed since the launch began
@@ -127,13 +131,13 @@ class Control:
             raise NoLaunchRecordError(self._launch)
         return record_of(LaunchRecord, json.loads(text))
 
-    def tell_progress(self, step: float) -> None:
-        """Store the newest step of this process's launch."""
-        self._execute("SET", self._key("progress"), repr(float(step)))
+    def tell_progress(self, step: float, kind: Progress = "step") -> None:
+        """Store the newest step of this process's launch, or the newest that it can be restored to."""
+        self._execute("HSET", self._key("progress"), kind, repr(float(step)))
 
-    def read_progress(self) -> str | None:
-        """Return the newest step of this process's launch, as text; None if it has reported none."""
-        text = self._get(self._key("progress"))
+    def read_progress(self, kind: Progress = "step") -> str | None:
+        """Return what :meth:`tell_progress` stored last, as text; None if it stored nothing."""
+        text = cast("bytes | None", self._client.hget(self._key("progress"), kind))
         return None if text is None else text.decode()
 
     def tell_phase(self, process: str, phase: PhaseRecord) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNKNOWN_COST_S = 60.0  # what a restart is taken to cost as long as nothing was measured
+UNKNOWN_START_S = 60.0  # how long a program is taken to need to its first progress as long as that was not seen
+UNKNOWN_WORK_S = 600.0  # how much work it is taken to lose at most if it shows no sign of checkpoints
 # What it is taken to cost at least: a relaunch within seconds would be paid for every phase of the program.
 LEAST_COST_S = 30.0
 

@@ -2,13 +2,17 @@
 
 That a device is slow is settled (``detectors/statistics/``); here it is asked whether a restart is worth it.
 How long an incident will last is not known, but most are over soon and some last for hours, so one that has lasted long
-is likely to go on for long. Hence the job waits until it has lost two thirds of what a restart costs. At worst that
-loses two and a half times as much as one who knows (twice, if it waited for all of the cost), and on average less.
+is likely to go on for long. Hence the job waits until it has lost 45 % of what a restart costs. At worst that loses 3.2
+times as much as one who knows (twice, if it waited for all of the cost), and on average less, above all if the cost is
+less than it is taken for.
 
 Incidents that end by themselves are phases of the program (checkpoints, evaluations) or an intermittent fault. No
 restart ends a phase, since it goes with the device's place in the launch (its rank), so one that lasts no longer than
 those before it is waited for. An intermittent fault goes with the device; each of its incidents may be too short to pay
-for a restart, so their losses are summed up, and at three times the cost one restart is made to find out.
+for a restart, so their losses are summed up, and one restart is made to find out, once they have lost as much together,
+and at a pace at which the rest of the job, or a day, would lose 3.4 times the cost.
+
+With no node in reserve, a restart also costs what the job does without the node for the day for which it is away.
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from laggard.detectors.economics.restart_cost import RestartCost, share_lost
+from laggard.detectors.economics.restart_cost import LEAST_COST_S, RestartCost, share_lost
 from laggard.detectors.evidence import Reason
 
 PHASES_FROM = 3  # incidents that have ended by themselves, after which another one is expected to
 PHASE_MARGIN = 1.5  # times the longest of them
-_ALONE = 2 / 3  # of the cost: what one incident may lose
-_TOGETHER = 3.0  # times the cost: what incidents that ended by themselves may lose together
-_LEAST_TOGETHER_S = 30.0  # what a restart to find out is taken to cost at least
-_UNMEASURED_S = 600.0  # what a restart to find out is taken to cost at least as long as no cost was measured
+_LOST = 0.45  # of the cost: what one incident may lose, or those that ended by themselves together
+_LEAST_LOST_S = 20.0  # what one may lose at least, or the cost if that is less: two minutes of a phase
+_AHEAD = 3.4  # times the cost: what these must be about to lose in the rest of the job
+# Of so few nodes in reserve none is given to find out, unless so much of the time is lost, and of 15 min before it
+_FEW, _PHASES_LOSE, _BEFORE_S = 2, 0.02, 900.0
+_DAY_S = 86_400.0  # a node that is left out is away for so long (`--quarantine`), and a job is taken to go on for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +38,22 @@ class Tradeoff:
     """What a restart costs at this moment, and what there is to gain."""
 
     cost: RestartCost  # the cost, and the remaining time if it is known
-    is_measured: bool = True  # whether the cost was measured or given, and not just assumed
     n_nodes: int = 0  # nodes in use; 0: not known
     n_reserve: int | None = None  # nodes in reserve; `None`: not known
     # The smallest slowdown that matters: a healthy device may differ so much from its typical peer
     min_slowdown: float = 1.0
+
+    @property
+    def missed_s(self) -> float:
+        """What the job loses by the node that a restart takes from it if none is in reserve."""
+        if self.n_reserve != 0 or self.n_nodes < 2:
+            return 0.0
+        return min(_DAY_S, _DAY_S if self.cost.remaining_s is None else self.cost.remaining_s) / self.n_nodes
+
+    @property
+    def whole(self) -> RestartCost:
+        """The cost with that of the missing node."""
+        return RestartCost(self.cost.cost_s + self.missed_s, self.cost.remaining_s)
 
     def shrinking_loses(self, slowdown: float) -> bool:
         """Return whether a restart would go on with one node less, and that would be slower than to stay."""
@@ -85,28 +102,31 @@ class Decision:
 
 def decide(incident: Incident, past: Past, tradeoff: Tradeoff) -> Decision:
     """Decide whether to restart without a device that is slow."""
-    cost_s, slowdown = tradeoff.cost.cost_s, incident.slowdown
-    if not cost_s and not incident.at_times:
+    cost, slowdown = tradeoff.whole, incident.slowdown
+    if not tradeoff.cost.cost_s and not incident.at_times:
         return Decision(restart=True, in_s=0.0)
     if tradeoff.shrinking_loses(slowdown):
         return _never(Reason("no reserve", (tradeoff.n_nodes, tradeoff.n_nodes - 1)))
-    if not tradeoff.cost.can_pay(slowdown):
-        return _never(Reason("too little time left", (tradeoff.cost.remaining_s or 0.0,)))
+    if not cost.can_pay(slowdown):
+        return _never(Reason("too little time left", (cost.remaining_s or 0.0,)))
     share = share_lost(slowdown)
     if share <= 0:
         return _never(Reason("as fast as ever"))
     if slowdown < tradeoff.min_slowdown:
         return _never(Reason("as slow as peers"))
-    alone_s, why = (math.inf, None) if incident.at_times else _alone_in_s(incident, past, cost_s, share)
+    alone_s, why = (math.inf, None) if incident.at_times else _alone_in_s(incident, past, cost.cost_s, share)
     together_s = _together_in_s(incident, past, tradeoff, share)
     if together_s < alone_s:
         alone_s, why = together_s, Reason("lost much together")
+    if alone_s > 0 and tradeoff.missed_s and why is None:
+        why = Reason("a node less", (tradeoff.missed_s,))
     return Decision(alone_s <= 0, alone_s, why)
 
 
 def _alone_in_s(incident: Incident, past: Past, cost_s: float, share: float) -> tuple[float, Reason | None]:
     """Return how long until the present incident alone is reason enough, and why not earlier."""
-    due_s = max(0.0, (_ALONE * cost_s * 2.0**past.n_in_vain - incident.lost_s) / share)
+    may_lose_s = max(_LOST * cost_s, min(_LEAST_LOST_S, cost_s)) * 2.0**past.n_in_vain
+    due_s = max(0.0, (may_lose_s - incident.lost_s) / share)
     ends_s = PHASE_MARGIN * past.longest_s - incident.slow_s
     if past.expects_end and ends_s > due_s:
         return ends_s, Reason("a phase")
@@ -119,14 +139,16 @@ def _together_in_s(incident: Incident, past: Past, tradeoff: Tradeoff, share: fl
     """Return how long until the losses of all incidents together are reason enough."""
     if past.is_programs_own or not (past.n_passed or incident.at_times):
         return math.inf
-    cost_s = max(_LEAST_TOGETHER_S if tradeoff.is_measured else _UNMEASURED_S, tradeoff.cost.cost_s)
-    lost_s, remaining_s = past.lost_s + incident.lost_s, tradeoff.cost.remaining_s
-    span_s = max(past.span_s, incident.span_s)
-    if remaining_s is not None and lost_s * remaining_s < cost_s * span_s:
-        return math.inf  # at this rate the rest of the job will not lose as much
+    cost_s = max(LEAST_COST_S, tradeoff.whole.cost_s) * 2.0 ** (past.n_asked + past.n_in_vain)
+    remaining_s = tradeoff.cost.remaining_s
+    lost_s, span_s = past.lost_s + incident.lost_s, max(1.0, past.span_s, incident.span_s)
+    ahead_s = max(_DAY_S, span_s) if remaining_s is None else max(1.0, remaining_s)
+    least_s = max(_LOST * cost_s, _AHEAD * cost_s * span_s / ahead_s)
+    if tradeoff.n_reserve is not None and tradeoff.n_reserve <= _FEW:
+        least_s = max(least_s, _PHASES_LOSE * (span_s + _BEFORE_S))
     if incident.at_times:
-        share = max(lost_s / max(span_s, 1.0), 1e-6)  # of the time, slow or not
-    return max(0.0, (_TOGETHER * cost_s * 2.0 ** (past.n_asked + past.n_in_vain) - lost_s) / share)
+        share = max(lost_s / span_s, 1e-6)  # of the time, slow or not
+    return max(0.0, (least_s - lost_s) / share)
 
 
 def _never(why: Reason) -> Decision:

@@ -20,7 +20,7 @@ from laggard.kvstore.control import LaunchRecord, Signs
 
 Episodes = Callable[[DeviceId], Episode | None]
 
-_VERSION = 3
+_VERSION = 4
 _SLOW_CHIP = 1.07  # as for a verdict by peers alone: chips of one model differ by less
 
 
@@ -146,16 +146,15 @@ class Restarts:
         return found
 
     def _price(self, now_s: float) -> Price:
-        return self._cost.price(now_s) if self.given is None else Price(self.given.cost_s)
+        return self._cost.price(now_s, None if self.given is None else self.given.cost_s)
 
     def _tradeoff(self, price: Price, min_slowdown: float, now_s: float) -> Tradeoff:
-        launch, cost = self._launch, self.given
-        if cost is None:
-            remaining_s = None if launch.ends_s is None or launch.ends_s < now_s else launch.ends_s - now_s
-            cost = RestartCost(price.cost_s, remaining_s)
+        launch = self._launch
+        remaining_s = None if launch.ends_s is None or launch.ends_s < now_s else launch.ends_s - now_s
+        if self.given is not None:
+            remaining_s = self.given.remaining_s
         return Tradeoff(
-            cost=cost,
-            is_measured=price.source != "assumed",
+            cost=RestartCost(price.cost_s, remaining_s),
             n_nodes=len(launch.nodes),
             n_reserve=self._n_reserve if launch.nodes else None,
             min_slowdown=min_slowdown,

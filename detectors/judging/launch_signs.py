@@ -21,10 +21,11 @@ class LaunchSigns:
     def read(self) -> Signs | None:
         """Return the signs by now; ``None`` if the server does not answer at once."""
         try:
-            step = self._control.read_progress()
+            step, checkpointed = self._control.read_progress(), self._control.read_progress("checkpointed")
             return Signs(
                 self._state.commits(),
                 None if step is None else float(step),
+                None if checkpointed is None else float(checkpointed),
                 self._control.read_phases(),
                 self._control.read_reserve(),
             )

@@ -199,7 +199,7 @@ class JobOptions:
         "With --detect: relaunch without a slow device once it has cost the job this much; 0: at once.",
         "SECONDS",
         least=0,
-        unset="as measured, from a launch's start to its first progress and since the last commit",
+        unset="as measured, from a launch's start to its first progress and since the newest checkpoint",
         needs=("--detect",),
     )
     expected_duration_s: float | None = option(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from laggard.resilience.decision.signatures import clean_line
+from laggard.resilience.decision.prefixes import clean_line
 from laggard.resilience.decision.traceback_styles import BEGIN
 
 TargetKind = Literal["name", "port", "url", "path", "mount"]

@@ -32,7 +32,7 @@ def assert_it_went_on(job: RunningJob, launches: int) -> None:
     assert job.finish() == 0, job.everything()
     assert len(re.findall(r"^\S+ outage +waits for ", job.account, re.MULTILINE)) == 1
     assert "answers again after" in job.account
-    assert "strike 1 for" not in job.account
+    assert "followed it" not in job.account
     assert f"{launches} launches, 0 nodes excluded" in job.account
 
 

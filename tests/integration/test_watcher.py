@@ -337,7 +337,7 @@ def test_an_unreadable_history_is_replaced_by_a_new_one(state: State, caplog: py
     kept: Any = state["laggard/slow-gpu-history"]
     state["laggard/slow-gpu-history"] = kept | {"restarts": {"version": 7}}
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
-    assert "starts afresh: state has version 7, this program reads version 3" in caplog.text
+    assert "starts afresh: state has version 7, this program reads version 4" in caplog.text
 
 
 def test_what_the_program_declares_and_commits_reaches_the_detector(launch: StateServer, state: State) -> None:
@@ -348,11 +348,12 @@ def test_what_the_program_declares_and_commits_reaches_the_detector(launch: Stat
     assert before == Signs(0)
     with job.phase("checkpoint"), job.phase("upload"):
         state["step"] = 1
-        job.progress(1)
+        job.progress(2)
+        job.checkpointed(1)
         assert list(signs.read().phases.values()) == [PhaseRecord("node1", "upload", 2, running=True)]  # type: ignore[union-attr]
     after = signs.read()
     assert after is not None
-    assert (after.commits, after.step) == (1, 1.0)
+    assert (after.commits, after.step, after.checkpointed) == (1, 2.0, 1.0)
     assert list(after.phases.values()) == [PhaseRecord("node1", "upload", 2, running=False)]
     with pytest.raises(ZeroDivisionError), job.phase("evaluation"):
         raise ZeroDivisionError

@@ -60,9 +60,17 @@ def test_a_slowdown_is_a_percentage_up_to_three_times(slowdown: float, text: str
     [
         (GIVEN, "as given"),
         (Price(60.0, "assumed"), "assumed, since the program has shown no progress yet"),
-        (Price(60.0, "measured", 60.0), "60 s to the first progress"),
-        (Price(90.0, "measured", 60.0, 30.0), "60 s to the first progress, 30 s since the last commit"),
-        (Price(30.0, "measured", 5.0, is_least=True), "the least that is assumed; 5 s to the first progress"),
+        (Price(90.0, "measured", 60.0, 30.0), "60 s to the first progress, 30 s of work assumed to be lost"),
+        (Price(90.0, "measured", 60.0, 30.0, "commit"), "60 s to the first progress, 30 s since the last commit"),
+        (
+            Price(90.0, "measured", 60.0, 30.0, "checkpoint"),
+            "60 s to the first progress, 30 s since the last checkpoint",
+        ),
+        (Price(90.0, "measured", 90.0, 0.0, "done again"), "90 s until a relaunch was as far as the launch before"),
+        (
+            Price(30.0, "measured", 5.0, 1.0, "commit", is_least=True),
+            "the least that is assumed; 5 s to the first progress, 1 s since the last commit",
+        ),
     ],
 )
 def test_it_is_said_how_the_cost_of_a_restart_is_known(price: Price, text: str) -> None:

@@ -24,14 +24,25 @@ def at_times(lost_s: float, span_s: float) -> Incident:
     return Incident(slowdown=1.25, slow_s=40.0, lost_s=lost_s, span_s=span_s, at_times=True)
 
 
+def fewer(n_nodes: int, remaining_s: float | None = None, n_reserve: int = 0) -> Tradeoff:
+    """Return a restart that would cost 100 s and one of so many nodes, if none is in reserve."""
+    return Tradeoff(cost=RestartCost(100.0, remaining_s), n_nodes=n_nodes, n_reserve=n_reserve)
+
+
+def few(n_reserve: int) -> Tradeoff:
+    return fewer(16, n_reserve=n_reserve)
+
+
 @pytest.mark.parametrize(
     ("present", "past", "tradeoff", "in_s", "why"),
     [
         # one incident
         (incident(), Past(), Tradeoff(cost=RestartCost(0.0)), 0.0, ""),
-        (incident(), Past(), HUNDRED, (200 / 3 - 8) / 0.2, ""),
+        (incident(), Past(), HUNDRED, (45 - 8) / 0.2, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(30.0)), (20 - 8) / 0.2, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(10.0)), (10 - 8) / 0.2, ""),
         (incident(slow_s=1000.0), Past(), HUNDRED, 0.0, "likely to lose more"),
-        (incident(lost_s=67.0), Past(), HUNDRED, 0.0, "likely to lose more"),
+        (incident(lost_s=46.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(slowdown=1.0, lost_s=500.0), Past(), HUNDRED, NEVER, "as fast as ever"),
         (incident(slow_s=1e4), Past(), Tradeoff(cost=RestartCost(100.0), min_slowdown=1.25), 0.0, "likely"),
         (incident(slow_s=1e4), Past(), Tradeoff(cost=RestartCost(100.0), min_slowdown=1.26), NEVER, "hardly faster"),
@@ -40,82 +51,64 @@ def at_times(lost_s: float, span_s: float) -> Incident:
         (incident(slow_s=1000.0), Past(), Tradeoff(cost=RestartCost(100.0, remaining_s=501.0)), 0.0, "likely"),
         (incident(), Past(), Tradeoff(cost=RestartCost(0.0, remaining_s=0.0)), 0.0, ""),
         (incident(), Past(), Tradeoff(cost=RestartCost(100.0, remaining_s=0.0)), NEVER, "in the 0 s"),
-        # fewer nodes
-        (
-            incident(1.33, 1000.0),
-            Past(),
-            Tradeoff(cost=RestartCost(1.0), n_nodes=4, n_reserve=0),
-            NEVER,
-            "do more than 3",
-        ),
-        (incident(1.34, 1000.0), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=4, n_reserve=0), 0.0, "likely"),
-        (incident(1.25, 1000.0), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=5, n_reserve=0), NEVER, "more than 4"),
-        (
-            incident(1.99, 1000.0),
-            Past(),
-            Tradeoff(cost=RestartCost(1.0), n_nodes=2, n_reserve=0),
-            NEVER,
-            "do more than 1",
-        ),
-        (incident(1.06, 1e4), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=16, n_reserve=0), NEVER, "16 nodes"),
-        (incident(1.06, 1e4), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=16, n_reserve=1), 0.0, "likely"),
-        (incident(1.06, 1e4), Past(), Tradeoff(cost=RestartCost(1.0), n_nodes=1, n_reserve=0), 0.0, "likely"),
+        # fewer nodes: slower than to stay, or the node is missed for a day, or for what remains
+        (incident(1.33, 1e6), Past(), fewer(4), NEVER, "do more than 3"),
+        (incident(1.34, 1e6), Past(), fewer(4), 0.0, "likely"),
+        (incident(1.25, 1e6), Past(), fewer(5), NEVER, "more than 4"),
+        (incident(1.99, 1e6), Past(), fewer(2), NEVER, "do more than 1"),
+        (incident(1.06, 1e6), Past(), fewer(16), NEVER, "16 nodes"),
+        (incident(1.06, 1e6), Past(), fewer(16, n_reserve=1), 0.0, "likely"),
+        (incident(1.06, 1e6), Past(), fewer(1), 0.0, "likely"),
         (incident(1.06, 1.0), Past(), Tradeoff(cost=RestartCost(0.0), n_nodes=16, n_reserve=0), 0.0, ""),
+        (incident(1.25), Past(), fewer(16), (0.45 * (100 + 5400) - 8) / 0.2, "one less would lose 5400 s more"),
+        (incident(1.25), Past(), fewer(16, 32_000.0), (0.45 * (100 + 2000) - 8) / 0.2, "one less would lose 2000 s"),
+        (incident(1.25, 1e6), Past(), fewer(8, 1300.0), NEVER, "in the 1300 s"),  # 262.5 s to pay, 260 s to gain
         # a phase
-        (incident(slow_s=400.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 200.0, "looks like a phase"),
+        (incident(slow_s=400.0), Past(n_passed=3, longest_s=400.0, span_s=1e5), HUNDRED, 200.0, "looks like a phase"),
         (incident(slow_s=400.0), Past(n_passed=2, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=601.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=600.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
-        (incident(slow_s=10.0), Past(n_passed=3, longest_s=20.0), HUNDRED, (200 / 3 - 2) / 0.2, ""),
-        # all together
-        (incident(), Past(n_passed=9, longest_s=50.0, lost_s=292.0), HUNDRED, 0.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=50.0, lost_s=291.0), HUNDRED, 5.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=50.0, lost_s=592.0, n_asked=1), HUNDRED, 0.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=50.0, lost_s=591.0, n_asked=1), HUNDRED, 5.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=50.0, lost_s=591.0, n_in_vain=1), HUNDRED, 5.0, "together"),
-        (incident(), Past(n_passed=3, longest_s=1e6), HUNDRED, 292 / 0.2, "together"),
-        (incident(), Past(lost_s=1e6), HUNDRED, (200 / 3 - 8) / 0.2, ""),  # of none that ended by itself
+        (incident(slow_s=10.0), Past(n_passed=3, longest_s=20.0), HUNDRED, (45 - 2) / 0.2, ""),
+        # all together: as much as one alone, at a pace of 3.4 times the cost in a day
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=37.0), HUNDRED, 0.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=36.0), HUNDRED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=82.0, n_asked=1), HUNDRED, 0.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=81.0, n_asked=1), HUNDRED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=81.0, n_in_vain=1), HUNDRED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=161.0, span_s=43_200.0), HUNDRED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=331.0, span_s=1e6), HUNDRED, 5.0, "together"),
+        (incident(), Past(lost_s=1e6), HUNDRED, (45 - 8) / 0.2, ""),  # of none that ended by itself
         (incident(slow_s=1000.0), Past(n_passed=9, lost_s=1e6), HUNDRED, 0.0, "likely"),  # either is reason enough
         (
             incident(),
-            Past(n_passed=9, longest_s=1e6, lost_s=81.0),
-            Tradeoff(cost=RestartCost(10.0)),  # three times 30 s are lost before one restart to find out
+            Past(n_passed=9, longest_s=1e6, lost_s=4.5),
+            Tradeoff(cost=RestartCost(10.0)),  # taken for 30 s if it is to find out
             5.0,
             "together",
         ),
+        (
+            incident(),
+            Past(n_passed=9, longest_s=1e6, lost_s=331.0, span_s=10_000.0),
+            Tradeoff(cost=RestartCost(100.0, remaining_s=10_000.0)),  # at this pace it loses as much again
+            5.0,
+            "together",
+        ),
+        # of one or two nodes in reserve none is given to find out about what loses less than 2 % of the time
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=209.0, span_s=10_000.0), few(1), 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=209.0, span_s=10_000.0), few(2), 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=209.0, span_s=10_000.0), few(3), 0.0, "together"),
         # slow again and again
-        (at_times(lost_s=30.0, span_s=300.0), Past(), HUNDRED, 270 / 0.1, "together"),
-        (at_times(lost_s=30.0, span_s=300.0), Past(span_s=600.0), HUNDRED, 270 / 0.05, "together"),
-        (at_times(lost_s=30.0, span_s=0.5), Past(), HUNDRED, 270 / 30, "together"),  # a second at least
-        (at_times(lost_s=300.0, span_s=300.0), Past(), HUNDRED, 0.0, "together"),
-        (at_times(lost_s=0.0, span_s=300.0), Past(), HUNDRED, 300 / 1e-6, "together"),
+        (at_times(lost_s=30.0, span_s=300.0), Past(), HUNDRED, 15 / 0.1, "together"),
+        (at_times(lost_s=30.0, span_s=300.0), Past(span_s=600.0), HUNDRED, 15 / 0.05, "together"),
+        (at_times(lost_s=30.0, span_s=0.5), Past(), HUNDRED, 15 / 30, "together"),  # a second at least
+        (at_times(lost_s=45.0, span_s=300.0), Past(), HUNDRED, 0.0, "together"),
+        (at_times(lost_s=0.0, span_s=300.0), Past(), HUNDRED, 45 / 1e-6, "together"),
         (at_times(lost_s=30.0, span_s=300.0), Past(is_programs_own=True), HUNDRED, NEVER, ""),
-        (
-            incident(),
-            Past(n_passed=9, longest_s=50.0, lost_s=1791.0),
-            Tradeoff(cost=RestartCost(60.0), is_measured=False),
-            5.0,
-            "together",
-        ),
-        (
-            incident(),
-            Past(n_passed=9, longest_s=50.0, lost_s=992.0, span_s=10_000.0),  # a tenth of the time
-            Tradeoff(cost=RestartCost(100.0, remaining_s=999.0)),
-            (200 / 3 - 8) / 0.2,
-            "",
-        ),
-        (
-            incident(),
-            Past(n_passed=9, longest_s=50.0, lost_s=992.0, span_s=10_000.0),
-            Tradeoff(cost=RestartCost(100.0, remaining_s=1000.0)),
-            0.0,
-            "together",
-        ),
         # the program's own
-        (incident(), Past(is_programs_own=True, n_passed=9, longest_s=50.0, lost_s=1e6), HUNDRED, 293.33, ""),
+        (incident(), Past(is_programs_own=True, n_passed=9, longest_s=50.0, lost_s=1e6), HUNDRED, 37 / 0.2, ""),
         (incident(slow_s=500.0), Past(is_programs_own=True, longest_s=400.0), HUNDRED, 100.0, "looks like a phase"),
         (incident(slow_s=601.0), Past(is_programs_own=True, longest_s=400.0), HUNDRED, 0.0, "likely"),
-        (incident(slow_s=400.0), Past(n_in_vain=1), HUNDRED, (400 / 3 - 80) / 0.2, "did not help"),
+        (incident(slow_s=400.0), Past(n_in_vain=1), HUNDRED, (90 - 80) / 0.2, "did not help"),
         (incident(slow_s=1400.0), Past(n_in_vain=2), HUNDRED, 0.0, "did not help"),
     ],
 )

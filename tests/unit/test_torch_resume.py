@@ -169,12 +169,16 @@ def test_wrappers_that_change_names_are_taken_off_and_the_old_fsdp_is_refused() 
         resuming._unwrapped(split.__new__(split))
 
 
-def test_each_step_reports_its_number_its_time_and_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_reports_its_number_its_time_and_its_loss_and_each_checkpoint_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     added: list[tuple[Any, ...]] = []
     steps: list[float] = []
     monkeypatch.setattr(Telemetry, "add_data", lambda _, name, value, **tag: added.append((name, value, *tag.values())))
     monkeypatch.setattr(Job, "progress", lambda _, step: steps.append(step))
-    training = Training(every=100)
+    saved: list[float] = []
+    monkeypatch.setattr(Job, "checkpointed", lambda _, step: saved.append(step))
+    training = Training(every=2)
     training.step(0)
     training.run.save(1)
     assert [(name, *tag) for name, _, *tag in added] == [
@@ -183,7 +187,7 @@ def test_each_step_reports_its_number_its_time_and_its_loss(monkeypatch: pytest.
         ("step-time", "rank", "0"),
     ]
     assert all(value > 0 for name, value, *_ in added if name == "step-time")
-    assert steps == [1, 2]
+    assert (steps, saved) == ([1, 2], [2])
 
 
 @pytest.mark.parametrize("every", [1, 3])

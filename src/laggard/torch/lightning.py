@@ -68,10 +68,9 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         self._n_steps = trainer.global_step
         self._reporter.end(self._n_steps, outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
         if self._n_steps % self._every == 0:
-            with self._reporter.job.phase("checkpoint"):
+            with self._reporter.saving(self._n_steps):
                 # Said, since Lightning would log at each checkpoint that it was not.
                 trainer.save_checkpoint(f"{_PREFIX}{self._n_steps}", weights_only=False)
-            self._reporter.begin()
 
 
 class _StateIO(TorchCheckpointIO):  # type: ignore[misc]  # mypy does not read Lightning

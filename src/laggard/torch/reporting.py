@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from laggard.resilience.job import Job
@@ -29,6 +31,14 @@ class StepReporter:
             self._add("step-time", time.monotonic() - self._began_s)
         if loss is not None:
             self.add_loss(loss)
+        self.begin()
+
+    @contextmanager
+    def saving(self, n_steps: int) -> Iterator[None]:
+        """Declare that a checkpoint is being saved, and report it once it is; no step's time includes it."""
+        with self.job.phase("checkpoint"):
+            yield
+        self.job.checkpointed(n_steps)
         self.begin()
 
     def add_loss(self, loss: Any) -> None:

@@ -101,9 +101,8 @@ class Resumed:
         """
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
-            with self.job.phase("checkpoint"):
+            with self._reporter.saving(step + 1):
                 self._checkpoints.save(step + 1, self._training_state())
-            self._reporter.begin()
         elif not self._knows_size:  # an optimizer has most of its state after its first step only
             self._prepare()
         self._knows_size = True

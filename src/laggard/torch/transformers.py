@@ -84,11 +84,10 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]  # mypy does not read 
         if self._reporter is None:
             return
         folder = _folder(args, state.global_step)
-        with self._reporter.job.phase("checkpoint"):
+        with self._reporter.saving(state.global_step):
             files = _files_of_rank(folder, args.process_index, args.world_size)
             shard = {"ranks": args.world_size, "files": {str(f.relative_to(folder)): f.read_bytes() for f in files}}
             self._checkpointer(args).save(state.global_step, shard)
-        self._reporter.begin()
 
     def _checkpointer(self, args: TrainingArguments) -> Checkpointer:
         return Checkpointer(

@@ -1,0 +1,142 @@
+"""Days that are hard for a rule on restarts: short incidents, devices that flap, bad or few reserves, own checkpoints.
+
+They are part of ``python -m benchmarks detection --only economics``; all but the first have phases as every day has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from benchmarks.economics import DAY_S, RULES, Rule, Slow, World, clairvoyant, day, fault_s, laggards, phases, play
+from benchmarks.tables import table
+from laggard.detectors.economics.restart_cost import UNKNOWN_WORK_S
+
+__all__ = ["hard_days", "own_checkpoints"]
+
+SLOWDOWNS = (1.1, 1.5, 2.0, 10.0)
+COSTS_S = (30.0, 300.0, 1800.0)
+START_S = 65.0  # a restart of a program with checkpoints of its own, without the work that is lost
+INTERVALS_S = (300.0, 900.0, 1800.0, 3600.0)
+_SEED = 2900
+_SHORT_S = 150.0  # the mean
+
+Make = Callable[[np.random.Generator, float], list[Slow]]
+
+
+def _faults(random: np.random.Generator, slowdown: float, count: int, bad: float = 0.0) -> list[Slow]:
+    """Return faults, each on a device of its own, whose replacement is slow from the start with a probability."""
+    found = []
+    for number, at in enumerate(random.uniform(0, DAY_S, count).tolist()):
+        then = [fault_s(random) for _ in range(random.geometric(1 - bad) - 1)]
+        length_s, then_s = min(fault_s(random), DAY_S - at), tuple(min(each, DAY_S - at) for each in then)
+        found.append(Slow(at, length_s, slowdown, f"device{number}", then_s=then_s))
+    return found
+
+
+def _short(random: np.random.Generator, slowdown: float) -> list[Slow]:
+    begins = enumerate(random.uniform(0, DAY_S, 40).tolist())
+    return [
+        Slow(at, min(random.exponential(_SHORT_S), DAY_S - at), slowdown, f"device{number}") for number, at in begins
+    ]
+
+
+def _flapping(random: np.random.Generator, slowdown: float, devices: Sequence[str], *, bad: bool = False) -> list[Slow]:
+    """Return devices that are slow in turn, from some moment on; if the reserve is as bad, their replacements too."""
+    mean_s = math.exp(random.uniform(math.log(20), math.log(600)))
+    gap_s, now_s = mean_s * random.uniform(0, 4), random.uniform(0, DAY_S / 2)
+    found: list[Slow] = []
+    while now_s < DAY_S:
+        name = devices[len(found) % len(devices)]
+        length_s = min(random.exponential(mean_s), DAY_S - now_s)
+        found.append(Slow(now_s, length_s, slowdown, "" if bad else name, place=name))
+        now_s += length_s + random.exponential(gap_s)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    make: Make
+    n_reserve: int | None = None
+    has_phases: bool = True
+
+    def draw(self, random: np.random.Generator, slowdown: float) -> list[Slow]:
+        found = self.make(random, slowdown) + (phases(random) if self.has_phases else [])
+        return sorted(found, key=lambda slow: slow.begin_s)
+
+
+def _pair(random: np.random.Generator, slowdown: float) -> list[Slow]:
+    return _flapping(random, slowdown, ("a", "b"))
+
+
+KINDS: dict[str, _Kind] = {
+    "four faults, no phases": _Kind(lambda random, slowdown: _faults(random, slowdown, 4), has_phases=False),
+    "40 short incidents": _Kind(_short),
+    "one device that flaps": _Kind(lambda random, slowdown: _flapping(random, slowdown, ("a",))),
+    "two that flap in turn": _Kind(_pair),
+    "two that flap in turn, no phases": _Kind(_pair, has_phases=False),
+    "two, and one node in reserve": _Kind(_pair, n_reserve=1),
+    "two, and the reserve flaps as they do": _Kind(lambda r, slowdown: _flapping(r, slowdown, ("a", "b"), bad=True)),
+    "two faults, one node in reserve": _Kind(lambda random, slowdown: _faults(random, slowdown, 2), n_reserve=1),
+    "two faults, none in reserve": _Kind(lambda random, slowdown: _faults(random, slowdown, 2), n_reserve=0),
+    "four faults, half of the reserve slow": _Kind(lambda random, slowdown: _faults(random, slowdown, 4, bad=0.5)),
+}
+
+
+def _shown(ratios: Sequence[tuple[float, float]]) -> str:
+    """Return the mean of all cells, the worst of them, and the worst day, given each cell's mean and worst day."""
+    means = [mean for mean, _ in ratios]
+    return f"{np.mean(means):.2f}, {max(means):.2f}, {max(worst for _, worst in ratios):.1f}"
+
+
+def _ratios(made: Sequence[list[Slow]], worlds: Sequence[World], rule: Rule) -> tuple[float, float]:
+    """Return what a rule loses over what one loses who knows the future: on average, and on the worst day."""
+    days = list(zip(made, worlds, strict=True))
+    best_s = np.array([clairvoyant(slows, world) for slows, world in days])
+    lost_s = np.array([play(slows, world, rule(world)).lost_s for slows, world in days])
+    return float(lost_s.sum() / best_s.sum()), float((lost_s / best_s).max())
+
+
+def hard_days(trials: int) -> Iterator[str]:
+    """Compare the rules on each kind of day."""
+    rules = {name: rule for name, rule in RULES.items() if name != "at once"}
+    rows = []
+    for what, kind in KINDS.items():
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in rules}
+        for slowdown, cost_s in product(SLOWDOWNS, COSTS_S):
+            random, world = np.random.default_rng(_SEED), World(cost_s, n_reserve=kind.n_reserve)
+            made = [kind.draw(random, slowdown) for _ in range(trials)]
+            for name, rule in rules.items():
+                found[name].append(_ratios(made, [world] * trials, rule))
+        rows.append([what, *(_shown(each) for each in found.values())])
+    yield from table(["a day with", *rules], rows)
+
+
+def own_checkpoints(trials: int) -> Iterator[str]:
+    """Compare what a program tells of its own checkpoints; without a word, its start alone was the cost before."""
+    rules: dict[str, Rule] = {
+        "`checkpointed`": RULES["laggard"],
+        **{f"{work_s:g} s assumed": _assumed(work_s) for work_s in (0.0, 300.0, UNKNOWN_WORK_S, 1200.0)},
+    }
+    rows = []
+    for interval_s in INTERVALS_S:
+        cells = []
+        for rule in rules.values():
+            ratios = []
+            for slowdown in SLOWDOWNS:
+                random = np.random.default_rng(_SEED)
+                made = [day(random, slowdown) for _ in range(trials)]
+                begins = [random.uniform(0, interval_s) for _ in made]
+                saves = [(0.0, *np.arange(begin_s, DAY_S, interval_s).tolist()) for begin_s in begins]
+                ratios.append(_ratios(made, [World(START_S, each) for each in saves], rule))
+            cells.append(_shown(ratios))
+        rows.append([f"{interval_s / 60:g} min", *cells])
+    yield from table(["a checkpoint every", *rules], rows)
+
+
+def _assumed(work_s: float) -> Rule:
+    return laggards(lambda world, *_: world.start_s + work_s)
