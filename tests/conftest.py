@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,12 +103,15 @@ def start_job(tmp_path: Path) -> Iterator[Callable[..., RunningJob]]:
     jobs: list[RunningJob] = []
     runtime_root = tempfile.mkdtemp(prefix="lt-", dir="/tmp")  # not in tmp_path, which is too long for Ray's sockets
 
-    def start(*arguments: str, program: str | None = None, directory: Path | None = None) -> RunningJob:
+    def start(
+        *arguments: str, program: str | None = None, directory: Path | None = None, **more: Sequence[str]
+    ) -> RunningJob:
         directory = directory or tmp_path / f"job{len(jobs)}"
         directory.mkdir(exist_ok=True)
         if program is not None:
             (directory / "program.py").write_text(textwrap.dedent(program))
-        jobs.append(RunningJob(directory, runtime_root, *arguments, *(["program.py"] if program is not None else [])))
+        file = ["program.py"] if program is not None else []
+        jobs.append(RunningJob(directory, runtime_root, *arguments, *file, **more))
         return jobs[-1]
 
     yield start

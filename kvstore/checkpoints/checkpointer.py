@@ -19,7 +19,9 @@ from laggard.kvstore.checkpoints.complete import (
     ShardKey,
     ShardRecord,
     no_longer_kept,
+    set_aside_key,
     shards_in,
+    that_can_go_on,
     that_count,
 )
 from laggard.kvstore.checkpoints.layout import Plan, plan
@@ -334,12 +336,12 @@ class Checkpointer:
 
     def _complete(self, step: int) -> list[Checkpoint]:
         """List the complete checkpoints of a step that can be read, newest first."""
-        present = shards_in(self._name, self._state)
+        present = that_can_go_on(self._name, self._state)
         return self._complete_among({each: found for each, found in present.items() if each.step == step})
 
     def _newest_first(self) -> Iterator[Checkpoint]:
         """Yield the complete checkpoints that can be read; the records of one are read when it is its turn."""
-        present = shards_in(self._name, self._state)
+        present = that_can_go_on(self._name, self._state)
         for each in sorted(present, reverse=True):
             yield from self._complete_among({each: present[each]})
 
@@ -364,7 +366,8 @@ class Checkpointer:
         shards = [self._key_of(each, rank) for each in old for rank in present[each].ranks]
         records = [self._record(key) for key in shards]
         if shards:
-            self._state.discard(*(key for shard in shards for key in (shard.value, shard.record)))
+            marks = [set_aside_key(self._name, each) for each in old]
+            self._state.discard(*(key for shard in shards for key in (shard.value, shard.record)), *marks)
         if self._store is not None:
             self._store.forget(record.id for record in records if record is not None)
 

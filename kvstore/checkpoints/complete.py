@@ -1,9 +1,10 @@
 """Which checkpoint is the newest complete one, which shards are missing, which are no longer kept, or lost. Pure.
 
 A shard is one key of State, ``NAME/LAUNCH/STEP/RANK-RANKS``: a small one is its value, of a larger one there is a
-record under the same key with ``/shard`` behind it.  Nothing else is stored: which checkpoints are complete follows
-from which shards have the copies that they were to have.  Copies are recorded under the fence of the shard's launch, so
-that no checkpoint of an old launch becomes complete while the next one has begun to read.
+record under the same key with ``/shard`` behind it.  Which checkpoints are complete follows from which shards have the
+copies that they were to have; ``NAME/LAUNCH/STEP/set-aside`` says that no launch goes on from one any more.  Copies are
+recorded under the fence of the shard's launch, so that no checkpoint of an old launch becomes complete while the next
+one has begun to read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 _KEY = r"/(\d+)/(\d+)/(\d+)-(\d+)(/shard)?"
 _SUFFIX = "/shard"
+_SET_ASIDE = r"/(\d+)/(\d+)/set-aside"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,6 +128,24 @@ def shards_in(name: str, keys: Iterable[str]) -> dict[Checkpoint, Found]:
     return dict(found)
 
 
+def set_aside_in(name: str, keys: Iterable[str]) -> set[tuple[int, int]]:
+    """Return the launch and the step of each checkpoint of a checkpointer that no launch goes on from any more."""
+    pattern = re.compile(re.escape(name) + _SET_ASIDE)
+    return {(int(match[1]), int(match[2])) for key in keys if (match := pattern.fullmatch(key))}
+
+
+def set_aside_key(name: str, checkpoint: Checkpoint) -> str:
+    """Return the key of State that says that no launch goes on from a checkpoint any more."""
+    return f"{name}/{checkpoint.launch}/{checkpoint.step}/set-aside"
+
+
+def that_can_go_on(name: str, keys: Iterable[str]) -> dict[Checkpoint, Found]:
+    """Return the checkpoints of a checkpointer that may be gone on from, once they are complete."""
+    keys = list(keys)
+    aside = set_aside_in(name, keys)
+    return {each: found for each, found in shards_in(name, keys).items() if (each.launch, each.step) not in aside}
+
+
 def is_record(key: str) -> bool:
     """Return whether a key of State is that of a record of a shard."""
     return re.fullmatch("(?s:.*)" + _KEY, key) is not None and key.endswith(_SUFFIX)
@@ -190,6 +210,28 @@ def next_peers(host: str, hosts: Sequence[str], have: Iterable[str]) -> list[str
     at = hosts.index(host) + 1 if host in hosts else 0
     without = {host, *have}
     return [each for each in (*hosts[at:], *hosts[:at]) if each not in without]
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest complete checkpoint of a checkpointer, and the step of the one before it."""
+
+    name: str
+    checkpoint: Checkpoint
+    before: int
+
+
+def newest_of_each(
+    keys: Iterable[str], read: Callable[[str], ShardRecord | None], *, directory: bool
+) -> Iterator[Newest]:
+    """Yield the newest checkpoint of each checkpointer that has an older one to go on from, too."""
+    keys = list(keys)
+    records = {ShardKey.of_record(key): record for key in keys if is_record(key) and (record := read(key))}
+    for name in sorted({match[1] for key in keys if (match := re.fullmatch("(?s:(.*?))" + _KEY, key))}):
+        own = {(key.checkpoint, key.rank): record for key, record in records.items() if key.name == name}
+        complete = that_count(that_can_go_on(name, keys), own, None, directory=directory)
+        if len(complete) > 1:
+            yield Newest(name, complete[0], complete[1].step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def used_by(pids: Iterable[int]) -> list[Target]:
                 inodes.add(match[1])
             elif mounts and (mount := mount_of(path, mounts)):
                 used.add(mount)
-    return [*_connections(inodes), *(Target("path", of=mount) for mount in sorted(used))]
+    return [*_connections(inodes), *(Target("mount", of=mount) for mount in sorted(used))]
 
 
 def _files(pid: int) -> Iterator[str]:

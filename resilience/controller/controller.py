@@ -251,13 +251,22 @@ class Controller:
                 self._set_status(status)
                 self._tell_report(event, wording.reason(reason))
                 self._launches.remove_node(lost)
-            case Relaunch(status, reason, new_cluster, wait_s):
+            case Relaunch(status, reason, new_cluster, wait_s, goes_back):
                 self._set_status(status)
                 self._account.launch_ended(reason, cause, wait_s)
-                what = "relaunch" if status.waits_since_s is None and status.outage is None else "waits"
+                begins = status.waits_since_s is None and status.outage is None
+                what = (
+                    "outage"
+                    if status.outage and isinstance(event, ProgramFailed)
+                    else "relaunch"
+                    if begins
+                    else "waits"
+                )
                 self._account.tell(what, wording.reason(reason), "bold yellow")
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
+                if goes_back:
+                    self._launches.go_back()
         if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
             self._returning.bring_back(lost)
         return None
@@ -267,7 +276,7 @@ class Controller:
             case NodeReturned():
                 self._account.tell("returned", text, "bold yellow" if event.faults else "bold green")
             case OutageEnded():
-                self._account.tell("returned", text, "bold green")
+                self._account.tell("outage", text, "bold green")
                 self._account.take_note(event)
             case NodeJoined():
                 self._account.tell("joined", text, "bold green")

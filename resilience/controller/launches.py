@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from laggard.kvstore.checkpoints.complete import Newest
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord
 from laggard.logs import ends_of_logs
@@ -59,6 +60,8 @@ PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
 # A program that fails later than this after a worker was killed has failed for another reason.
 RECENT_KILL_S = 60.0
+# What fails within this time of going on from a checkpoint may fail because of it.
+SOON_S = 180.0
 # How long copies of checkpoints that are under way hold up a relaunch.
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
@@ -158,7 +161,21 @@ class Launches:
 
     def course(self) -> Course:
         """Return how far the current launch has come."""
-        return self._earlier.course(self._span())
+        span = self._span()
+        is_soon = span.resumed and span.ran_s <= SOON_S
+        may_go_back = is_soon and bool(self._older_saves())
+        return replace(self._earlier.course(span), may_go_back=may_go_back)
+
+    def _older_saves(self) -> list[Newest]:
+        return self._records.older_saves(self.number, directory=self._plan.checkpoints.directory is not None)
+
+    def go_back(self) -> None:
+        """Set the newest checkpoint of each checkpointer aside, between two launches."""
+        saves = self._older_saves()
+        self._records.set_aside(saves, self.number)
+        for each in saves:
+            aside = f"{each.name} of step {each.checkpoint.step} is set aside"
+            self._account.tell("notice", f"{aside}: the next launch goes on from step {each.before}", "bold yellow")
 
     def _span(self) -> LaunchSpan:
         commits, step = self._records.signs(self.number)
@@ -194,7 +211,7 @@ class Launches:
         first = (end for end in ends if end.host == failure.host and end.rank in (None, failure.rank))
         lines = next(first, ends[0]).lines
         own = {*hosts, *hosts.values()}
-        ports = [self.program.port] if isinstance(self.program, Ranks) else []
+        ports = [self._keeper.endpoint.port, *([self.program.port] if isinstance(self.program, Ranks) else ())]
         return Examined(failure, evidence_against(checks), targets_in(lines, own, ports), self.course())
 
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:

@@ -12,7 +12,15 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, cast
 
-from laggard.kvstore.checkpoints.complete import LostCheckpoint, ShardRecord, lost_with_job, under_way
+from laggard.kvstore.checkpoints.complete import (
+    LostCheckpoint,
+    Newest,
+    ShardRecord,
+    lost_with_job,
+    newest_of_each,
+    set_aside_key,
+    under_way,
+)
 from laggard.kvstore.checkpoints.settings import Registry
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import begin_launch, current_launch
@@ -65,6 +73,15 @@ class Records:
         """Return what earlier jobs had only in the memory of nodes, before any shard server of this job runs."""
         state = self._state(launch)
         return list(lost_with_job(state, partial(_shard_record, state), directory=directory))
+
+    def older_saves(self, launch: int, *, directory: bool) -> list[Newest]:
+        """Return the newest checkpoint of each checkpointer that has an older one to go back to."""
+        state = self._state(launch)
+        return list(newest_of_each(state, partial(_shard_record, state), directory=directory))
+
+    def set_aside(self, saves: Sequence[Newest], launch: int) -> None:
+        """Let no launch from this one on go on from these checkpoints."""
+        self._state(launch).update({set_aside_key(each.name, each.checkpoint): True for each in saves})
 
     def forget_shard_server(self, run: str, host: str) -> None:
         """Note that what a lost node held of checkpoints is gone."""

@@ -9,6 +9,7 @@ from laggard.resilience.decision.enough import is_enough, too_few, without
 from laggard.resilience.decision.events import JobStatus, ProgramFailed, ProgramHung, Settings
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.ledger import (
+    BAR,
     REPEATED,
     STAKES,
     Incident,
@@ -16,12 +17,10 @@ from laggard.resilience.decision.ledger import (
     evidence_against,
     loss_of,
     recent,
-    suspects,
 )
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Setback
-from laggard.resilience.decision.targets import Unanswered
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +50,6 @@ class Case:
         """Why the program failed."""
         failure: Failure = self.event.failure
         return failure
-
-    @property
-    def unanswered(self) -> Unanswered | None:
-        """What the failure named and does not answer now, if it is to be waited for."""
-        found: Unanswered | None = self.event.unanswered
-        # What serves a program on its own node may be part of it, and come back with it.
-        may_be_own = found is not None and found.target.is_local and not found.served_before
-        return None if may_be_own and len(self.row) == 1 else found
 
     @property
     def proven(self) -> frozenset[str]:
@@ -94,6 +85,11 @@ class Case:
         return (*(() if self.progressed else self.status.row), self.setback)
 
     @property
+    def went_back(self) -> bool:
+        """Whether a checkpoint was set aside since the last progress."""
+        return self.status.went_back and not self.progressed
+
+    @property
     def can_move(self) -> bool:
         """Whether what failed may run on another node in the next launch."""
         if not self.suspect:
@@ -113,14 +109,14 @@ class Case:
 
     @property
     def convicted(self) -> NodeEvidence | None:
-        """The node in use with the most evidence, if that is enough and the job can go on without it."""
-        for found in suspects(self.roster.active, self.ledger, self.now_s):
-            if not found.is_enough:
-                return None
-            after = self.status_without(self.unfit_reserve | {found.host})
-            if found.host not in after.roster.active and too_few(self.settings, after) is None:
-                return found
-        return None
+        """The node in use where this began, if there is enough evidence and the job can go on without it."""
+        host = self.suspect
+        if host not in self.roster.active:
+            return None
+        found = evidence_against(host, self.ledger, self.now_s)
+        after = self.status_without(self.unfit_reserve | {host})
+        goes_on = host not in after.roster.active and too_few(self.settings, after) is None
+        return found if found.is_enough and goes_on else None
 
     @property
     def evidence(self) -> tuple[NodeEvidence, ...]:
@@ -152,6 +148,11 @@ class Case:
             return False
         is_convicted = evidence_against(host, self.status.ledger, self.now_s).is_enough
         return not exclusion.lost or (is_convicted and self.status.waits_since_s is None)
+
+    def with_verdicts(self, hosts: frozenset[str]) -> tuple[Incident, ...]:
+        """Return the ledger after verdicts against nodes, which are proof enough."""
+        accused = [Incident(host, self.now_s, BAR) for host in sorted(hosts)]
+        return (*recent(self.status.ledger, self.now_s), *accused)
 
     def with_loss(self, host: str) -> tuple[Incident, ...]:
         """Return the ledger after the loss of a node."""

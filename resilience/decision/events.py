@@ -54,6 +54,7 @@ class JobStatus:
     # Unix time of the first relaunch since the last progress; None: there was none
     stalled_since_s: float | None = None
     row: tuple[Setback, ...] = ()  # the failures and hangs since the last progress, newest last
+    went_back: bool = False  # whether a checkpoint was set aside since the last progress
     ledger: tuple[Incident, ...] = ()  # what began on which node, and what had been drawn before
     placement: Placement = SCHEDULERS  # which node has which ranks
     # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not
@@ -199,6 +200,7 @@ class Relaunch:
     reason: Reason  # why, and on which nodes
     new_cluster: bool = False  # whether a new Ray cluster is needed, since the old one has lost its head
     wait_s: float = 0.0  # how long to wait before it, in seconds
+    goes_back: bool = False  # whether the newest checkpoint of each checkpointer is set aside
 
 
 @dataclass(frozen=True, slots=True)

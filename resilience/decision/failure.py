@@ -17,7 +17,7 @@ from laggard.resilience.decision.origin import (
     is_like,
     origin_among,
 )
-from laggard.resilience.decision.signatures import WRONG_ARGUMENTS, Kind
+from laggard.resilience.decision.signatures import KILLED, WRONG_ARGUMENTS, Kind
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
@@ -74,7 +74,7 @@ class Failure:
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
-        if self.kind != "unknown" or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED, None):
+        if self.cause not in ("", KILLED) or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED, None):
             return self
         return replace(self, kind="capacity", cause="no memory left")
 

@@ -37,6 +37,7 @@ SIGNALS_OF_SHELLS = {128 + each: each for each in _CRASHES}
 _ASKS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _ANSWERS = {EXIT_ERROR, *(code for each in _ASKS for code in (-each, 128 + each))}
 _PIPE_CODES = {-signal.SIGPIPE, 128 + signal.SIGPIPE}
+_ABORTS = {-signal.SIGABRT, 128 + signal.SIGABRT}
 # By how much an end may be noticed late on a busy node, and one below a launcher, which looks now and then.
 NOTICED_WITHIN_S = 0.1
 LAUNCHER_WITHIN_S = 2.0
@@ -171,7 +172,8 @@ def claims(found: Sequence[Witness]) -> list[Witness]:
         return found
     (most, number), *_ = Counter(each.way for each in found).most_common(1)
     odd = [each for each in found if each.way != most]
-    stands_out = 1 < number > len(found) / 2 and len({each.end.host for each in odd}) == 1
+    is_answer = not by_signal(most[0]) or most[0] in _ABORTS  # libraries abort when a peer is gone
+    stands_out = is_answer and 1 < number > len(found) / 2 and len({each.end.host for each in odd}) == 1
     return odd if stands_out else found
 
 
@@ -193,7 +195,7 @@ def is_like(origin: Witness, other: Witness) -> bool:
 
 
 def _standing(end: ProcessEnd, complaint: Complaint, root: RootCause | None) -> Standing:
-    kind = complaint.signature.kind if complaint.signature else "unknown"
+    kind = complaint.signature.kind if complaint.says_why and complaint.signature else "unknown"
     if complaint.is_cascade or end.exit_code in _PIPE_CODES:
         return Standing.LOST_PEER
     if kind in ("hardware", "capacity"):
@@ -203,7 +205,7 @@ def _standing(end: ProcessEnd, complaint: Complaint, root: RootCause | None) -> 
     codes = {end.exit_code, root.exit_code if root else end.exit_code}
     if any(map(by_signal, codes)) and not codes & _ANSWERS - {EXIT_ERROR}:
         return Standing.SIGNAL
-    if complaint.signature is not None or complaint.place:
+    if complaint.says_why or complaint.place:
         return Standing.ERROR
     return Standing.ANSWER if codes <= _ANSWERS else Standing.CODE
 
@@ -224,7 +226,7 @@ def _complaint_of(end: ProcessEnd, root: RootCause | None) -> Complaint:
 def _was_survived(complaint: Complaint, exit_code: int | None) -> bool:
     """Return whether a process had gone on after what it complained of, and was then killed or crashed."""
     if complaint.is_cascade:  # without a traceback it is some line of a log; but libraries abort when a peer is gone
-        return not complaint.place and by_signal(exit_code) and exit_code not in (-signal.SIGABRT, 128 + signal.SIGABRT)
+        return not complaint.place and by_signal(exit_code) and exit_code not in _ABORTS
     if not complaint.went_on:
         return False
     # A lack of memory and bad hardware may well be why it was killed.

@@ -75,18 +75,23 @@ class OutageWatch:
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
         self._n_answers = 0
+        self._asked_s = now_s
         self._next_s = now_s + FIRST_WAIT_S
 
-    def is_due(self, now_s: float) -> bool:
-        """Return whether it is time to ask again."""
-        return now_s >= self._next_s
+    def asks(self, now_s: float) -> bool:
+        """Return whether it is time to ask again, which then counts as done."""
+        if now_s < self._next_s:
+            return False
+        self._asked_s = now_s
+        return True
 
     def take(self, answers: Sequence[NoAnswer | None], now_s: float) -> bool:
         """Take the answers to a question; return whether the outage is over."""
+        self._next_s = now_s + FIRST_WAIT_S
         if not answers:  # nobody knows
-            self._next_s = now_s + FIRST_WAIT_S
             return False
         self._n_answers = self._n_answers + 1 if None in answers else 0
-        wait_s = min(LONGEST_WAIT_S, max(FIRST_WAIT_S, _SHARE * (now_s - self._since_s)))
-        self._next_s = now_s + (FIRST_WAIT_S if self._n_answers else wait_s)
+        if not self._n_answers:  # that nothing answers may have taken its time
+            wait_s = min(LONGEST_WAIT_S, _SHARE * (now_s - self._since_s))
+            self._next_s = max(self._next_s, self._asked_s + wait_s)
         return self._n_answers >= ANSWERS_IN_A_ROW

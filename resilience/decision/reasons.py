@@ -10,12 +10,13 @@ from typing import Literal
 
 Advice = Literal["--resilient would relaunch it", "--resilient would relaunch without it"]
 OfProgram = Literal["own error", "the program's", "hangs", "last failure", "last hang", "moved", "pause"]
+OfSave = Literal["one save back"]
 OfReturn = Literal["answers again", "excluded for", "not excluded", "in reserve", "examined first"]
 OfAccused = Literal["--resilient relaunches", "irreplaceable", "--exhaust-resources would go on", "not accused in use"]
 OfLost = Literal["node", "unused", "waiting", "not returned", "quarantined", "out of reserve"]
 TooFew = Literal["nodes too few", "devices too few", "primary cannot run"]
 NoProgress = Literal["no progress", "restarts used up", "hourly restarts used up"]
-FactKind = Literal[Advice, OfProgram, OfReturn, OfAccused, OfLost, TooFew, NoProgress]
+FactKind = Literal[Advice, OfProgram, OfSave, OfReturn, OfAccused, OfLost, TooFew, NoProgress]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ class Course:
     is_early: bool = False  # whether it had given no sign of its own: no step, no commit
     has_steps: bool = False  # whether it had reported steps
     passed: bool = False  # whether an earlier launch had come past that place, having begun in the same way
+    # Whether it had run for a few minutes at most since it went on from a checkpoint, and there is an older one
+    may_go_back: bool = False
     ever_progressed: bool = False  # whether the job, or an earlier one with its State, ever made progress
 
 
@@ -44,6 +46,16 @@ class Setback:
         allowed_s = max(SAME_AGE_S, SAME_AGE_PART * max(self.ran_s, other.ran_s))
         came_as_far = self.course.has_steps or abs(self.ran_s - other.ran_s) <= allowed_s
         return self.place == other.place and came_as_far
+
+
+def is_the_saves(row: Sequence[Setback]) -> bool:
+    """Return whether the last two failures of a row speak for the checkpoint that their launches went on from.
+
+    They came soon after it, at a place that was passed before; from the third failure on, wherever.
+    """
+    return (
+        len(row) > 1 and all(each.course.may_go_back for each in row[-2:]) and (row[-1].course.passed or len(row) > 2)
+    )
 
 
 # A failure before the first step is only the program's, whatever it says, if the row has waited for so long: what its
@@ -112,7 +124,7 @@ class EarlierLaunches:
         else:
             passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + SAME_AGE_S
         ever = self._ever_progressed or self.made_progress(span) or span.resumed
-        return Course(is_early, span.step is not None, passed, ever)
+        return Course(is_early, span.step is not None, passed, ever_progressed=ever)
 
     def add(self, span: LaunchSpan) -> None:
         """Take in a launch that is over."""

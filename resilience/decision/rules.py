@@ -22,7 +22,7 @@ from laggard.resilience.decision.ledger import device_on, suspects
 from laggard.resilience.decision.placement import MOST_MOVED, SCHEDULERS, draw, draw_devices
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
-from laggard.resilience.decision.row import is_the_programs
+from laggard.resilience.decision.row import is_the_programs, is_the_saves
 
 # The wait before a relaunch is this part of the row's age: no job waits for much longer than what it waits for lasts.
 PAUSE_PART = 0.25
@@ -57,6 +57,10 @@ def _keep_in_use(case: Case) -> Report:
     may_shrink = not case.settings.exhaust_resources and len(case.roster.active) > 1
     advice = (Fact("--exhaust-resources would go on"),) if may_shrink else ()
     return Report(case.status, (Fact("irreplaceable", hosts), *advice))
+
+
+def _without_accused(case: Case) -> Relaunch:
+    return _on(case, replace(case.status_without(case.excludable), ledger=case.with_verdicts(case.excludable)))
 
 
 def _without_lost(case: Case) -> Decision:
@@ -167,11 +171,18 @@ def _without_convicted(case: Case) -> Relaunch:
     return _on(case, after, Fact("hangs"), case.event, *case.evidence)
 
 
+def _one_save_back(case: Case) -> Relaunch:
+    """Relaunch from the checkpoint before the newest, with all else as it is: once in a row of failures."""
+    first = (case.failure, *case.event.evidence) if isinstance(case.event, ProgramFailed) else (case.event,)
+    relaunch = _after_setback(case, *first, Fact("one save back"))
+    return replace(relaunch, status=replace(relaunch.status, went_back=True), goes_back=True)
+
+
 def _wait_for_answer(case: Case) -> Relaunch:
     """Wait for what does not answer: nobody is to blame for it."""
     row = () if case.progressed else case.status.row
-    after = replace(case.status_without(case.unfit_reserve), outage=case.unanswered, row=row)
-    return Relaunch(after, (case.failure, case.event.unanswered))
+    after = replace(case.status_without(case.unfit_reserve), outage=case.event.unanswered, row=row)
+    return Relaunch(after, (case.event.unanswered, case.failure))
 
 
 def _missing(case: Case) -> End:
@@ -230,7 +241,7 @@ RULES: Sequence[Rule] = (
         events.ProgramFailed,
         "it names something that does not answer",
         "relaunch on the same nodes once it answers",
-        lambda c: c.unanswered is not None,
+        lambda c: c.event.unanswered is not None,
         _wait_for_answer,
     ),
     Rule(
@@ -239,6 +250,14 @@ RULES: Sequence[Rule] = (
         "relaunch without it",
         lambda c: c.convicted is not None,
         _without_convicted,
+    ),
+    Rule(
+        events.ProgramFailed,
+        "twice running within three minutes of going on from a checkpoint, at a place that was passed before, or the "
+        "third time; and there is an older checkpoint, and the row has not gone back yet",
+        "relaunch from the checkpoint before the newest",
+        lambda c: is_the_saves(c.row) and not c.went_back,
+        _one_save_back,
     ),
     Rule(
         events.ProgramFailed,
@@ -313,7 +332,7 @@ RULES: Sequence[Rule] = (
         "",
         "relaunch without them (none named: on the same nodes); the primary goes on without its devices",
         _always,
-        lambda c: _on(c, c.status_without(c.excludable)),
+        _without_accused,
     ),
     Rule(
         events.NodeLost,

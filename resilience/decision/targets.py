@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from laggard.resilience.decision.signatures import clean_line
+from laggard.resilience.decision.prefixes import clean_line
 from laggard.resilience.decision.traceback_styles import BEGIN
 
-TargetKind = Literal["name", "port", "url", "path"]
+TargetKind = Literal["name", "port", "url", "path", "mount"]
 Trouble = Literal[
     "not resolved", "refused", "unreachable", "timed out", "closed", "HTTP", "stale", "missing", "failing"
 ]
@@ -32,6 +32,7 @@ PATH_ERRORS = {
     *(errno.ENOENT, errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ESTALE, errno.EREMOTEIO),
 }
 MAX_PORT = 65535
+PYTORCHS_PORT = 29500  # where ranks of one machine meet, unless they are told otherwise
 
 _NAME = r"[A-Za-z][\w.-]*\w|\d+(?:\.\d+){3}"
 _NETWORK = re.compile(
@@ -49,10 +50,6 @@ _UNRESOLVED = re.compile(
     re.IGNORECASE,
 )
 _NAME_SERVER = re.compile(r"Temporary failure in name resolution|\[Errno -3\]", re.IGNORECASE)
-# What processes of one job say of each other: on the loopback address that is another rank, not a service.
-_OF_PEERS = re.compile(
-    r"TCPStore|c10d|client socket|rendezvous|rdzv|gloo|NCCL|ProcessGroup|Dist(Network|Store)Error", re.IGNORECASE
-)
 _POOL = re.compile(r"(HTTPS?)ConnectionPool\(host=['\"]([^'\"]+)['\"], port=(\d+)\)(?:.*?with url: (/[^\s?)]*))?")
 _URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,20})://[^\s'\"<>()\[\]{},`]+", re.IGNORECASE)
 _TUPLE = re.compile(rf"\(\\?['\"]?({_NAME}|[0-9a-f]*:[0-9a-f:]+)\\?['\"]?, ?(\d{{1,5}})[,)]", re.IGNORECASE)
@@ -90,11 +87,11 @@ class Target:
     ----------
     kind
         ``name``: to be resolved (empty: the name server, whatever the name); ``port``: a TCP port; ``url``: an HTTP
-        address; ``path``: a file or folder.
+        address; ``path``: a file or folder; ``mount``: where a file system of the network is mounted.
     host, port
         Where it is; empty and 0 if the kind has none.
     of
-        The URL, without a user, a password or a query, which may be secret; or the path.
+        The URL, without a user, a password or a query, which may be secret; or the path or mount.
     """
 
     kind: TargetKind
@@ -124,7 +121,6 @@ class Unanswered:
     why: NoAnswer
     host: str  # the node that asked
     since_s: float  # Unix time since which that is known
-    served_before: bool = False  # whether a launch was connected to it
 
 
 def targets_in(lines: Sequence[str], own: Collection[str] = (), own_ports: Collection[int] = ()) -> tuple[Target, ...]:
@@ -141,11 +137,10 @@ def targets_in(lines: Sequence[str], own: Collection[str] = (), own_ports: Colle
     """
     episode = _episode([clean_line(line) for line in lines])
     said = [line for line in episode if not line.startswith("  ")]  # else it is a frame or its code
-    peers = any(map(_OF_PEERS.search, said))
     nodes = {each.lower() for each in own}
 
     def is_own(target: Target) -> bool:
-        return target.host.lower() in nodes or (target.is_local and (peers or target.port in own_ports))
+        return target.host.lower() in nodes or (target.is_local and target.port in (*own_ports, PYTORCHS_PORT))
 
     # The last line counts that names anything, so that all of it are addresses of one thing.
     named = (tuple(dict.fromkeys(_in_line(line, is_own))) for line in reversed(said))

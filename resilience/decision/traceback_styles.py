@@ -2,7 +2,7 @@
 
 rich draws a box (so do typer and whatever installs rich's tracebacks), IPython (and so Jupyter) puts the name of the
 error into the first line, and loguru points at the frame that caught it. All of them quote code around each frame, and
-that code may name any error.
+that code may name any error. Ray leaves out the first line, as does whoever cuts an output.
 """
 
 from __future__ import annotations
@@ -19,10 +19,31 @@ _IPYTHON_FRAME = re.compile(
     r"^(?:File )?(?P<file>Cell In ?\[\d+\]|\S.*?)(?:, line |:)(?P<line>\d+)(?:, in (?P<function>[^(\s]+).*)?$"
 )
 _CAUGHT_HERE = "> File "
+FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
+_ERROR = re.compile(
+    r"(\w+\.)*\w*(Error|Exception|Exit|Interrupt|Group|Fault|Empty|Full|Timeout)(\(\w+\))?(:|$)"
+    r"|(\w+\.)+\w*(error|timeout)(:|$)"
+)
+
+
+def names_error(line: str) -> bool:
+    """Return whether a line begins with the name of an exception, as the last one of a traceback does."""
+    return _ERROR.match(line) is not None
 
 
 def in_pythons_style(lines: Sequence[str]) -> Iterator[str]:
-    """Return clean lines with the tracebacks of rich, IPython and loguru as Python would have written them."""
+    """Return clean lines with their tracebacks as Python would have written them."""
+    is_open = False
+    for line in _drawn_by_python(lines):
+        if not is_open and FRAME.match(line):
+            yield BEGIN
+            is_open = True
+        # Other output may stand between frames: only the name of an error ends them.
+        is_open = line.startswith(BEGIN) or (is_open and not names_error(line))
+        yield line
+
+
+def _drawn_by_python(lines: Sequence[str]) -> Iterator[str]:
     rest = iter(lines)
     for line in rest:
         if _BOX_BEGINS.match(line):

@@ -55,6 +55,7 @@ _FACTS: Mapping[FactKind, _Words] = {
     "not excluded": _Words("{hosts} is not excluded"),
     "not returned": _Words("{hosts} {have} not returned within {duration}"),
     "out of reserve": _Words("removed from the reserve"),
+    "one save back": _Words("one checkpoint back, in case the newest is at fault"),
     "own error": _Words("the error is the program's own"),
     "the program's": _Words("the program: {number} failures without progress, the last two at the same place"),
     "pause": _Words("after a wait of {duration}"),

@@ -149,8 +149,12 @@ class Cluster:
         return []  # there are no workers without Ray
 
     def clocks(self) -> dict[str, ClockOffset]:
-        """Return how far each node's clock is from this machine's."""
-        return {host: clock for host, node in self.nodes.items() if (clock := node.checks.clock) is not None}
+        """Return how far each node's clock is from this machine's; those of virtual nodes are this machine's."""
+        return {
+            host: clock
+            for host, node in self.nodes.items()
+            if (clock := node.checks.clock) is not None and not is_loopback(node.record.address)
+        }
 
     def wait_for(self, done: Callable[[], bool], deadline_s: float) -> bool:
         """Wait until something holds that a node reports; return False at the deadline."""

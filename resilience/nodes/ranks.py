@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -132,13 +133,18 @@ class Ranks:
     def failed(self) -> list[ProcessEnd]:
         """Return the ranks that have ended, once those that may be why the first of them did have had the time to."""
         # The nodes were pinged since the first of them failed, so all ranks that ended before it are known.
-        wait_for(self._changed, lambda: self.ended or not self._all_lost_their_peer(), ORIGIN_WAIT_S)
+        until_s = time.monotonic() + ORIGIN_WAIT_S
+        exits = self._exits()
+        while self._all_lost_their_peer() and not self.ended and (left_s := until_s - time.monotonic()) > 0:
+            wait_for(self._changed, partial(self._differ, exits), left_s)
+            exits = self._exits()
         wait_for(self._changed, lambda: self.ended, self._settle_s)
         with self._changed:
             return [self._end_of(rank, rank.end) for rank in self._ranks if rank.end is not None]
 
     def _all_lost_their_peer(self) -> bool:
         """Return whether all ranks that have ended badly say only that a connection to another one is gone."""
+        # It takes long for thousands of them, so it is asked without the lock that their messages wait for.
         for rank in self._ranks:
             if rank.end is None or rank.end.exit_code == 0 or rank in self._victims:
                 continue
@@ -185,6 +191,9 @@ class Ranks:
             device=rank.device,
             raised_s=end.raised_s,
         )
+
+    def _differ(self, exits: list[int | None]) -> bool:
+        return self.ended or self._exits() != exits
 
     def _exits(self) -> list[int | None]:
         return [None if rank.end is None else rank.end.exit_code for rank in self._ranks]

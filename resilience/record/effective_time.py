@@ -39,7 +39,7 @@ class TimeParts:
     repeated_s: float = 0.0  # repeated steps that an earlier launch had taken
     lost_s: float = 0.0  # work that was not kept, and the time until a failure was noticed
     relaunch_s: float = 0.0  # from the decision to relaunch to the next launch, but for the back-off
-    waiting_s: float = 0.0  # back-off after failures
+    waiting_s: float = 0.0  # back-off after failures, and waits for what did not answer
     unsaved_s: float = 0.0  # since the newest progress of a launch that is running: not kept yet
     ending_s: float = 0.0  # from the end of the last launch to the end of the job
     unknown_s: float = 0.0  # launches of a program of which nobody knows what became progress

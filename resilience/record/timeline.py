@@ -12,6 +12,7 @@ from laggard.detectors.evidence import Slow
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision.events import OutageEnded, ProgramHung, Reason
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.ledger import NodeEvidence
 from laggard.resilience.decision.signatures import Kind
 from laggard.resilience.record.entries import (
     FailureFound,
@@ -91,7 +92,7 @@ class Launch:
     gap_s: Mapping[str, float] = field(default_factory=dict)
     excluded: tuple[str, ...] = ()  # hosts that the next launch does without
     cause: LaunchEndCause | Literal[""] = ""  # what kind of event ended it, as in the journal; empty if unknown
-    wait_s: float = 0.0  # the back-off before the next launch, in seconds
+    wait_s: float = 0.0  # the back-off or wait before the next launch, in seconds
     progress: tuple[Progress, ...] = ()  # how far it had come, in chronological order; empty if unknown
     # The node that holds State and the controller; if it is not one of `nodes`, its devices are not in use
     primary: str = ""
@@ -133,6 +134,12 @@ class Timeline:
             for host in (*filter(None, [launch.primary]), *launch.nodes, *launch.reserve)
         )
         return list(dict.fromkeys([*used, *self.devices]))
+
+    @property
+    def evidence(self) -> dict[str, NodeEvidence]:
+        """What the ledger has against nodes, as it was told last."""
+        parts = (part for launch in self.launches for part in launch.why)
+        return {part.host: part for part in parts if isinstance(part, NodeEvidence)}
 
     def launch_at(self, time_s: float) -> Launch | None:
         """Return the launch that was current at a time."""

@@ -95,13 +95,14 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node: its role, its number of devices, and its newest readings by the names of ``NODE_READINGS``."""
+    """One node: its newest readings by the names of ``NODE_READINGS``, and the evidence of the ledger against it."""
 
     host: str
     role: Role
     devices: int
     readings: Mapping[str, float]
     verdicts: int
+    evidence: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
         for host in hosts
         for gpu in sorted(timeline.devices.get(host, ()), key=natural)
     )
+    evidence = timeline.evidence
     nodes = tuple(
         NodeState(
             host,
@@ -209,6 +211,7 @@ def compose(timeline: Timeline, readings: Readings, taken_s: float, *, level: in
             len(timeline.devices.get(host, ())),
             _named(NODE_READINGS, readings.nodes.get(host, {})),
             sum(verdict.of.host == host and not verdict.is_over for verdict in timeline.verdicts),
+            evidence[host].value if host in evidence else 0.0,
         )
         for host in hosts
     )

@@ -116,8 +116,9 @@ def _in_all(timeline: Timeline, times: EffectiveTime) -> Iterator[_Loss]:
         yield _Loss(launches[1].began_s, parts.relaunch_s, what, _PHASES[most][1])
     if parts.waiting_s >= SHOWN_FROM_S:
         first = next(each for each in launches if each.wait_s > 0)
-        what = f"back-off after failures without progress took {duration(parts.waiting_s)}"
-        yield _Loss(first.ended_s, parts.waiting_s, what, "mend what failed; --backoff sets the first wait")
+        what = f"waits after failures took {duration(parts.waiting_s)}"
+        to_do = "mend what failed or did not answer; --backoff sets the first wait"
+        yield _Loss(first.ended_s, parts.waiting_s, what, to_do)
 
 
 _PHASES = {

@@ -106,7 +106,9 @@ def node_table(nodes: Sequence[NodeState]) -> Table:
     table = _table()
     table.add_column("node", no_wrap=True, overflow="ellipsis", max_width=32)
     table.add_column("role", no_wrap=True)
-    for name in ("devices", "load", "cpu %", "memory %", "processes", "verdicts"):
+    has_evidence = any(node.evidence for node in nodes)
+    evidence = ["evidence"] if has_evidence else []
+    for name in ("devices", "load", "cpu %", "memory %", "processes", "verdicts", *evidence):
         table.add_column(name, justify="right", no_wrap=True)
     for node in nodes:
         table.add_row(
@@ -118,6 +120,7 @@ def node_table(nodes: Sequence[NodeState]) -> Table:
             _number(node.readings.get("memory_percent"), 0),
             _number(node.readings.get("processes"), 0),
             str(node.verdicts or ""),
+            *([_number(node.evidence or None, 1)] if has_evidence else []),
         )
     return table
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,15 @@ THREE_NODES = ("--local-nodes=3", "--nodes=2", "--virtual-gpus=2")
 class RunningJob:
     """A ``laggard`` command, its output in files, every process of it marked."""
 
-    def __init__(self, directory: Path, runtime_root: str, *arguments: str) -> None:
+    def __init__(
+        self, directory: Path, runtime_root: str, *arguments: str, command: Sequence[str] = ("-m", "laggard")
+    ) -> None:
         self.directory, self.runtime_root = directory, runtime_root
         self._marker = secrets.token_hex(8)
         self._out, self._err = directory / "stdout", directory / "stderr"
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "laggard", *arguments],
+                [sys.executable, *command, *arguments],
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -52,7 +52,7 @@ def test_mounts_of_the_network_are_noted_where_a_process_works_in_them(
 ) -> None:
     monkeypatch.setattr(connections, "network_mounts", lambda: [str(tmp_path)])
     with (tmp_path / "part-0").open("w"):
-        assert Target("path", of=str(tmp_path)) in used_by([os.getpid()])
+        assert Target("mount", of=str(tmp_path)) in used_by([os.getpid()])
 
 
 def test_addresses_are_those_that_the_kernel_means() -> None:

@@ -120,6 +120,15 @@ def test_a_file_below_an_empty_folder_is_missing_and_one_among_others_is_the_pro
     assert no_answer(Target("path", of=str(mount))) is None
 
 
+def test_a_mount_that_is_away_leaves_a_folder_that_answers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mount = Target("mount", of=str(tmp_path))
+    assert no_answer(mount) == NoAnswer("missing")
+    monkeypatch.setattr(target_check, "network_mounts", lambda: [str(tmp_path)])
+    assert no_answer(mount) is None
+
+
 def test_mounts_of_the_network_are_known_without_touching_them(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(

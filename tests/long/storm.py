@@ -99,7 +99,7 @@ ray.get([counter.count.remote(rank) for rank, counter in enumerate(counters)])
 RANKS = (0, 1)
 EXPECTED_ENDINGS = (0, EXIT_TOO_FEW_NODES, EXIT_NO_PROGRESS, -signal.SIGKILL)
 # A program that fails in the same way again before it has counted ends the job with its own exit code.
-ENDS_AS_BEFORE = r"end +.* the same as the last time, without progress in between"
+ENDS_AS_BEFORE = r"end +.* failures without progress, the last two at the same place"
 # A job that was hit before its first launch has nothing to resume, and says so.
 NEVER_UP = r"laggard: (node1 is not up|the state server did not start: it ended with code -9)"
 SIGNALS: Mapping[Blow, signal.Signals] = {

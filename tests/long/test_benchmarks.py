@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import random
@@ -90,13 +91,15 @@ SMALL = {
         "--trials 10",
         ["| one node idle in its first eight rounds | 2 | 0 |", "| one blip of 15 s, one device 10 % slower | 2 | 0 |"],
     ),
+    "failure-outputs": Small("", ["| right line | 1 of 1 | 100.0% |"]),
     "failures": Small(
-        "--only SIGKILL --limit 120",
+        "--only SIGKILL, --limit 120",
         [
             "\n| SIGKILL, once | finishes | yes | ",
             "\nlaggard: 1 of 1 jobs that could finish did; node2 named alone in 1 of 1",
         ],
     ),
+    "outages": Small("--lengths 5", ["| a TCP service, not named | 5 | ", "| HTTP 503 | 5 | ", "| a mount | 5 | "]),
     "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
     "links": Small(
         f"--jobs 1 --largest 8 --rounds 20 --cost-rounds 4 --plot {LINKS_PLOT}",
@@ -213,7 +216,7 @@ COMMANDS = sorted(printed_benchmarks(), reverse=True)  # the short ones come las
 def words_of(command: str) -> tuple[str, list[str]]:
     """Return a printed command's benchmark and its options, including optional ones."""
     name, *options = shlex.split(re.sub(r"[][]", "", command.removeprefix("python -m benchmarks ")))
-    return name, ["data" if word == "DIR" else word for word in options]
+    return name, [{"DIR": "data", "FILE": "corpus.jsonl"}.get(word, word) for word in options]
 
 
 def small_words_of(command: str) -> tuple[str, list[str]]:
@@ -248,6 +251,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("benchmarks", "tests"):
         (folder / name).symlink_to(ROOT / name)
     (folder / PLOT).parent.mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(
+        json.dumps({"text": "KeyError: 7", "cause": "program", "reason_line": "KeyError: 7"})
+    )
     chance = random.Random(1)
     for name, column in (("sgemm_v100", "perf_ms"), ("resnet_v100", "iteration_ms")):
         (folder / "data").mkdir(exist_ok=True)

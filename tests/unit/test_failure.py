@@ -112,8 +112,8 @@ def test_a_child_that_was_killed_below_a_shell_is_named_and_comes_before_those_t
     shell = end("./run.sh: line 6: 3470 Killed  python train.py", exit_code=137, ended_s=T0 + 1)
     failure = why(shell, end(host="node1", exit_code=3))
     assert wording.failure(failure) == (
-        "the program on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s, "
-        "its last line: ./run.sh: line 6: 3470 Killed  python train.py; also ended: node1 with 3 1.0 s earlier"
+        "the program on node2 exited with 137 (SIGKILL of a child) after 12 min 4 s: ./run.sh: line 6: 3470 Killed  "
+        "python train.py (capacity: it was killed); also ended: node1 with 3 1.0 s earlier"
     )
 
 
@@ -508,7 +508,7 @@ NO_TOTAL = "37it [00:01, 36.90it/s]"
 def test_a_traceback_that_begins_behind_a_progress_bar_says_why(bar: str) -> None:
     text = raised(5, "RuntimeError: stale element in batch 37")
     failure = why(end(f"{bar}{text}\n{bar}"))
-    assert (failure.quote, failure.rank, failure.kind) == ("RuntimeError: stale element in batch 37", 5, "unknown")
+    assert (failure.quote, failure.rank, failure.kind) == ("RuntimeError: stale element in batch 37", 5, "program")
     assert "train.py:step < train.py:<module>" in failure.fingerprint
 
 
@@ -519,8 +519,8 @@ def test_a_plain_traceback_behind_a_progress_bar_says_why() -> None:
 
 @pytest.mark.parametrize("bar", [BAR, NO_TOTAL])
 def test_a_progress_bar_says_nothing_of_why(bar: str) -> None:
-    assert why(end(f"{bar}\n{bar}cannot go on: no such shard")).last_line == "cannot go on: no such shard"
-    assert why(end(f"cannot go on: no such shard\n{bar}")).last_line == "cannot go on: no such shard"
+    assert why(end(f"{bar}\n{bar}shard 7 comes next")).last_line == "shard 7 comes next"
+    assert why(end(f"shard 7 comes next\n{bar}")).last_line == "shard 7 comes next"
     assert (why(end(bar)).quote, why(end(bar)).last_line, why(end(bar)).kind) == ("", "", "unknown")
 
 
@@ -651,7 +651,10 @@ def test_a_rank_that_had_noticed_another_and_was_then_killed_was_not_first() -> 
 def test_a_crash_of_a_rank_below_torchrun_is_quoted() -> None:
     crash = "terminate called without an active exception\n"
     failure = why(end(torchrun(crash, 2, -6)))
-    assert wording.failure(failure) == f"rank 2 on node2 was killed by SIGABRT after 12 min 4 s: {crash.strip()}"
+    assert (
+        wording.failure(failure)
+        == f"rank 2 on node2 was killed by SIGABRT after 12 min 4 s: {crash.strip()} (program: C++ ended it)"
+    )
 
 
 MESH = f"""

@@ -52,6 +52,7 @@ def why(*ends: ProcessEnd) -> Failure:
         ([end(0, 1, SHORT), end(1, 1, SHORT), end(2, 1, "MyError: odd", 0.4)], 2, (2,)),
         ([end(0, -6), end(1, -6), end(2, 1, "MyError: odd", 0.4)], 2, (2,)),
         ([end(0, 7), end(1, 7), end(2, 3, at_s=0.4), end(3, 4, at_s=0.5)], 0, (0, 1)),  # two nodes are no odd one
+        ([end(0, -11), end(1, -11), end(2, 1, SHORT)], 0, (0, 1)),  # nobody is killed by the loss of a peer
         # several
         ([end(2, 1, "KeyError: 7", 0.4), end(1, 1, "KeyError: 7")], 1, (1, 2)),
         ([end(2, 1, "KeyError: 7"), end(1, 1, "OSError: odd", 0.4), end(0, 1, RESET)], 2, (2, 1)),

@@ -828,3 +828,9 @@ def policy_tables() -> str:
 def test_the_documentation_shows_the_policy_as_it_is() -> None:
     text = (Path(__file__).parents[2] / "docs" / "restart.md").read_text()
     assert policy_tables() in text, f"docs/restart.md should contain:\n\n{policy_tables()}"
+
+
+def test_a_verdict_is_proof_enough_in_the_ledger() -> None:
+    decision = after(RESILIENT, JobStatus(THREE, NOW_S), accused("n2"))
+    assert isinstance(decision, Relaunch)
+    assert [(each.host, each.stake) for each in decision.status.ledger] == [("n2", 100)]

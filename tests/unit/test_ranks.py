@@ -151,10 +151,10 @@ import sys
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.node import Ping
 from laggard.resilience.wire.tasks import TaskEnded
-def say_end(rank, exit_code):
-    sys.stdout.buffer.write(encode(TaskEnded(f"program-0-{rank}", exit_code, 1, 0.0, 1.0, "")))
+def say_end(rank, exit_code, words=""):
+    sys.stdout.buffer.write(encode(TaskEnded(f"program-0-{rank}", exit_code, 1, 0.0, 1.0, words)))
     sys.stdout.buffer.flush()
-say_end(1, int(sys.argv[1]))
+say_end(1, int(sys.argv[1]), sys.argv[2])
 for line in sys.stdin.buffer:
     if line == encode(Ping()):
         say_end(0, 1)
@@ -164,9 +164,9 @@ for line in sys.stdin.buffer:
 @pytest.fixture
 def two_ranks(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Ranks]]:
     """Two ranks on one node, of which the second one has ended with a code; the other is waited for so long."""
-    exit_code, settle_s = request.param
+    exit_code, settle_s, words = request.param
     agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT, str(exit_code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", AGENT, str(exit_code), words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     changed, printer = threading.Condition(), Printer({})
     node = Node(NodeRecord("node1", "127.0.0.1", ("0", "1")), ChildAgent(agent), changed)
@@ -177,14 +177,19 @@ def two_ranks(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Ranks]]:
     printer.drain(DEADLINE_S)
 
 
-@pytest.mark.parametrize("two_ranks", [(-signal.SIGKILL, 0.1), (1, 0.1)], indirect=True)
+@pytest.mark.parametrize("two_ranks", [(-signal.SIGKILL, 0.1, ""), (1, 0.1, "")], indirect=True)
 def test_a_rank_that_does_not_end_is_not_waited_for_any_longer(two_ranks: tuple[Node, Ranks]) -> None:
     _, ranks = two_ranks
     assert [(end.rank, end.device) for end in ranks.failed()] == [(1, "1")]
 
 
 @pytest.mark.parametrize(
-    "two_ranks", [(code, 3600.0) for code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT, 1)], indirect=True
+    "two_ranks",
+    [
+        *((code, 3600.0, "") for code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT, 1)),
+        (1, 0.0, "ConnectionResetError: [Errno 104] Connection reset by peer"),
+    ],
+    indirect=True,
 )
 def test_however_a_rank_has_ended_the_others_may_still_have_a_cause_of_their_own(
     two_ranks: tuple[Node, Ranks],

@@ -7,13 +7,17 @@ import pytest
 from laggard.kvstore.checkpoints.complete import (
     Checkpoint,
     Found,
+    Newest,
     ShardKey,
     ShardRecord,
     is_record,
     may_change,
+    newest_of_each,
     next_peers,
     no_longer_kept,
+    set_aside_key,
     shards_in,
+    that_can_go_on,
     under_way,
 )
 
@@ -149,3 +153,14 @@ def test_copies_go_to_the_next_nodes_of_the_ring(host: str, have: list[str], ord
 
 def test_a_node_alone_has_no_peer() -> None:
     assert next_peers("a", ["a"], []) == []
+
+
+def test_the_newest_of_each_is_what_has_an_older_one_and_was_not_set_aside() -> None:
+    keys = ["a/0/1/0-1", "a/0/2/0-1", "a/1/1/0-1", "b/0/1/0-2", "b/0/1/1-2", "b/0/2/0-2", "c/x/0/1/0-1", "c/x/0/9/0-1"]
+    found = list(newest_of_each(keys, lambda _: None, directory=False))
+    assert found == [Newest("a", Checkpoint(1, 1, 1), 2), Newest("c/x", Checkpoint(0, 9, 1), 1)]
+    keys.append(set_aside_key("a", found[0].checkpoint))
+    assert next(newest_of_each(keys, lambda _: None, directory=False)) == Newest("a", Checkpoint(0, 2, 1), 1)
+    assert sorted(that_can_go_on("a", keys)) == [Checkpoint(0, 1, 1), Checkpoint(0, 2, 1)]
+    keys.append(set_aside_key("a", Checkpoint(0, 2, 1)))
+    assert [each.name for each in newest_of_each(keys, lambda _: None, directory=False)] == ["c/x"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.evidence import StillSlow
 from laggard.detectors.verdict import Evidence, Severity, Verdict
+from laggard.resilience.decision.ledger import NodeEvidence
+from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.record.timeline import Launch, RecordedVerdict, Timeline
 from laggard.resilience.views.snapshot import Readings, Snapshot, compose
 
@@ -113,3 +116,9 @@ def test_without_telemetry_there_is_no_port(level: int, port: int | None) -> Non
     found = compose(timeline, Readings(), 200.0, level=level, port=4242).to_json()
     assert found["telemetry"] == {"level": level, "port": port}
     assert found["effective_time"]["total_s"] == 200.0
+
+
+def test_a_node_shows_the_evidence_of_the_ledger_that_was_told_last() -> None:
+    first, second = (NodeEvidence("n2", value, 3, 2) for value in (2.5, 31.0))
+    found = snapshot(replace(FOUR, why=(first,)), replace(launch(1, ("n1", "n2")), why=(Fact("hangs"), second)))
+    assert {node.host: node.evidence for node in found.nodes if node.evidence} == {"n2": 31.0}

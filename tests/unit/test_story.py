@@ -171,8 +171,8 @@ def test_the_story_of_a_job_that_failed_twice_names_every_loss_in_order() -> Non
         " on the same nodes; 2 min 50 s lost since the last work that was kept",
         "         to do: mend the program: its standard error has the traceback;"
         " to lose less, commit or checkpoint more often",
-        "   5:20  back-off after failures without progress took 30.0 s",
-        "         to do: mend what failed; --backoff sets the first wait",
+        "   5:20  waits after failures took 30.0 s",
+        "         to do: mend what failed or did not answer; --backoff sets the first wait",
         "   6:00  2 relaunches took 14.0 s (with the back-off: 3.0 s to end the program, 1.0 s to fence it,"
         " 10.0 s to change the nodes)",
         "         to do: nothing: processes of the old launch end and nodes join",
@@ -299,7 +299,7 @@ def test_the_stacks_of_a_hang_are_named() -> None:
     [
         ("start_s", "starting took"),
         ("relaunch_s", "1 relaunch took"),
-        ("waiting_s", "back-off after failures without progress took"),
+        ("waiting_s", "waits after failures took"),
         ("repeated_s", "launch 0 repeated"),
         ("slow_s", "launch 0 waited"),
         ("lost_s", "lost since the last work that was kept"),
@@ -318,5 +318,5 @@ def test_a_loss_is_told_if_it_does_not_read_0(part: str, words: str) -> None:
 
 def test_the_first_launch_that_was_followed_by_a_pause_dates_the_back_off() -> None:
     launches = [failed(0, 0, 100), failed(1, 100, 200, wait_s=0.5), failed(2, 201, 300, wait_s=30), failed(3, 330, 400)]
-    line = next(line for line in told(job(*launches, ended_s=400)) if "back-off after" in line)
-    assert line == "   3:20  back-off after failures without progress took 30.5 s"
+    line = next(line for line in told(job(*launches, ended_s=400)) if "waits after" in line)
+    assert line == "   3:20  waits after failures took 30.5 s"

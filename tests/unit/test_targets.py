@@ -120,7 +120,7 @@ def test_nothing_is_read_into_lines_that_name_nothing(line: str) -> None:
     [
         "The client socket has failed to connect to [node1]:29500 (errno: 111 - Connection refused).",
         "ConnectionRefusedError: [Errno 111] Connect call failed ('10.0.1.1', 5432)",
-        "[c10d] The client socket has timed out while trying to connect to (127.0.0.1, 29500).",
+        "[c10d] The client socket has timed out while trying to connect to (localhost, 29500).",
         "redis.exceptions.ConnectionError: Error 111 connecting to localhost:4040. Connection refused.",
     ],
 )

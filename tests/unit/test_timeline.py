@@ -10,8 +10,9 @@ import pytest
 from laggard.detectors.evidence import Slow, StillSlow
 from laggard.detectors.verdict import Action, Evidence, Verdict
 from laggard.kvstore.control import NodeRecord
-from laggard.resilience.decision.events import ProgramHung
+from laggard.resilience.decision.events import OutageEnded, ProgramHung
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.record.entries import (
     FailureFound,
     GaveUp,
@@ -73,7 +74,8 @@ def test_a_launch_has_its_gap_its_end_its_progress_and_whom_the_next_one_does_wi
         (0.5, LaunchEnded(0, (), "stop")),  # of no launch
         (1.0, LaunchBegan(0, ("n1", "n2"), ("n3",), "n1")),
         (2.0, LaunchProgressed(0, Progress(1.9, 1, 5.0))),
-        (9.0, LaunchEnded(0, (), "failure", 30.0)),
+        (9.0, LaunchEnded(0, (), "failure", 10.0)),
+        (39.0, OutageEnded(Unanswered(Target("name", "db"), NoAnswer("not resolved"), "n1", 19.0), 20.0)),
         (40.0, LaunchBegan(1, ("n1", "n3"), (), "n1", Gap(1.0, 2.0, 3.0))),
         (41.0, LaunchProgressed(1, Progress(40.5, 2, None))),
         (42.0, LaunchProgressed(0, Progress(1.5, 0, None))),  # held back

@@ -156,7 +156,7 @@ def test_json_keeps_its_keys_and_says_null_for_unknown() -> None:
         "role": "left out",
         "devices": 2,
         "readings": {"load_average": 1.0},
-    } | {"findings": 1}
+    } | {"findings": 1, "evidence": 0.0}
     assert found["devices"][0]["finding"]["slowdown"] == 1.5
     assert found["devices"][-1]["against_peers"] == pytest.approx(1.2)
     assert {"role": "left out"}.items() <= found["devices"][0].items()

@@ -1,0 +1,231 @@
+"""Which line of what one process wrote says why it ended. Pure.
+
+Of a traceback it is a line of the error's message. Of errors that led to each other it is the first with a reason, or
+else the last. What was logged before and after counts if the error tells only that another process has ended, or how
+this one did; and if so much follows that the process must have survived the error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from laggard.resilience.decision.prefixes import is_chatter
+from laggard.resilience.decision.signatures import (
+    KILLED,
+    Signature,
+    how_much,
+    is_warning,
+    signature_of,
+    signature_of_error,
+)
+from laggard.resilience.decision.traceback_styles import BEGIN, FRAME, names_error
+
+# Lines before the last traceback that may belong to it: libraries log what happened before they raise.
+EPISODE_LINES = 50
+# Other output between two lines of a traceback, lines of an error's message, and what an exit may still print.
+MAX_BETWEEN = 20
+_NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen ")
+# Between an error and the next one that it led to, or that it was raised with in a group.
+_LED_TO = re.compile(r"above exception")
+_RAISED_FROM = re.compile(r"^The above exception was the direct cause")
+_IN_A_GROUP = re.compile(r"^\s*\+-{3,} \d+ -{3,}$")
+# Above the traceback of an error that did not end the process, or came as it ended.
+_ON_THE_WAY = re.compile(r"^(Error in atexit|Exception ignored|Error in sys\.excepthook|--- Logging error)")
+_AT_EXIT = re.compile(r", in (_run_finalizers|_exit_function|_run_exitfuncs|__del__)$")
+# What is said of data that ends too early, which is no word about a peer unless it came from a socket.
+_CUT_SHORT = re.compile(r"^(\w+\.)*(struct\.error|EOFError|UnpicklingError|JSONDecodeError)\b")
+_READS_SOCKET = re.compile(r"\.recv|\b(sock|socket|conn|connection)\b|makefile|rfile")
+# NCCL and Rust say why in the next line.
+_SAID_BELOW = re.compile(r"Last error:$|thread '.*' panicked at \S+:$")
+# A frame of C++, the JVM, Go, Rust or Julia.
+_FRAME_OF_OTHERS = re.compile(r"^(frame #\d+: |#\d+ |\s+at |\s*@ +0x|\s+\d+: |\s+\[\d+\] |\t/)")
+_SEQUENCE_NUMBER = re.compile(r"collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}),")
+_LOOKS_LIKE_ERROR = re.compile(
+    r"^\W*(\w+: )?(error|fatal|failed|cannot|can't|could not|unable)\b|\b(error|fatal|failed|exception): (?!\W*\d)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Traceback:
+    """A traceback of Python's."""
+
+    begin: int  # the place of its first line
+    end: int  # the place of what follows the line that names the exception
+    frames: tuple[str, ...]  # innermost last: `file.py:function` of each frame in the user's own files
+    message: tuple[str, ...]  # the line that names the exception and those that belong to it
+
+    @property
+    def error(self) -> str:
+        """The line that names the exception; empty if it is cut off."""
+        return self.message[0] if self.message else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The line that says most, of a part of the output."""
+
+    quote: str  # empty if none says anything
+    signature: Signature | None  # the row of the table that it matches; None if it matches none
+    traceback: Traceback | None = None  # the traceback that it belongs to, or was logged with
+
+    @property
+    def cause(self) -> str:
+        """What its row of the table is about; empty if it has none."""
+        return self.signature.name if self.signature else ""
+
+    def says(self, *what: str) -> bool:
+        """Return whether it says so much."""
+        return self.signature is not None and self.signature.says in what
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what was written before or after it does not matter."""
+        return self.says("why", "type") or (self.signature is None and self.quote != "")
+
+
+def reading_of(lines: Sequence[str]) -> Reading:
+    """Return the line that says why, of clean lines with tracebacks in Python's style."""
+    chains = _chains(lines, _tracebacks_in(lines))
+    if not chains:
+        return _of_log(lines)
+    later = list(_told(lines[chains[-1][-1].end :]))
+    if len(later) > MAX_BETWEEN and (last := _best(later)) and (last.says("why") or last.cause == KILLED):
+        return last
+    begin = chains[-1][0].begin
+    reading = _of_chain(lines, chains[-1])
+    # Of peers' errors, and of launchers' that tell how a process ended, the ones before may say more.
+    for chain in reversed(chains[:-1]):
+        if reading.is_settled or begin - chain[-1].begin > EPISODE_LINES:
+            break
+        begin = chain[0].begin
+        reading = _of_chain(lines, chain)
+    return reading if reading.is_settled else _beside(lines, begin, reading)
+
+
+def _beside(lines: Sequence[str], begin: int, reading: Reading) -> Reading:
+    """Return what was logged before a traceback or after it began, if it says more."""
+    if not reading.quote:
+        return replace(_of_log(lines[:begin]), traceback=reading.traceback)
+    before = _best(list(_told(lines[:begin]))[-EPISODE_LINES:])
+    after = _best(list(_told(lines[begin:])))
+    # Of another peer's end than the traceback tells of, the first word counts.
+    if before and (
+        before.is_settled or (before.says("peer") and reading.says("peer") and before.cause != reading.cause)
+    ):
+        return replace(before, traceback=reading.traceback)
+    return replace(after, traceback=reading.traceback) if after and after.says("why") else reading
+
+
+def _tracebacks_in(lines: Sequence[str]) -> list[Traceback]:
+    """Return the tracebacks that may say why a process ended."""
+    found = []
+    for begin in (at for at, line in enumerate(lines) if line.startswith(BEGIN)):
+        error = _place_of_error(lines, begin)
+        frames = [
+            f"{frame[1].rpartition('/')[2]}:{frame[3]}"
+            for line in lines[begin:error]
+            if (frame := FRAME.match(line)) and not _NOT_THE_USERS.search(frame[1])
+        ]
+        message = tuple(itertools.takewhile(_goes_on, lines[error : error + MAX_BETWEEN]))
+        found.append(Traceback(begin, error + 1, tuple(frames), message))
+    return [each for each in found if not _is_on_the_way(lines, each)] or found
+
+
+def _is_on_the_way(lines: Sequence[str], traceback: Traceback) -> bool:
+    above = lines[traceback.begin - 1] if traceback.begin else ""
+    return bool(_ON_THE_WAY.match(above)) or any(map(_AT_EXIT.search, lines[traceback.begin : traceback.end]))
+
+
+def _place_of_error(lines: Sequence[str], begin: int) -> int:
+    """Return the place of the line that names the error: the first that is not indented, if no frames follow it."""
+    for at in range(begin + 1, len(lines)):
+        line = lines[at]
+        if line.startswith(BEGIN):
+            return at
+        if line.startswith((" ", "\t")) or not line:
+            continue
+        rest = list(itertools.takewhile(lambda each: not each.startswith(BEGIN), lines[at + 1 : at + 1 + MAX_BETWEEN]))
+        if names_error(line) or not (any(map(FRAME.match, rest)) or any(map(names_error, rest[:2]))):
+            return at
+    return len(lines)
+
+
+def _goes_on(line: str) -> bool:
+    ends = not line.strip() or line.startswith(BEGIN) or _LED_TO.search(line) or _IN_A_GROUP.match(line)
+    return not ends
+
+
+def _chains(lines: Sequence[str], tracebacks: Sequence[Traceback]) -> list[list[Traceback]]:
+    """Return the tracebacks, each with those that it led to or that were raised in a group with it."""
+    chains: list[list[Traceback]] = []
+    for traceback in tracebacks:
+        between = lines[chains[-1][-1].begin : traceback.begin] if chains else ()
+        if any(_LED_TO.search(line) or _IN_A_GROUP.match(line) for line in between):
+            chains[-1].append(traceback)
+        else:
+            chains.append([traceback])
+    return chains
+
+
+def _of_chain(lines: Sequence[str], chain: Sequence[Traceback]) -> Reading:
+    """Return the first error with a reason; else a peer's, if that led to the rest; else what was raised in the end."""
+    readings = [_of_message(lines, each) for each in chain]
+    if why := next((each for each in readings if each.says("why")), None):
+        return why
+    between = lines[chain[0].begin : chain[-1].begin]
+    if readings[0].says("peer") or any(map(_IN_A_GROUP.match, between)):
+        return readings[0]
+    if readings[-1].says("peer") and any(map(_RAISED_FROM.match, between)):
+        return readings[-1]
+    return next((each for each in reversed(readings) if each.is_settled), readings[0])
+
+
+def _of_message(lines: Sequence[str], traceback: Traceback) -> Reading:
+    """Return the line of an error's message that says most."""
+    if _CUT_SHORT.match(traceback.error) and any(map(_READS_SOCKET.search, lines[traceback.begin : traceback.end - 1])):
+        return Reading(traceback.error, signature_of("ConnectionError"), traceback)
+    best = _best(traceback.message) or Reading(traceback.error, signature_of_error(traceback.error))
+    return replace(best, traceback=traceback)
+
+
+def _of_log(lines: Sequence[str]) -> Reading:
+    """Return the line that says most where there is no traceback."""
+    told = list(_told(lines))[-EPISODE_LINES:]
+    if best := _best(told):
+        return best
+    serious = [line for line in told if not is_warning(line) and not is_chatter(line)]
+    if named := next(filter(names_error, serious), ""):
+        return Reading(named, signature_of_error(named))
+    return Reading(next(filter(_LOOKS_LIKE_ERROR.search, serious), ""), None)
+
+
+def _best(lines: Sequence[str]) -> Reading | None:
+    """Return the first of the lines that say most; None if the table knows none of them."""
+    known = [(line, signature) for line in lines if (signature := signature_of(line))]
+    if not known:
+        return None
+    quote, signature = min(known, key=lambda each: (how_much(each[1]), sequence_number(each[0])))
+    below = next((line for above, line in itertools.pairwise(lines) if line and _SAID_BELOW.match(above)), "")
+    if not below or signature.says == "why":
+        return Reading(quote, signature)
+    return Reading(below, signature_of(below) or signature)
+
+
+def sequence_number(line: str) -> int:
+    """Return the number of the collective that a line tells of; of those that wait, the lowest is behind."""
+    match = _SEQUENCE_NUMBER.search(line)
+    return int(match[1]) if match else 0
+
+
+def _told(lines: Sequence[str]) -> Iterator[str]:
+    """Leave out frames and lines of code, which may quote anything."""
+    inside = False
+    for line in lines:
+        code = inside and line.startswith((" ", "\t"))
+        inside = code or line.startswith(BEGIN)
+        if line.strip() and not code and not _FRAME_OF_OTHERS.match(line):
+            yield line

@@ -1,0 +1,115 @@
+"""A row of failures: how far a launch came, and whether it speaks for the program or for the checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from laggard.resilience.decision.row import (
+    Course,
+    EarlierLaunches,
+    LaunchSpan,
+    Setback,
+    is_the_programs,
+    is_the_saves,
+)
+from laggard.resilience.decision.signatures import Kind
+
+
+def setback(
+    host: str = "n2", at_s: float = 0.0, kind: Kind = "program", place: str = "here", ran_s: float = 60.0
+) -> Setback:
+    return Setback(at_s, host, place, ran_s, kind, Course())
+
+
+MOVED = [setback("n1"), setback("n2"), setback("n1")]
+
+
+@pytest.mark.parametrize(
+    ("row", "can_move", "expected"),
+    [
+        (MOVED, True, True),
+        (MOVED[:2], True, False),
+        ([setback(""), setback(""), setback("")], True, True),  # on several nodes at once
+        ([setback(), setback(), setback()], True, False),
+        ([setback(), setback(), setback()], False, True),
+        ([setback(kind="hardware")] * 3, False, False),
+        ([*MOVED[:2], setback("n1", place="there")], True, False),
+        ([*MOVED[:2], setback("n1", ran_s=70.0)], True, True),
+        ([*MOVED[:2], setback("n1", ran_s=71.0)], True, False),
+        ([replace(each, kind="network") for each in MOVED], True, False),
+        ([replace(each, kind="transient") for each in MOVED], True, False),
+    ],
+)
+def test_the_same_place_on_another_node_speaks_for_the_program(
+    row: list[Setback], *, can_move: bool, expected: bool
+) -> None:
+    assert is_the_programs(row, can_move=can_move) == expected
+
+
+def test_of_a_program_that_reports_steps_the_age_says_nothing_of_the_place() -> None:
+    steps = Course(has_steps=True)
+    row = [replace(each, course=steps, ran_s=ran_s) for each, ran_s in zip(MOVED, (60, 3600, 60), strict=True)]
+    assert is_the_programs(row, can_move=True)
+    assert not is_the_programs([replace(each, course=Course(passed=True)) for each in row], can_move=True)
+
+
+def test_two_failures_soon_after_a_checkpoint_speak_for_it_where_others_have_passed() -> None:
+    soon, passed = Course(may_go_back=True), Course(may_go_back=True, passed=True)
+
+    def row(*courses: Course) -> list[Setback]:
+        return [replace(setback(), course=course) for course in courses]
+
+    assert is_the_saves(row(soon, passed))
+    assert not is_the_saves(row(soon, soon))
+    assert is_the_saves(row(Course(), soon, soon))
+    assert not is_the_saves(row(soon, Course(passed=True)))
+    assert not is_the_saves(row(Course(), passed))
+    assert not is_the_saves(row(passed))
+
+
+def span(ran_s: float = 60.0, commits: int = 0, step: float | None = None, *, resumed: bool = False) -> LaunchSpan:
+    return LaunchSpan(ran_s, commits, step, resumed)
+
+
+def test_a_step_beyond_all_others_is_progress() -> None:
+    earlier = EarlierLaunches()
+    assert earlier.made_progress(span(step=0))
+    earlier.add(span(step=7))
+    earlier.add(span(step=3))
+    assert earlier.best_step == 7
+    assert [earlier.made_progress(span(step=step, commits=9, ran_s=9999)) for step in (7, 8)] == [False, True]
+
+
+def test_commits_are_progress_unless_each_start_makes_them() -> None:
+    earlier = EarlierLaunches()
+    assert earlier.made_progress(span(commits=1))
+    earlier.add(span(60.0, 3))
+    assert not earlier.made_progress(span(70.0, 3))
+    assert earlier.made_progress(span(71.0, 3))
+    assert earlier.made_progress(span(60.0, 4))
+
+
+def test_a_program_that_gives_no_sign_has_made_progress_after_an_hour() -> None:
+    assert [EarlierLaunches().made_progress(span(ran_s)) for ran_s in (3599.0, 3600.0)] == [False, True]
+
+
+def test_a_place_was_passed_if_a_launch_that_began_alike_came_clearly_further() -> None:
+    earlier = EarlierLaunches()
+    earlier.add(span(100.0))
+    assert [earlier.course(span(ran_s)).passed for ran_s in (81.0, 82.0)] == [True, False]
+    assert not earlier.course(span(1.0, resumed=True)).passed
+    earlier.add(span(step=1000))
+    assert [earlier.course(span(step=step)).passed for step in (990, 991)] == [True, False]
+    assert [earlier.course(span(step=step)).passed for step in (-1000, 1000, 1001)] == [True, False, False]
+
+
+def test_a_course_says_what_is_known_of_a_launch() -> None:
+    earlier = EarlierLaunches()
+    assert earlier.course(span(1.0)) == Course(is_early=True)
+    assert earlier.course(span(1.0, commits=1)) == Course(ever_progressed=True)
+    assert earlier.course(span(1.0, step=1)) == Course(has_steps=True, ever_progressed=True)
+    assert earlier.course(span(1.0, resumed=True)) == Course(is_early=True, ever_progressed=True)
+    earlier.add(span(1.0, step=1))
+    assert earlier.course(span(1.0)).ever_progressed
