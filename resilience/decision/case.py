@@ -10,6 +10,7 @@ from laggard.resilience.decision.events import JobStatus, ProgramFailed, Program
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.ledger import (
     BAR,
+    PROOF_STAKE,
     REPEATED,
     STAKES,
     Incident,
@@ -103,8 +104,10 @@ class Case:
         if not self.suspect:
             return known
         placement = self.status.placement
-        stake = STAKES[self.setback.kind] * (1.0 if len(self.row) == 1 else REPEATED)
-        device = "" if isinstance(self.event, ProgramHung) else self.failure.device
+        hung = isinstance(self.event, ProgramHung)
+        stake = PROOF_STAKE if not hung and self.failure.is_proof else STAKES[self.setback.kind]
+        stake *= 1.0 if len(self.row) == 1 else REPEATED
+        device = "" if hung else self.failure.device
         return (*known, Incident(self.suspect, self.now_s, stake, device, placement.drawn, placement.devices_drawn))
 
     @property

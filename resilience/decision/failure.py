@@ -54,6 +54,7 @@ class Failure:
     cause: str  # what that is, in a few words; empty if unknown
     kind: Kind  # what kind of trouble it is
     fingerprint: str  # the type and the place of the error: two failures with the same fingerprint are the same
+    is_proof: bool = False  # whether hardly anything but a bad node is a reason for its words
     is_usage: bool = False  # whether the program was started with arguments that it does not understand
     is_worker: bool = False  # whether that process is a worker of Ray
     stays: bool = False  # whether that process runs on its node in every launch, whichever devices are used
@@ -108,6 +109,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         cause=cause,
         kind=kind,
         fingerprint=_fingerprint(origin.exit_code, complaint),
+        is_proof=signature is not None and signature.is_proof,
         is_usage=_is_usage(ends, complaint),
         is_worker=end.is_worker,
         stays=end.stays and origin.rank is None and complaint.address is None,

@@ -28,6 +28,8 @@ STAKES: Mapping[Kind, float] = {
     "program": 0.3,
     "capacity": 0.3,
 }
+# Of words that hardly anything but a bad node is a reason for.
+PROOF_STAKE = BAR / 2
 # One cause repeats its words: after the first failure of a row they are worth less.
 REPEATED = 0.1
 # That an agent ends or falls silent is no word of the program's: the second time within a day is enough.

@@ -39,7 +39,7 @@ _AT_EXIT = re.compile(r", in (_run_finalizers|_exit_function|_run_exitfuncs|__de
 _CUT_SHORT = re.compile(r"^(\w+\.)*(struct\.error|EOFError|UnpicklingError|JSONDecodeError)\b")
 _READS_SOCKET = re.compile(r"\.recv|\b(sock|socket|conn|connection)\b|makefile|rfile")
 # NCCL and Rust say why in the next line.
-_SAID_BELOW = re.compile(r"Last error:$|thread '.*' panicked at \S+:$")
+_SAID_BELOW = re.compile(r"Last error:$|thread '.*'.* panicked at \S+:$")
 # A frame of C++, the JVM, Go, Rust or Julia.
 _FRAME_OF_OTHERS = re.compile(r"^(frame #\d+: |#\d+ |\s+at |\s*@ +0x|\s+\d+: |\s+\[\d+\] |\t/)")
 _SEQUENCE_NUMBER = re.compile(r"collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}),")

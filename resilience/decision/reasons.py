@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Advice = Literal["--resilient would relaunch it", "--resilient would relaunch without it"]
-OfProgram = Literal["own error", "the program's", "hangs", "last failure", "last hang", "moved", "pause"]
+OfProgram = Literal[
+    "own error", "the program's", "hangs", "last failure", "last hang", "moved", "devices moved", "pause"
+]
 OfSave = Literal["one save back"]
 OfReturn = Literal["answers again", "excluded for", "not excluded", "in reserve", "examined first"]
 OfAccused = Literal["--resilient relaunches", "irreplaceable", "--exhaust-resources would go on", "not accused in use"]

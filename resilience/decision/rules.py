@@ -130,11 +130,13 @@ def _after_setback(case: Case, *first: ReasonPart) -> Relaunch:
 
 
 def _moves(before: JobStatus, after: JobStatus) -> list[Fact]:
-    """Return which nodes that stay in use have changed places."""
+    """Return which nodes that stay in use have changed places, and on which nodes devices have."""
     places = dict(enumerate(before.placed.active))
     stay = {*before.roster.active} & {*after.roster.active}
     moved = [host for at, host in enumerate(after.placed.active) if host in stay and places.get(at) in stay - {host}]
-    return [Fact("moved", tuple(moved))] if moved else []
+    devices = [host for host, order in after.placement.devices.items() if before.placement.devices.get(host) != order]
+    found = [Fact("moved", tuple(moved))] if moved else []
+    return [*found, *([Fact("devices moved", tuple(devices))] if devices else [])]
 
 
 def _with_suspects_moved(case: Case, after: JobStatus) -> JobStatus:

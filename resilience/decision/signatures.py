@@ -38,6 +38,7 @@ class Signature:
     pattern: str  # regular expression, looked for in each line without regard to case
     kind: Kind  # what kind of trouble it is
     says: Says = "why"  # how much it says
+    is_proof: bool = False  # whether hardly anything but a bad node is a reason to write it
 
     @property
     def cascade(self) -> bool:
@@ -77,6 +78,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "uncorrectable memory error of a GPU",
         r"uncorrectable ECC error|ECC_UNCORRECTABLE|ECCNotCorrectable|UNCORRECTABLE MEMORY ERROR",
         _H,
+        is_proof=True,
     ),
     Signature(
         "illegal address on a GPU",
@@ -122,6 +124,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"fallen off the bus|GPU_?( is |_IS_)lost|HW Exception by GPU|GPU Hang|CUDA error: (unknown error|hardware)"
         r"|cuda runtime error \(30\)",
         _H,
+        is_proof=True,
     ),
     Signature(
         "error of a GPU library",
@@ -191,7 +194,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Connection was likely closed\. Did the remote server shutdown|store->get\(|Dist(Store|Network)Error"
         r"|Rendezvous(Connection|Closed|Timeout|State)Error|client socket has (timed out|failed to connect to any)"
         r"|connect\(\) timed out"
-        r"|waiting for clients",
+        r"|waiting for clients|store.based barrier|initializing process group in store|RuntimeError: Socket Timeout",
         _N,
         "peer",
     ),
@@ -261,7 +264,7 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Exception)"
         r"|(Read|Connect)Timeout|IncompleteRead[(:]|ChunkedEncoding|RemoteDisconnected|SSLError|SSL: "
         r"|RateLimit\w*(Error|Exceeded)"
-        r"|CommError|n[o']t (connect to|reach) '?https?:|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
+        r"|CommError|n[o']t (reach |connect to '?https?:)|LocalEntryNotFound|ServiceUnavailable|reached .*rate limit"
         r"|(Server|Database|Operational)\w*Error: .*(connect|server|timed? ?out)|curl: \(\d+\)|Curl returned error"
         r"|^(aiohttp|fsspec|httpx|httpcore|requests|urllib3|boto\w*|s3fs|gcsfs|google|azure|huggingface_hub|wandb"
         r"|pymongo"
@@ -321,12 +324,13 @@ SIGNATURES: tuple[Signature, ...] = (
         r"|Remote I/O error|nfs: server \S+ not responding",
         _T,
     ),
-    Signature("a failing disk", r"Read-only file system|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
+    Signature("a file system that may only be read", r"Read-only file system|\[Errno 30\]", _U),
+    Signature("a failing disk", r"Remounting filesystem read-only|Buffer I/O error|I/O error, dev|nvme.*timeout", _H),
     Signature(
         "a damaged file",
         r"failed finding central directory|PytorchStreamReader failed|archive is corrupted|Error while deserializing"
         r"|HeaderTooLarge|IncompleteBuffer|pickle data was truncated|Ran out of input|BadZipFile|unexpected EOF"
-        r"|(file|data) (is|was|may be) (truncated|corrupt)|DataLossError|checksum mismatch",
+        r"|(file|data) (is|was|may be) (truncated|corrupt)|DataLossError|Consistency check failed|checksum mismatch",
         _U,
     ),
     # -- what the kernel, Slurm, other schedulers and operators do
@@ -335,6 +339,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "hardware error of the machine",
         r"mce: \[Hardware Error\]|EDAC .*\bUE\b|Memory failure:|AER: .*(Uncorrect|Fatal)",
         _H,
+        is_proof=True,
     ),
     Signature("the machine is stuck", r"blocked for more than \d+ seconds|soft lockup|rcu.*stall", _H),
     Signature(
@@ -354,7 +359,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # -- the program
     Signature(
         "a failed assertion",
-        r"Assertion .* failed|^Assertion failed|^(FATAL: )?Check failed: |CHECK failed",
+        r"Assertion .* failed|^Assertion failed|\bCheck failed: ",
         _P,
     ),
     Signature(
@@ -384,7 +389,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "an error in its code",
         rf"{_TYPE}(Syntax|Indentation|Name|Type|Attribute|Key|Index|Assertion|ZeroDivision|Value|NotImplemented"
         r"|UnboundLocal|Recursion|Overflow|FloatingPoint|Lookup|UnicodeDecode|UnicodeEncode|JSONDecode)Error\b"
-        rf"|{_TYPE}\w*(Config|Validation|Argument|Attribute|Invalid|Unsupported|Compil|Schema)\w*(:|$)",
+        rf"|{_TYPE}\w*(Config|Mismatch|Usage|Validation|Argument|Attribute|Invalid|Compil)\w*(Error|Exception)(:|$)",
         _P,
         "type",
     ),
@@ -405,7 +410,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # -- what other languages' runtimes say first: Go, Rust, Fortran (GNU, Intel), Julia, C++ and glibc, the JVM
     Signature(
         "an error of compiled code",
-        r"^panic: |^fatal error: |^thread '.*' panicked at|Fortran runtime error|^forrtl: |AddressSanitizer"
+        r"^panic: |^fatal error: |^thread '.*'.* panicked at|Fortran runtime error|^forrtl: |AddressSanitizer"
         r"|^ERROR: (LoadError: )?\w+(Error|Exception)\b|stack smashing|\b(free|malloc|realloc)\(\): |double free"
         r"|MPI_ERR_\w+: |Fatal error in (internal_)?P?MPI",
         _P,
@@ -427,13 +432,11 @@ SIGNATURES: tuple[Signature, ...] = (
     Signature("an error of C++ that nothing caught", r"^\s*what\(\): ", _P, "how"),
     Signature("C++ ended it", r"^(terminate|pure virtual method) called", _P, "how"),
     Signature(
-        "what it started has failed",
-        r"CalledProcessError|ChildFailedError|returned non-zero exit|process \d+ terminated with exit code"
-        r"|Trials did not complete|TrainingFailedError",
-        _P,
+        "a worker process died",
+        r"DataLoader worker .*exited unexpectedly|BrokenProcessPool|TerminatedWorkerError",
+        _C,
         "how",
     ),
-    Signature("a DataLoader worker died", r"DataLoader worker .*exited unexpectedly", _C, "how"),
     Signature(
         "a segmentation fault",
         _ended_by(11, "SIGSEGV", "Segmentation fault", "ERROR: Unexpected segmentation fault .*"),
@@ -451,6 +454,13 @@ SIGNATURES: tuple[Signature, ...] = (
         _T,
         "how",
     ),
+    Signature(
+        "what it started has failed",
+        r"CalledProcessError|ChildFailedError|returned non-zero exit|process \d+ terminated with exit code"
+        r"|Trials did not complete|TrainingFailedError",
+        _P,
+        "how",
+    ),
     Signature(WRONG_ARGUMENTS, r"^usage: ", _P, "how"),
 )
 _COMPILED = tuple((re.compile(each.pattern, re.IGNORECASE), each) for each in SIGNATURES)
@@ -463,7 +473,9 @@ _OF_PYTHON = {
     if isinstance(value, type) and issubclass(value, Exception) and not issubclass(value, OSError)
 }
 # What Ray and PyTorch add to a line: causes that it may have.
-_GUESSES = re.compile(r"There are some potential root causes.*|This is most likely caused by incorrect usages.*")
+_GUESSES = re.compile(
+    r"(There are some potential root causes|Some common causes include|This is most likely caused by).*"
+)
 # Advice that PyTorch prints below every CUDA error names other troubles than the one at hand.
 _ADVICE = re.compile(
     r"CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA|To enable traceback see|might be asynchronously reported"

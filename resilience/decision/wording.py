@@ -38,6 +38,7 @@ _FACTS: Mapping[FactKind, _Words] = {
     "--resilient relaunches": _Words("without --resilient nothing is relaunched"),
     "--exhaust-resources would go on": _Words("--exhaust-resources would go on without it"),
     "answers again": _Words("{hosts} answers again"),
+    "devices moved": _Words("devices of {hosts} change places"),
     "devices too few": _Words("no node with devices is left: {hosts} cannot run the program"),
     "examined first": _Words("it is examined first", before=": "),
     "excluded for": _Words("excluded for {duration}", before=": "),

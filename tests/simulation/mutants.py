@@ -59,7 +59,7 @@ def simple_schedule(*faults: tuple[str, float, float | None], **changed: Any) ->
     changed
         Fields of the plan, its settings or its habits that are not as usual.
     """
-    settings = Settings(nodes=2, resilient=True, exhaust_resources=True, backoff_s=0.5)
+    settings = Settings(nodes=2, resilient=True, exhaust_resources=True, backoff_s=0.5, give_up_after_s=60.0)
     plan = Plan(("n1", "n2", "n3"), settings, Habits())
     for name, value in changed.items():
         if name in Habits.__dataclass_fields__:

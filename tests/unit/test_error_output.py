@@ -314,6 +314,11 @@ process is killed by SIGKILL by OOM killer due to high memory usage. (2) ray sto
         "A worker died or was killed while executing a task by an unexpected system error.",
         "network",
     ),
+    "Ray's guesses of today": (
+        "the task failed. Some common causes include: (1) the process was killed by the OOM killer, (2) SIGSEGV\nbye\n",
+        "",
+        "unknown",
+    ),
     "a node of Ray's": (
         f"""
 {TRACE}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
@@ -421,7 +426,7 @@ errors. UNAVAILABLE: the leader task was preempted/died/restarted unexpectedly.
     ),
     "Rust of today": (
         """
-        thread 'loader' panicked at src/main.rs:4:5:
+        thread 'loader' (8120) panicked at src/main.rs:4:5:
         no shard 7
         note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
         """,

@@ -440,6 +440,11 @@ def test_wrong_arguments_are_told_by_what_is_printed_or_by_an_exit_at_once(
     assert why(replace(end(text, exit_code=exit_code), ran_s=ran_s)).is_usage == is_usage
 
 
+@pytest.mark.parametrize(("text", "is_proof"), [(f"RuntimeError: {ECC}", True), ("KeyError: 'x'", False), ("", False)])
+def test_what_only_a_bad_node_writes_is_known(text: str, *, is_proof: bool) -> None:
+    assert why(end(text)).is_proof == is_proof
+
+
 def test_one_rank_of_several_that_exits_with_2_does_not_speak_of_the_arguments() -> None:
     first = replace(end("", exit_code=2), ran_s=1.0)
     assert why(first, replace(first, host="node3")).is_usage

@@ -834,3 +834,35 @@ def test_a_verdict_is_proof_enough_in_the_ledger() -> None:
     decision = after(RESILIENT, JobStatus(THREE, NOW_S), accused("n2"))
     assert isinstance(decision, Relaunch)
     assert [(each.host, each.stake) for each in decision.status.ledger] == [("n2", 100)]
+
+
+def test_words_that_only_a_bad_node_writes_are_half_of_a_proof() -> None:
+    settings = Settings(nodes=4, resilient=True, exhaust_resources=True, places_ranks=True)
+    status = JobStatus(Roster(("n1", "n2", "n3", "n4")), NOW_S)
+    broken = ProgramFailed(replace(failed(kind="hardware").failure, is_proof=True))
+    first = after(settings, status, broken)
+    assert isinstance(first, Relaunch)
+    assert [each.stake for each in first.status.ledger] == [50]
+    second = after(settings, first.status, broken)
+    assert isinstance(second, Relaunch)
+    assert "n2" not in second.status.roster.active
+
+
+def test_a_device_changes_places_within_its_node_before_the_node_does() -> None:
+    devices = dict.fromkeys(("n1", "n2"), ("0", "1", "2"))
+    settings = Settings(nodes=2, resilient=True, places_ranks=True, devices=devices)
+    status = JobStatus(Roster(("n1", "n2")), NOW_S)
+    event = ProgramFailed(replace(failed().failure, device="1"))
+    first = decide(settings, status, event, now_s=NOW_S, progressed=True, below=lambda n: n - 1)
+    assert isinstance(first, Relaunch)
+    assert first.status.placement.devices == {"n2": ("0", "2", "1")}
+    assert first.status.placed.active == ("n1", "n2")
+    assert wording.reason(first.reason) == f"{SENTENCE}; on the same nodes; devices of n2 change places"
+    second = decide(settings, first.status, event, now_s=NOW_S, progressed=True, below=lambda n: n - 1)
+    assert isinstance(second, Relaunch)
+    assert second.status.placed.active == ("n2", "n1")
+    assert second.status.placement.devices == {"n2": ("0", "1", "2")}
+    assert [(each.device, each.stake, each.devices_drawn) for each in second.status.ledger] == [
+        ("1", 0.75, {}),
+        ("1", 0.75, {"n2": 2}),
+    ]

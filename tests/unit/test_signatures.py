@@ -93,6 +93,7 @@ EXAMPLES: dict[str, list[str]] = {
     "the rendezvous lost its store": [
         "torch.distributed.DistNetworkError: Connection reset by peer",
         "recvValue failed on SocketImpl(fd=3, addr=[n1]:4, remote=[n1]:29500): broken",
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 3",
         "The client socket has timed out after 60000ms while trying to connect to (n1, 2)",
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
         '"message": "RendezvousConnectionError: The connection to the C10d store has failed."',
@@ -137,6 +138,7 @@ EXAMPLES: dict[str, list[str]] = {
         "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://hub.site/m",
         "urllib3.exceptions.MaxRetryError: HTTPSConnectionPool(host='hub.site', port=443): Max retries exceeded",
         "urllib.error.HTTPError: HTTP Error 429: Too Many Requests",
+        "ConnectionError: Couldn't reach 'me/corpus' on the Hub",
         "OSError: We couldn't connect to 'https://hub.site' to load the files",
         "fsspec.exceptions.FSTimeoutError",
         "aiohttp.client_exceptions.ServerDisconnectedError: Server disconnected",
@@ -180,7 +182,12 @@ EXAMPLES: dict[str, list[str]] = {
         "OSError: [Errno 116] Stale file handle: '/data/shard-00017.tar'",
         "OSError: [Errno 107] Transport endpoint is not connected: '/mnt/bucket'",
     ],
-    "a failing disk": ["OSError: [Errno 30] Read-only file system: '/scratch/x'"],
+    "a file system that may only be read": ["OSError: [Errno 30] Read-only file system: '/scratch/x'"],
+    "a failing disk": [
+        "EXT4-fs (sda1): Remounting filesystem read-only",
+        "Buffer I/O error on dev sda1, logical block 8120",
+        "blk_update_request: I/O error, dev sda, sector 8120",
+    ],
     "a damaged file": [
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
         "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
@@ -228,6 +235,8 @@ EXAMPLES: dict[str, list[str]] = {
         "OSError: [Errno 104] Connection reset by peer",
         "recv: Connection reset by peer",
         "rank 1: lost the peer, giving up",
+        "RuntimeError: rank 3 has gone",
+        "the others are gone",
         "websockets.exceptions.ConnectionClosedError: no close frame received or sent",
         "redis.exceptions.RedisError: Connection closed by server.",
         "Exception in thread main java.net.SocketException: Broken pipe (Write failed)",
@@ -260,7 +269,10 @@ EXAMPLES: dict[str, list[str]] = {
         "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with exit code 1",
         "subprocess.CalledProcessError: Command 'x' returned non-zero exit status 1.",
     ],
-    "a DataLoader worker died": ["RuntimeError: DataLoader worker (pid(s) 4211) exited unexpectedly"],
+    "a worker process died": [
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly",
+        "RuntimeError: DataLoader worker (pid(s) 4211) exited unexpectedly",
+    ],
     "a segmentation fault": [
         "Segmentation fault (core dumped)",
         "./run.sh: line 6:  3470 Segmentation fault      (core dumped) ./solver",
@@ -271,6 +283,7 @@ EXAMPLES: dict[str, list[str]] = {
         "ERROR: Unexpected segmentation fault encountered in worker.",
     ],
     "it was killed": [
+        "subprocess.CalledProcessError: Command '['x']' died with <Signals.SIGKILL: 9>.",
         "RuntimeError: DataLoader worker (pid 4211) is killed by signal: Killed.",
         "Killed",
         "./run.sh: line 6: 3470 Killed  python train.py",
@@ -314,6 +327,8 @@ def test_every_row_has_an_example() -> None:
         "I0512 10:00:01.123456 8120 loader.cc:12] Connection refused, trying again",
         "2026-05-12T04:56:11 - 1 - trainer.save - save.py:246 - INFO :: Connection refused, trying again",
         "26/05/12 10:00:01 INFO Executor: lost task 3, Connection refused",
+        "Validation: 0.31",
+        "trainer.config: batch 8",
         "step 500: validation error 0.31, 502 samples/s, code 7",
         "WARNING Sequence group 0 is preempted by PreemptionMode.RECOMPUTE",
         "clocks are throttled, this may exceed the memory bandwidth",
