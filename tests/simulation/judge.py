@@ -51,7 +51,7 @@ class Judge:
     agents_killed
         Nodes whose agent was killed, each with the number of the command whose agent it was.
     nodes_forgotten
-        Those of them where the controller could do nothing about it: cut off, or it was ending already.
+        Those of them where the controller could do nothing about it: cut off then or at its end, or it was ending.
     """
 
     def __init__(self, job: Job) -> None:
@@ -140,7 +140,7 @@ class Judge:
         self.used |= {*nodes}
         if self._n_launches > MAX_LAUNCHES:
             self.fail("it does not end: launch follows launch")
-        if primary != job.plan.hosts[0] or primary in nodes[1:]:
+        if primary != job.plan.hosts[0]:
             self.fail("the primary was dropped")
         if not nodes or len(nodes) > job.plan.settings.nodes:
             self.fail(f"a launch on {len(nodes)} nodes")
@@ -172,6 +172,8 @@ class Judge:
 
     def command_ended(self, exit_code: int, error: BaseException | None, *, by_fault: bool) -> None:
         """Check how the command ended."""
+        links = self._job.links
+        self.nodes_forgotten |= {each for each in self.agents_killed if each[1] in links and links[each[1]].is_cut}
         self.note(f"ended     with {exit_code} {'' if error is None else f'{type(error).__name__}: {error}'}")
         if by_fault or self.stopped:
             return
