@@ -6,6 +6,7 @@ import importlib
 import sys
 
 BENCHMARKS = {
+    "blame": "jobs with causes drawn at random, run for real: healthy nodes excluded, jobs ended that could go on",
     "chaos": "random kills, stops and failures: checks that every committed increment is stored exactly once",
     "checkpoint": "checkpoints compared with torch.save and torch.distributed.checkpoint; copies; the primary's load",
     "detection": "false alarms, detection rate and delay on real GPU timings, compared with other tools' rules",
