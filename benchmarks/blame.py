@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 
 from tqdm import tqdm
@@ -38,7 +39,7 @@ DEADLINE_S = 400.0
 END_DEADLINE_S = 30.0
 GIVEN_UP = 93
 STEP_S = 0.1
-UP_S = 1.5  # how long a service is there once the program runs
+UP_S = 8.0  # how long a service is there once the program runs
 LAGGARD = (
     *(sys.executable, "-m", "laggard", "run", "--resilient", "--grace=2", "--report", "--report-dir=reports"),
     *(f"--give-up-after={GIVE_UP_AFTER_S}", f"--backoff={BACKOFF_S}", "--max-restarts-per-hour=1000"),
@@ -85,11 +86,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=200, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="the same jobs again (default: %(default)s)")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="only this job of the seed's, with its account")
+    parser.add_argument("--cause", default="", metavar="TEXT", help="only jobs with TEXT in their cause (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what became of each job there, too")
     parser.add_argument("--list", action="store_true", help="print the jobs as lines of JSON, and run none")
     options = parser.parse_args(arguments)
-    numbers = range(options.jobs) if options.only is None else [options.only]
-    jobs = [draw_job(options.seed, number) for number in numbers]
+    if not any(options.cause in cause for cause in CAUSES):
+        parser.error(f"no cause has {options.cause!r} in its name; the causes are: {', '.join(CAUSES)}")
+    drawn = (draw_job(options.seed, number) for number in count())
+    jobs = list(islice((job for job in drawn if options.cause in job.cause), options.jobs))
+    if options.only is not None:
+        jobs = [draw_job(options.seed, options.only)]
     if options.list:
         print(*(json.dumps(asdict(job)) for job in jobs), sep="\n")
         return 0
@@ -241,11 +247,11 @@ def _serve(job: Job, folder: Path, end: threading.Event) -> None:
     up, back = threading.Event(), threading.Event()
 
     def accept(until: threading.Event) -> None:
-        with socket.create_server(("127.0.0.1", job.port)) as server:
+        with contextlib.ExitStack() as open_, socket.create_server(("127.0.0.1", job.port)) as server:
             server.settimeout(STEP_S / 2)
             while not until.is_set():
                 with contextlib.suppress(TimeoutError):
-                    server.accept()[0].close()
+                    open_.enter_context(server.accept()[0])
 
     first = threading.Thread(target=accept, args=(up,))
     first.start()

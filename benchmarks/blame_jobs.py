@@ -8,6 +8,7 @@ from dataclasses import dataclass
 __all__ = ["CAUSES", "HOPELESS", "STEPS", "Job", "draw_job"]
 
 STEPS = 30
+OUTAGE_STEPS = 120  # what a launch is connected to is looked at after five seconds
 # What a job with few nodes fails of, and how often: the mix "small" of the simulations that the rules were chosen by.
 CAUSES = {
     "program at start": 28,
@@ -80,6 +81,8 @@ class Job:
         Of a failure at a step.
     away_s
         How long the service is away.
+    stays_connected
+        Whether the program stays connected to it, or connects anew for each step.
     port
         Where that service is.
     steps
@@ -100,8 +103,9 @@ class Job:
     age: int
     chance: float
     away_s: float
+    stays_connected: bool
+    steps: int
     port: int = 0
-    steps: int = STEPS
 
     @property
     def can_go_on(self) -> bool:
@@ -137,6 +141,8 @@ def draw_job(seed: int, number: int) -> Job:
         age=chance.randrange(12, 20) if cause == "memory grows" else chance.randrange(10),
         chance=chance.uniform(0.03, 0.08),
         away_s=chance.uniform(3, 20) if cause == "outage" else 0.0,
+        stays_connected=chance.random() < 0.5,
+        steps=OUTAGE_STEPS if cause == "outage" else STEPS,
     )
 
 

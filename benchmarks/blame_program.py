@@ -6,6 +6,7 @@ The script is the job (:class:`benchmarks.blame_jobs.Job`) as JSON, in the folde
 from __future__ import annotations
 
 import builtins
+import contextlib
 import faulthandler
 import json
 import math
@@ -89,6 +90,7 @@ class Script:
         rank = wanted["rank"]
         self._is_mine = rank is None or rank % N_RANKS == RANK
         self._is_bad = NODE in wanted["bad"]
+        self._service: socket.socket | None = None
 
     def before_first_step(self, *, resumed: bool) -> None:
         """Fail if it is due as the program starts."""
@@ -118,13 +120,27 @@ class Script:
         """Need a service; the error names it, or a library hides it behind words of its own."""
         if not (port := self._wanted["port"]):
             return
+        if not (lost := self._lost_service(port)):
+            return
+        if self._wanted["words"]:
+            fail(self._wanted["words"])
+        raise ConnectionError(f"cannot connect to 127.0.0.1:{port}: {lost}")
+
+    def _lost_service(self, port: int) -> str:
+        """Return why the service is not there; empty if it is."""
         try:
-            with socket.create_connection(("127.0.0.1", port)):
-                pass
+            if self._service is None:
+                self._service = socket.create_connection(("127.0.0.1", port))
+                self._service.settimeout(0.0)
+            with contextlib.suppress(BlockingIOError):
+                if not self._service.recv(1):
+                    return "it has hung up"
+            if not self._wanted["stays_connected"]:
+                self._service.close()
+                self._service = None
         except OSError as error:
-            if self._wanted["words"]:
-                fail(self._wanted["words"])
-            raise ConnectionError(f"cannot connect to 127.0.0.1:{port}: {error}") from None
+            return str(error)
+        return ""
 
     def _is_once(self) -> bool:
         """Return whether there is one failure in the whole job, and it has not been."""
