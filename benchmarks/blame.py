@@ -30,7 +30,7 @@ from tqdm import tqdm
 from benchmarks.blame_jobs import CAUSES, Job, draw_job
 from benchmarks.machine import description
 from benchmarks.tables import table
-from laggard.resilience.allocation.network import free_port
+from laggard.resilience.allocation.network import port_for_later
 
 SIDE_BY_SIDE = 2
 # An end costs two hours where a start takes 100 s; here a start takes 2 s.
@@ -174,7 +174,7 @@ def run(job: Job) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         if job.cause == "outage":
-            job = replace(job, port=free_port("127.0.0.1"))
+            job = replace(job, port=port_for_later())
         (folder / "script.json").write_text(json.dumps(asdict(job)))
         began_s = time.monotonic()
         with _world(job, folder), (folder / "account").open("w") as account:
