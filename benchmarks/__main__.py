@@ -6,11 +6,12 @@ import importlib
 import sys
 
 BENCHMARKS = {
+    "blame": "jobs with causes drawn at random, run for real: healthy nodes excluded, jobs ended that could go on",
     "chaos": "random kills, stops and failures: checks that every committed increment is stored exactly once",
     "checkpoint": "checkpoints compared with torch.save and torch.distributed.checkpoint; copies; the primary's load",
     "detection": "false alarms, detection rate and delay on real GPU timings, compared with other tools' rules",
     "failure-outputs": "labelled outputs of failed jobs: is the right line quoted, is the kind right",
-    "failures": "36 kinds of fault: does the job finish, is the right node named, compared with torchrun",
+    "failures": "60 kinds of fault: does the job finish, is the right node named, compared with torchrun",
     "faults": "time until a kill is noticed and until the program works again, compared with Ray's actor restart",
     "first-day": "everything that ten minutes on a GPU can tell, with nothing but what the probes need",
     "intrusion": "what probes cost a program, as a separate process and inline; Dragon's documented probe",

@@ -8,16 +8,21 @@ make (``TOY_FAULT``, JSON).
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import errno
 import faulthandler
 import json
 import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +110,49 @@ def ask_to_kill_the_launcher() -> None:
     (FOLDER / "kill-launcher").touch()
 
 
+def fail_for_a_reason() -> None:
+    try:
+        look_up_what_is_not_there()
+    except KeyError as reason:
+        raise RuntimeError("the batch cannot be read") from reason
+
+
+def fail_while_handling() -> None:
+    try:
+        look_up_what_is_not_there()
+    finally:
+        error("the cleanup failed, too")
+
+
+def fail_at_exit_too() -> None:
+    atexit.register(error, "the last flush failed")
+    error("the toy failed once")
+
+
+def fail_in_a_thread() -> None:
+    thread = threading.Thread(target=error, args=("the loader failed",))
+    thread.start()
+    thread.join()
+    os._exit(1)
+
+
+def fail_in_a_child() -> None:
+    subprocess.run([sys.executable, "-c", "raise SystemExit('no such file: part-7')"], check=True)
+
+
+def fail_twice_at_once() -> None:
+    raise ExceptionGroup("loaders", [ValueError("odd shape"), OSError("no file")])
+
+
+def run_too_deep() -> None:
+    run_too_deep()
+
+
+def compiled(function: str) -> None:
+    """Call a function of the library that the benchmark has had compiled."""
+    getattr(ctypes.CDLL(str(FOLDER / "faults.so")), function)(0)
+
+
 ACTIONS: dict[str, Callable[[], object]] = {
     "exception": lambda: error("the toy failed once"),
     "ecc": lambda: error("CUDA error: uncorrectable ECC error encountered"),
@@ -123,6 +171,25 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "agent": kill_the_agent,
     "freeze": freeze_the_node,
     "launcher": ask_to_kill_the_launcher,
+    "exit 1": lambda: os._exit(1),
+    "message": lambda: sys.exit("the toy has no data left"),
+    "assertion": lambda: (_ for _ in ()).throw(AssertionError("shapes differ")),
+    "interrupt": lambda: (_ for _ in ()).throw(KeyboardInterrupt()),
+    "launch failure": lambda: error("CUDA error: unspecified launch failure"),
+    "cuda memory": lambda: error("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "input": lambda: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error", "/data/part-7")),
+    "from": fail_for_a_reason,
+    "during": fail_while_handling,
+    "atexit": fail_at_exit_too,
+    "thread": fail_in_a_thread,
+    "child": fail_in_a_child,
+    "group": fail_twice_at_once,
+    "recursion": run_too_deep,
+    **{f"C {function}": partial(compiled, function) for function in ("asserts", "frees_twice", "writes_to_null")},
+    **{
+        name: partial(signal.raise_signal, signal.Signals[name])
+        for name in ("SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGUSR1")
+    },
 }
 
 
@@ -239,7 +306,7 @@ def main() -> None:
     if FAULT["action"] == "import" and fires():
         log("faults", NODE)
         import a_module_that_only_the_other_nodes_have  # type: ignore[import-not-found]  # noqa: F401
-    if FAULT["action"] == "segfault":
+    if FAULT["action"].startswith(("segfault", "SIG", "C ")):
         faulthandler.disable()  # torchrun's and ours would print a stack; the kernel's word is what counts
     train()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -51,7 +52,8 @@ class Kind:
     peers
         With plain sockets in place of gloo: what a rank does that has lost its peer.
     needs
-        What the machine must allow: ``disk`` to mount a small file system, ``cgroup`` to make a control group.
+        What the machine must allow: ``disk`` to mount a small file system, ``cgroup`` to make a control group,
+        ``cc`` a compiler of C.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Kind:
     culprit: str = "node2"
     cleanup_s: float = 0.0
     peers: _Peers = ""
-    needs: Literal["", "disk", "cgroup"] = ""
+    needs: Literal["", "disk", "cgroup", "cc"] = ""
 
     def environment(self) -> str:
         """Return what the toy program needs to know, as JSON."""
@@ -71,6 +73,8 @@ class Kind:
 
     def missing(self) -> str:
         """Return why it cannot be made to happen on this machine; empty if it can."""
+        if self.needs == "cc":
+            return "" if shutil.which("cc") else "needs a compiler of C"
         if self.needs and os.geteuid() != 0:
             return "needs root"
         if self.needs == "cgroup" and not any((root / "cgroup.procs").exists() for root, _ in CGROUPS):
@@ -108,5 +112,44 @@ KINDS = (
             ("an exception", "exception"),
         )
         for do, peers in _PEERS.items()
+    ),
+    *(
+        Kind(f"plain sockets, once: {name}", action, peers="raise")
+        for name, action in {
+            "SIGBUS": "SIGBUS",
+            "SIGFPE": "SIGFPE",
+            "SIGILL": "SIGILL",
+            "SIGABRT": "SIGABRT",
+            "SIGUSR1": "SIGUSR1",
+            "exit code 1 in silence": "exit 1",
+            "`sys.exit` with a message": "message",
+            "an assertion": "assertion",
+            "`KeyboardInterrupt`": "interrupt",
+            "no memory on the GPU": "cuda memory",
+            "an error raised from another": "from",
+            "an error while another is handled": "during",
+            "an error, and one at exit": "atexit",
+            "an error in a thread, then exit code 1": "thread",
+            "an error of a child process": "child",
+            "a group of errors": "group",
+            "endless recursion": "recursion",
+        }.items()
+    ),
+    *(
+        Kind(f"plain sockets, always on node2: {name}", action, often=True, peers="raise")
+        for name, action in {
+            "SIGSEGV": "segfault",
+            "`os._exit(3)`": "exit 3",
+            "`CUDA error: unspecified launch failure`": "launch failure",
+            "an error of input": "input",
+        }.items()
+    ),
+    *(
+        Kind(f"plain sockets, once, compiled code: {name}", f"C {function}", peers="raise", needs="cc")
+        for name, function in {
+            "C's `assert`": "asserts",
+            "memory freed twice": "frees_twice",
+            "a write to address 0": "writes_to_null",
+        }.items()
     ),
 )

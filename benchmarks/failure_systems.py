@@ -36,6 +36,13 @@ DISK_BYTES = 64 << 10
 POLL_S = 0.05
 END_DEADLINE_S = 20.0
 NODES = ("node1", "node2")
+FAULTS_IN_C = """
+#include <assert.h>
+#include <stdlib.h>
+void asserts(int size) { assert(size > 0); }
+void frees_twice(int size) { char *volatile block = malloc(99 + size); free(block); free(block); }
+void writes_to_null(int size) { *(volatile char *)(long)size = 1; }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,10 @@ def _surroundings(kind: Kind, folder: Path) -> Iterator[dict[str, str]]:
             disk = str(folder / "scratch-node2")
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk], check=True)
             stack.callback(subprocess.run, ["umount", "--lazy", disk], check=True)
+        if kind.needs == "cc":
+            (folder / "faults.c").write_text(FAULTS_IN_C)
+            library = str(folder / "faults.so")
+            subprocess.run(["cc", "-shared", "-fPIC", "-O0", "-o", library, str(folder / "faults.c")], check=True)
         if kind.needs == "cgroup":
             root, limit = next((root, limit) for root, limit in CGROUPS if (root / "cgroup.procs").exists())
             group = root / folder.name

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.machine import description
 from benchmarks.tables import table
-from laggard.resilience.allocation.network import free_port
+from laggard.resilience.allocation.network import port_for_later
 
 UP_S = 10.0
 GOES_ON_WITHIN_S = 60.0
@@ -70,7 +70,7 @@ class Service(Thing):
     """A TCP service."""
 
     def __init__(self, need: str) -> None:
-        self.need, self.where = need, str(free_port("127.0.0.1"))
+        self.need, self.where = need, str(port_for_later())
         self._end = threading.Event()
         self._thread = threading.Thread()
 

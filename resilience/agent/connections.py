@@ -20,6 +20,7 @@ from laggard.resilience.decision.targets import Target
 MAX_FILES = 4000
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _ESTABLISHED, _LISTENS = "01", "0A"
+_CALLERS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -55,7 +56,6 @@ def _files(pid: int) -> Iterator[str]:
 
 def _connections(inodes: set[str]) -> list[Target]:
     found: set[tuple[str, int]] = set()
-    local: dict[tuple[str, int], int] = {}
     served: set[int] = set()
     for table in _TABLES:
         with contextlib.suppress(OSError):
@@ -66,11 +66,12 @@ def _connections(inodes: set[str]) -> list[Target]:
                 if fields[3] == _LISTENS:
                     served.add(_address(fields[1])[1])
                 elif fields[3] == _ESTABLISHED:
-                    found.add(remote := _address(fields[2]))
-                    local[remote] = _address(fields[1])[1]
-    # Of a connection that somebody else has made to us, our end has the port that we serve.
-    ours = {remote for remote in found if local[remote] in served or (_is_loopback(remote[0]) and remote[1] in served)}
-    return [Target("port", host, port) for host, port in sorted(found - ours)]
+                    found.add(_address(fields[2]))
+    # A port that the kernel has chosen belongs to a caller, or to a rank: it goes with its process. The listener that
+    # would show it may be closed by now, and a rank may be at an address of its node that we do not know.
+    first, last = map(int, _CALLERS_PORTS.read_text().split())
+    services = [(host, port) for host, port in sorted(found) if not first <= port <= last]
+    return [Target("port", host, port) for host, port in services if not (_is_loopback(host) and port in served)]
 
 
 def _is_loopback(host: str) -> bool:

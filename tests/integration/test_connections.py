@@ -12,6 +12,7 @@ import pytest
 
 from laggard.resilience.agent import connections
 from laggard.resilience.agent.connections import descendants, used_by
+from laggard.resilience.allocation.network import port_for_later
 from laggard.resilience.decision.targets import Target
 from tests.waiting import wait_until
 
@@ -19,24 +20,28 @@ LOCAL = "127.0.0.1"
 CONNECT_AND_SERVE = """
 import socket, sys
 outside = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-with socket.create_server(("127.0.0.1", 0)) as own:
+with socket.create_server(("127.0.0.1", int(sys.argv[2]))) as own:
     to_itself = socket.create_connection(own.getsockname())
-    print(own.getsockname()[1], flush=True)
+    print("listens", flush=True)
     accepted = [own.accept(), own.accept()]
+    if "closes" in sys.argv:
+        own.close()
+        to_itself.close()
     print("serves", flush=True)
     sys.stdin.read()
 """
 
 
-def test_a_child_is_connected_to_what_it_has_called_and_not_to_what_it_serves_itself() -> None:
-    with socket.create_server((LOCAL, 0)) as server:
-        port = server.getsockname()[1]
-        command = [sys.executable, "-c", CONNECT_AND_SERVE, str(port)]
+@pytest.mark.parametrize("listener", ["stays", "closes"])
+def test_a_child_is_connected_to_what_it_has_called_and_not_to_what_it_serves_itself(listener: str) -> None:
+    port, own_port = port_for_later(), port_for_later()
+    with socket.create_server((LOCAL, port)):
+        command = [sys.executable, "-c", CONNECT_AND_SERVE, str(port), str(own_port), listener]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
             assert child.stdin is not None
             assert child.stdout is not None
-            own_port = int(child.stdout.readline())
+            child.stdout.readline()
             with socket.create_connection((LOCAL, own_port)):  # somebody else is served
                 child.stdout.readline()
                 found = used_by(descendants(child.pid))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.resilience.allocation.network import port_for_later
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
 from tests.waiting import Gate
@@ -22,11 +23,6 @@ Start = Callable[..., RunningJob]
 
 NODES = ("--local-nodes=2", "--nodes=2", "--resilient", "--per-node")
 LOCAL = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.create_server((LOCAL, 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def assert_it_went_on(job: RunningJob, launches: int) -> None:
@@ -38,7 +34,7 @@ def assert_it_went_on(job: RunningJob, launches: int) -> None:
 
 
 def test_a_service_that_refuses_is_waited_for(start_job: Start) -> None:
-    port = free_port()
+    port = port_for_later()
     program = f"""
         import asyncio
 
@@ -113,7 +109,7 @@ def store(port: int, word: bytes) -> Iterator[None]:
 
 
 def test_what_a_launch_was_connected_to_is_waited_for_although_its_error_names_nothing(start_job: Start) -> None:
-    port = free_port()
+    port = port_for_later()
     program = f"""
         import socket
 

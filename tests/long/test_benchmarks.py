@@ -43,6 +43,9 @@ class Small:
 
 # By the beginning of the text after ``python -m benchmarks``; the longest match counts.
 SMALL = {
+    "blame": Small(
+        "--jobs 2 --seed 1", ["| one-off | 1 | 0 | 0 |", "wrong exclusions: 0 of 6 nodes", "wrong ends: 0 of 2 jobs"]
+    ),
     "chaos": Small(
         "--faults 1 --seed 2",  # on two nodes, of which one is killed
         ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],

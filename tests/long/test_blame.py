@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from laggard.resilience.allocation.network import port_for_later
 from tests.integration.jobs import RunningJob
-from tests.integration.test_outages import LOCAL, assert_it_went_on, free_port
+from tests.integration.test_outages import LOCAL, assert_it_went_on
 
 Start = Callable[..., RunningJob]
 
@@ -70,7 +71,7 @@ def test_a_rank_that_always_fails_ends_the_job_and_no_node_is_blamed(start_job: 
 
 
 def test_a_name_or_a_service_that_is_away_is_waited_for(start_job: Start) -> None:
-    port = free_port()
+    port = port_for_later()
     program = f"""
         import socket
 
