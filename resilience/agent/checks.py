@@ -71,7 +71,7 @@ class Checks:
 
     def list_connections(self, command: wire.ListConnections) -> None:
         """Say what the program's processes are connected to."""
-        pids = {*descendants(os.getpid()), *(descendants(command.program) if command.program else ())}
+        pids = [*(descendants(command.program) if command.program else ()), *descendants(os.getpid())[1:]]
         self._context.send(wire.Connections(tuple(used_by(pids))))
 
     def dump_stacks(self, command: wire.DumpStacks) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,8 @@ import psutil
 from laggard.resilience.agent.mounts import mount_of, network_mounts
 from laggard.resilience.decision.targets import Target
 
+# The agent does nothing else meanwhile, and what many processes of a rank use, its first ones use as well.
+MAX_FILES = 4000
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 _ESTABLISHED, _LISTENS = "01", "0A"
 _CALLERS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -34,12 +37,11 @@ def used_by(pids: Iterable[int]) -> list[Target]:
     mounts = network_mounts()
     inodes: set[str] = set()
     used: set[str] = set()
-    for pid in pids:
-        for path in _files(pid):
-            if match := _SOCKET.fullmatch(path):
-                inodes.add(match[1])
-            elif mounts and (mount := mount_of(path, mounts)):
-                used.add(mount)
+    for path in islice((path for pid in pids for path in _files(pid)), MAX_FILES):
+        if match := _SOCKET.fullmatch(path):
+            inodes.add(match[1])
+        elif mounts and (mount := mount_of(path, mounts)):
+            used.add(mount)
     return [*_connections(inodes), *(Target("mount", of=mount) for mount in sorted(used))]
 
 
@@ -47,9 +49,9 @@ def _files(pid: int) -> Iterator[str]:
     """Yield the names of a process's folder and open files; none of one that has ended, or that is another user's."""
     with contextlib.suppress(OSError):
         yield str(Path(f"/proc/{pid}/cwd").readlink())
-        for entry in os.scandir(f"/proc/{pid}/fd"):
+        for number in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - thousands of them, as below
             with contextlib.suppress(OSError):
-                yield os.readlink(entry.path)  # noqa: PTH115 - thousands of them
+                yield os.readlink(f"/proc/{pid}/fd/{number}")  # noqa: PTH115
 
 
 def _connections(inodes: set[str]) -> list[Target]:

@@ -61,7 +61,7 @@ def main() -> None:
 
 def _life(node: str, rank: Rank, watch: LifeWatch, now_s: float, device_active: bool | None) -> RankLife:
     silent_s = watch.look(rank.counters(), now_s, device_active=device_active)
-    return RankLife(node, rank.rank, rank.state(), silent_s, watch.longest_s)
+    return RankLife(node, rank.rank, rank.state(), silent_s, watch.longest_s, device_active is not None)
 
 
 def _device_reader() -> Callable[[], bool | None]:

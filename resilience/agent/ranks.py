@@ -23,6 +23,7 @@ from laggard.resilience.decision.hang import Counters
 # A process may still become another program.
 SETTLED_S = 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_EXIT_CODE = 50  # where /proc/PID/stat has it, from the name on
 _OWN_MODULE = "laggard."
 # Ray's workers without a task, and our collectors; the kernel keeps 15 characters of a name.
 _OWN_WORKERS = ("ray::IDLE", "ray::NodeCollec")
@@ -54,6 +55,16 @@ class Rank:
         with contextlib.suppress(OSError):
             return Path(f"/proc/{self.pid}/wchan").read_text().strip("0")
         return ""
+
+    def killed(self) -> list[tuple[int, int]]:
+        """Return the children that a signal has ended and that nobody has waited for, and the signals."""
+        found = []
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(self.pid).children(recursive=True):
+                fields = _stat(child.pid)
+                if fields and fields[1] == "Z" and (signum := int(fields[_EXIT_CODE]) & 0x7F):
+                    found.append((child.pid, signum))
+        return found
 
     def counters(self) -> Counters:
         """Return what the kernel counts for it."""
@@ -157,5 +168,6 @@ def _wake_ups(pid: int) -> int:
 def _bytes_moved(file: Path) -> int:
     with contextlib.suppress(OSError):
         counts = dict(line.split(": ") for line in file.read_text().splitlines())
-        return int(counts["rchar"]) + int(counts["wchar"])
+        # The first two count a call when it returns, the others the pages of one that takes long.
+        return sum(int(counts[name]) for name in ("rchar", "wchar", "read_bytes", "write_bytes"))
     return 0

@@ -24,6 +24,7 @@ from typing import Any
 
 from laggard.kvstore.client.environment import ENDPOINT_FILE, NODE
 from laggard.resilience.agent.ranks import Rank, RankFinder
+from laggard.resilience.decision.hang import Counters, LifeWatch
 from laggard.resilience.decision.stacks import Frame, RankStack, own_frames, parse_faulthandler
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.checks import Stacks
@@ -47,20 +48,26 @@ Threads = tuple[tuple[Frame, ...], ...]
 def main(launch: int) -> None:
     """Print the stacks of this node's ranks of a launch."""
     ranks = RankFinder(launch, os.environ[ENDPOINT_FILE]).find()[:MAX_RANKS]
-    begun_s = time.monotonic()
-    before = [rank.counters().cpu_s for rank in ranks]
     with ThreadPoolExecutor(MAX_WORKERS) as pool:
         stacks = list(pool.map(_stack, ranks))
         for number, (rank, stack) in enumerate(zip(ranks, stacks, strict=True)):
             if stack.doing == "stuck":  # it may wait for a child
-                children = tuple(pool.map(_child, rank.descendants[:MAX_CHILDREN]))
-                stacks[number] = replace(stack, children=children)
-    time.sleep(max(0.0, begun_s + LOOK_S - time.monotonic()))  # over which its processor time is measured
-    passed_s = time.monotonic() - begun_s
-    shares = [max(0.0, rank.counters().cpu_s - cpu_s) / passed_s for rank, cpu_s in zip(ranks, before, strict=True)]
-    found = (replace(stack, cpu_share=share) for stack, share in zip(stacks, shares, strict=True))
+                children = pool.map(_child, rank.descendants[:MAX_CHILDREN])
+                killed = (RankStack(stack.host, None, pid, "Z", signum=signum) for pid, signum in rank.killed())
+                stacks[number] = replace(stack, children=(*children, *killed))
+    # What a rank has written of its stacks itself does not count.
+    looks = [(rank, rank.counters(), LifeWatch(rank.counters(), time.monotonic())) for rank in ranks]
+    time.sleep(LOOK_S)
+    found = (replace(stack, active=_is_active(stack, *look)) for stack, look in zip(stacks, looks, strict=True))
     sys.stdout.buffer.write(encode(Stacks(tuple(found))))
     sys.stdout.buffer.flush()
+
+
+def _is_active(stack: RankStack, rank: Rank, before: Counters, watch: LifeWatch) -> bool:
+    now = rank.counters()
+    if stack.state == "D":  # its other threads may go on; what counts is whether the main thread gets anywhere
+        return now.own_bytes != before.own_bytes
+    return watch.look(now, time.monotonic()) == 0.0
 
 
 def _stack(rank: Rank) -> RankStack:
@@ -71,8 +78,15 @@ def _stack(rank: Rank) -> RankStack:
 
 
 def _entry(rank: Rank, threads: Sequence[tuple[Frame, ...]], trouble: str) -> RankStack:
-    host, why = os.environ.get(NODE, ""), "" if threads else trouble
-    return RankStack(host, rank.rank, rank.pid, rank.state(), rank.waits_in(), 0.0, _shortened(threads), why)
+    return RankStack(
+        os.environ.get(NODE, ""),
+        rank.rank,
+        rank.pid,
+        rank.state(),
+        rank.waits_in(),
+        threads=_shortened(threads),
+        trouble="" if threads else trouble,
+    )
 
 
 def _child(pid: int) -> RankStack:

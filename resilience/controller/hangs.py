@@ -17,7 +17,7 @@ from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.failure import raised_and_stays
 from laggard.resilience.decision.hang import HangTimeout, HangWatch, RankLife, Suspicion
 from laggard.resilience.decision.origin import ProcessEnd
-from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, standstill_of
+from laggard.resilience.decision.stacks import RankStack, is_hang, odd_ones, standstill_of, with_unread
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.program import Program
 from laggard.resilience.nodes.ranks import Ranks
@@ -76,11 +76,12 @@ class Hangs:
         if self._watch is None:
             return None
         signs = self._records.signs(self._launch)
-        suspicion = self._watch.check(signs, self._lives(), time.monotonic())
+        lives = self._lives()
+        suspicion = self._watch.check(signs, lives, time.monotonic())
         if suspicion is None:
             return None
-        stacks = self._cluster.stacks(self._hosts, self._launch)
-        if not is_hang(suspicion, stacks):
+        stacks = with_unread(self._cluster.stacks(self._hosts, self._launch), lives)
+        if not is_hang(suspicion, stacks, lives):
             return None
         ending = {(stack.host, stack.rank) for stack in stacks if stack.is_ending}
         raised = [end for end in program.lingering(suspicion.silent_s) if raised_and_stays(end, ending)]

@@ -6,7 +6,8 @@ what they do. A program that gives no sign of its own is judged from outside alo
 
 With ``--hang-timeout SECONDS`` silence of that length is a hang. With ``--hang-timeout auto`` the timeout is derived
 from the launch itself: ten times the longest silence so far, and at least `MIN_AUTO_S` for the program's own signs
-(from the fifth on), `MIN_OUTSIDE_S` for all ranks together, and `MIN_RANK_S` for a single rank.
+(from the fifth on), `MIN_OUTSIDE_S` for all ranks together, and `MIN_RANK_S` for a single rank. Silence of the
+program's own signs is no hang while its ranks are seen to work, as in a validation, before `MAX_WORK_S`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ AUTO_FACTOR = 10.0  # times the longest silence so far
 MIN_OUTSIDE_S = 180.0
 # One rank may evaluate or save while the others wait. ByteRobust (SOSP'25) too looks after ten minutes without traffic.
 MIN_RANK_S = 600.0
+# Ranks that spin for ever look as if they worked. An hour is twice as long as Gloo waits, and longer than most phases
+# between two steps; a false relaunch costs what was done in it, a late one the hour.
+MAX_WORK_S = 3600.0
+SEEN_S = 30.0  # a rank that was active so recently is seen to work
 # Nothing that goes on leaves a process stopped by a signal.
 MIN_STOPPED_S = 60.0
 # Below this a process only waits: threads that watch over a library's connections take up to half a percent.
@@ -73,6 +78,12 @@ class RankLife:
     state: str  # the kernel's letter: R running, S sleeping, D waiting in the kernel, T stopped
     silent_s: float  # for how many seconds it has been silent, and its longest silence before
     longest_s: float
+    by_device: bool = False  # whether GPUs say so; a processor is also busy in a rank that spins while it waits
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is seen to work."""
+        return self.silent_s <= SEEN_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,7 @@ class HangWatch:
         self._take(signs, ranks, now_s)
         if now_s < self._quiet_until_s:
             return None
-        suspicion = self._of_own_signs(now_s) or self._of_ranks(ranks, now_s)
+        suspicion = self._of_own_signs(ranks, now_s) or self._of_ranks(ranks, now_s)
         if suspicion is not None:
             self._quiet_until_s = now_s + suspicion.silent_s  # and then again, if it still is silent
         return suspicion
@@ -133,13 +144,17 @@ class HangWatch:
             self._longest_together_s = max(self._longest_together_s, self._together_s)
         self._together_s = together_s
 
-    def _of_own_signs(self, now_s: float) -> Suspicion | None:
+    def _of_own_signs(self, ranks: Sequence[RankLife], now_s: float) -> Suspicion | None:
         timeout_s, silent_s = self.timeout_s(), now_s - self._last_s
         if timeout_s is None or silent_s <= timeout_s:
             return None
         if self._count == 0 and self._is_watched:  # it may never give a sign of its own
             return None
-        return Suspicion(silent_s)
+        if self._timeout != "auto":
+            return Suspicion(silent_s)
+        if silent_s <= _least_by_work_s(ranks):
+            return None
+        return Suspicion(silent_s, certain=silent_s > max(MAX_WORK_S, timeout_s))
 
     def _of_ranks(self, ranks: Sequence[RankLife], now_s: float) -> Suspicion | None:
         gives_signs = self._count > 0 and now_s - self._last_s <= (self.timeout_s() or MIN_AUTO_S)
@@ -162,6 +177,14 @@ class HangWatch:
 
     def _least_s(self, derived_s: float) -> float:
         return self._timeout if self._timeout != "auto" else derived_s
+
+
+def _least_by_work_s(ranks: Sequence[RankLife]) -> float:
+    """Return how long the program's own signs may fail to come, given how its ranks look."""
+    working = sum(each.is_seen for each in ranks)
+    if 2 * working <= len(ranks):
+        return 0.0
+    return MAX_WORK_S if any(each.by_device for each in ranks) else MIN_RANK_S
 
 
 def _of_rank(life: RankLife, *, certain: bool) -> Suspicion:

@@ -30,6 +30,10 @@ class Placement:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     devices_drawn: Mapping[str, int] = field(default_factory=dict)
 
+    def kept(self) -> Placement:
+        """Return the same placement for another launch, for which nothing was drawn."""
+        return replace(self, drawn={}, devices_drawn={})
+
     def of(self, active: Sequence[str]) -> tuple[str, ...]:
         """Return the active nodes in this order, with those that it does not have in the places that are free."""
         newcomers = iter([host for host in active if host not in self.order])

@@ -56,6 +56,8 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
     """Return a relaunch with its count, one that waits for lost nodes, or the end of the job at a limit."""
     settings, status, now_s = case.settings, case.status, case.now_s
     after = decision.status
+    if after.placement is status.placement:
+        after = replace(after, placement=after.placement.kept())
     if status.waits_since_s is None and status.outage is None:  # else no launch began since the last relaunch
         after = replace(
             after,

@@ -1,7 +1,7 @@
 """Which rank of a program that hangs is the odd one, by the stacks of all of them. Pure.
 
-Ranks wait for each other, so most of them stand in the same collective, and the one that they wait for stands
-elsewhere: stopped, in a read that does not return, in a loop, or in a collective that the others never reach.
+Ranks wait for each other, so most of them stand in the same collective or wait at a socket, and the one that they wait
+for stands elsewhere: stopped, in a read that does not return, in a loop, in a collective that the others never reach.
 """
 
 from __future__ import annotations
@@ -12,16 +12,33 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from laggard.resilience.decision.hang import ACTIVE_SHARE, MIN_RANK_S, Suspicion
+from laggard.resilience.decision.hang import MIN_RANK_S, RankLife, Suspicion
 
-Doing = Literal["waits for others", "works", "stuck", "disk sleep", "stopped"]
+Doing = Literal[
+    "waits for others", "waits at a socket", "works", "stuck", "disk sleep", "stopped", "unreadable", "killed"
+]
 
 MAX_GROUPS = 4  # of ranks that wait at the same place: more are no sentence
 _KERNEL: Mapping[str, Doing] = {"T": "stopped", "D": "disk sleep"}
 HELD = frozenset(_KERNEL.values())
+# Most certain first: who waits at a socket may wait for a service as well.
+_WAITS: Sequence[frozenset[Doing]] = (
+    frozenset({"waits for others"}),
+    frozenset({"waits for others", "waits at a socket"}),
+)
 # Functions in which a rank waits for other ranks, or for a device that does.
 _COLLECTIVE = re.compile(r"[/\\](torch[/\\]distributed|horovod|deepspeed[/\\]comm|mpi4py)[/\\]")
 _WAITING = {"backward", "_engine_run_backward", "synchronize", "item", "tolist", "block_until_ready"}
+# Functions of the kernel in which a process waits at a socket, or at any of several files.
+_SOCKET_WAIT = re.compile(
+    r"^(wait_woken|unix_|inet_|sk_|sock_|tcp_|_*skb_wait|(do_|ep_)?(sys_)?e?poll|do_epoll|(core_sys|do)_select)"
+)
+_SOCKET_FILE = re.compile(r"[/\\](socket|ssl|selectors|asyncio[/\\]\w+|multiprocessing[/\\]connection)\.py$")
+# Where a rank waits for a child of its own, at a pipe or a socket too.
+_CHILD_FILE = re.compile(
+    r"[/\\](subprocess|multiprocessing[/\\](queues|pool|process|popen_\w+|managers)|concurrent[/\\]futures[/\\]\w+)\.py$"
+)
+_POOL_FILE = re.compile(r"[/\\]multiprocessing[/\\]pool\.py$")
 _LIBRARY = re.compile(r"^<|[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python3(\.\d+)?[/\\]")
 _WRAPPER = re.compile(r"^_|^<|wrap|decorate|^inner$")
 # Where a process of the module multiprocessing begins.
@@ -57,23 +74,37 @@ class RankStack:
     rank: int | None  # its number; None for a program without ranks
     pid: int  # its process id on the node
     state: str  # the kernel's letter for its main thread: R running, S sleeping, D waiting in the kernel, T stopped
+    # (Z: a child has ended, and its parent has not asked how)
     waits_in: str = ""  # the function of the kernel that it waits in; empty if unknown
-    cpu_share: float = 0.0  # processor time that it used while it was looked at, in processors
+    active: bool = False  # whether it used a processor or moved bytes while it was looked at
     # The frames of each thread, innermost first, the main thread first; empty if they could not be read
     threads: tuple[tuple[Frame, ...], ...] = ()
     trouble: str = ""  # why they could not be read
     # Where its child processes stand, of those that it has started itself and those that they have started
     children: tuple[RankStack, ...] = ()
+    signum: int = 0  # the signal that has ended it, of a child
 
     @property
     def doing(self) -> Doing:
         """What it does."""
-        if self.state in _KERNEL:
+        if self.signum:
+            return "killed"
+        if self.state in _KERNEL and not (self.state == "D" and self.active):
             return _KERNEL[self.state]
         called = self._called()
         if any(frame.function in _WAITING or _COLLECTIVE.search(frame.file) for frame in called):
             return "waits for others"
-        return "works" if self.cpu_share >= ACTIVE_SHARE else "stuck"
+        if self._waits_at_socket(called):
+            return "waits at a socket"
+        if not self.threads:
+            return "unreadable"
+        return "works" if self.active else "stuck"
+
+    def _waits_at_socket(self, called: Sequence[Frame]) -> bool:
+        if self.active or any(_CHILD_FILE.search(frame.file) for frame in called):
+            return False
+        at_socket = any(_SOCKET_FILE.search(frame.file) for frame in called)
+        return self.state == "S" and (at_socket or bool(_SOCKET_WAIT.search(self.waits_in)))
 
     @property
     def is_held(self) -> bool:
@@ -82,13 +113,24 @@ class RankStack:
 
     @property
     def _is_held_itself(self) -> bool:
-        return self.state in _KERNEL
+        return self.doing in HELD
 
     @property
     def awaited_child(self) -> RankStack | None:
-        """The child that it seems to wait for: one that is held, or else one that is in the user's code."""
-        in_users = (child for child in self.children if child.threads and any(f.is_users for f in child.threads[0]))
-        return next((child for child in self.children if child._is_held_itself), next(in_users, None))
+        """The child that it seems to wait for: one that is held, was killed, or else is in the user's code."""
+        in_users = [child for child in self.children if child.threads and any(f.is_users for f in child.threads[0])]
+        held = [child for child in self.children if child._is_held_itself]
+        killed = [child for child in self.children if child.signum]
+        return next(iter((*held, *killed, *in_users)), None)
+
+    @property
+    def waits_for_idle_pool(self) -> bool:
+        """Whether it waits for a result that no process of its pool is at work on: one has ended with the task."""
+        if not any(_POOL_FILE.search(frame.file) for frame in self._called()):
+            return False
+        tasks = [_task_in_pool(child.threads[0]) for child in self.children if child.threads]
+        workers = [task for task in tasks if task is not None]
+        return bool(workers) and all(task.endswith("get") for task in workers)
 
     @property
     def is_ending(self) -> bool:
@@ -111,6 +153,22 @@ class RankStack:
         return frames[: next((at for at, frame in enumerate(frames) if frame.is_users), 0)]
 
 
+def _task_in_pool(frames: Sequence[Frame]) -> str | None:
+    """Return the function that a worker's code of the pool has called, empty if none; None: it is no worker."""
+    at = next((at for at, frame in enumerate(frames) if _POOL_FILE.search(frame.file)), None)
+    return None if at is None else frames[at - 1].function if at else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The child process that a rank seems to wait for."""
+
+    pid: int
+    doing: Doing
+    place: str = ""
+    signum: int = 0  # the signal that has ended it
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Ranks that stand at the same place and do the same."""
@@ -120,8 +178,8 @@ class Standing:
     n_ranks: int = 1  # how many they are
     host: str = ""  # the first of them; `rank` is None for a program without ranks
     rank: int | None = None
-    # Where the child stands that a single rank seems to wait for, and its process id; None if there is none
-    child: tuple[int, Doing, str] | None = None
+    child: Child | None = None  # that a single rank seems to wait for
+    waits_for_idle_pool: bool = False  # it waits for a pool none of whose workers has anything to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +192,18 @@ class Standstill:
 
 def _standing(ranks: Sequence[RankStack]) -> Standing:
     first = ranks[0]
-    child = first.awaited_child if len(ranks) == 1 and first.doing != "waits for others" else None
-    of_child = None if child is None else (child.pid, child.doing, child.place)
-    return Standing(first.doing, first.place, len(ranks), first.host, first.rank, of_child)
+    if len(ranks) > 1 or first.doing in _WAITS[1]:
+        return Standing(first.doing, first.place, len(ranks), first.host, first.rank)
+    child = first.awaited_child
+    awaited = None if child is None else Child(child.pid, child.doing, child.place, child.signum)
+    return Standing(first.doing, first.place, 1, first.host, first.rank, awaited, first.waits_for_idle_pool)
+
+
+def with_unread(stacks: Sequence[RankStack], lives: Iterable[RankLife]) -> tuple[RankStack, ...]:
+    """Return the stacks, with the ranks that were seen before and have given none."""
+    read = {(stack.host, stack.rank) for stack in stacks}
+    unread = sorted({(life.host, life.rank) for life in lives} - read, key=str)
+    return *stacks, *(RankStack(host, rank, 0, "", trouble="its node has not said") for host, rank in unread)
 
 
 def groups_of(stacks: Iterable[RankStack]) -> list[tuple[RankStack, ...]]:
@@ -151,15 +218,23 @@ def odd_ones(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
     """Return the ranks that the others wait for; empty if that cannot be told."""
     # If some ranks wait for others and some do not, it is those that do not; of these, those that are held, themselves
     # or with a child that they wait for, if there are any. If all do the same kind of thing, it is those that are not
-    # at the place where most are.
+    # at the place where most are; at sockets the place says nothing, since each end of a connection has its own.
     held = tuple(stack for stack in stacks if stack.is_held)
     if 0 < len(held) < len(stacks):
         return held
-    free = tuple(stack for stack in stacks if stack.doing != "waits for others")
-    if 0 < len(free) < len(stacks):
-        return free
-    largest = groups_of(stacks)[0] if stacks else ()
-    return tuple(stack for stack in stacks if stack not in largest) if 2 * len(largest) > len(stacks) else ()
+    read = [stack for stack in stacks if stack.doing != "unreadable"]
+    for waits in _WAITS:
+        free = tuple(stack for stack in read if stack.doing not in waits)
+        if 0 < len(free) < len(read):
+            return free
+    busy = tuple(stack for stack in stacks if stack.doing == "unreadable" and stack.active)
+    others = [stack for stack in stacks if stack not in busy]
+    if busy and others and all(stack.doing in _WAITS[1] and not stack.active for stack in others):
+        return busy  # it is no Python; that the others sleep says that it does not spin to wait
+    largest = groups_of(read)[0] if read else ()
+    if 2 * len(largest) <= len(read) or largest[0].doing == "waits at a socket":
+        return ()
+    return tuple(stack for stack in read if stack not in largest)
 
 
 def standstill_of(stacks: Sequence[RankStack]) -> Standstill | None:
@@ -172,14 +247,21 @@ def standstill_of(stacks: Sequence[RankStack]) -> Standstill | None:
     return Standstill((found[0], *found[-MAX_GROUPS + 1 :]), len(found) - MAX_GROUPS)
 
 
-def is_hang(suspicion: Suspicion, stacks: Sequence[RankStack]) -> bool:
-    """Return whether the program hangs, given why it is suspected and where its ranks stand."""
+def is_hang(suspicion: Suspicion, stacks: Sequence[RankStack], lives: Iterable[RankLife] = ()) -> bool:
+    """Return whether the program hangs, given why it is suspected, where its ranks stand and how they look."""
     # A rank that works, while others wait for it, may be about something that takes long, such as an evaluation. That
     # is a hang only after `MIN_RANK_S`, and if it is not just few that wait.
-    working = sum(stack.doing == "works" for stack in stacks)
+    # A rank that waits for a device may well wait for its own work, if the device is seen to do any.
+    on_device = {(life.host, life.rank) for life in lives if life.by_device and life.is_seen}
+    working = sum(
+        stack.doing == "works"
+        or (stack.doing == "unreadable" and stack.active)
+        or (stack.doing == "waits for others" and (stack.host, stack.rank) in on_device)
+        for stack in stacks
+    )
     if suspicion.certain or not working:
         return True
-    stuck = any(stack.doing not in {"works", "waits for others"} for stack in stacks)
+    stuck = any(stack.doing == "stuck" or stack.doing in HELD for stack in stacks)
     return suspicion.silent_s > MIN_RANK_S and (stuck or 2 * working < len(stacks))
 
 

@@ -215,13 +215,18 @@ def standstill(of: Standstill) -> str:
 def _standing(of: Standing) -> str:
     one = of.n_ranks == 1
     who = f"{rank_name(of.rank)} on {of.host}" if one else f"{of.n_ranks} ranks"
-    if of.doing == "waits for others":
-        return f"{who} {'waits' if one else 'wait'} in {of.place}"
+    if of.doing == "unreadable":
+        return f"{who} cannot be read"
+    if of.doing in {"waits for others", "waits at a socket"}:
+        return f"{who} {'waits' if one else 'wait'} {f'in {of.place}' if of.place else 'at a socket'}"
     sentence = f"{who} {'is' if one else 'are'} {_whereabouts(of.doing, of.place)}"
+    if of.waits_for_idle_pool:
+        return f"{sentence}, all workers of its pool are idle: the one that had the task has ended"
     if of.child is None:
         return sentence
-    pid, doing, place = of.child
-    return f"{sentence}, its child {pid} is {_whereabouts(doing, place)}"
+    if of.child.signum:
+        return f"{sentence}, its child {of.child.pid} was killed by {signal_name(of.child.signum)}"
+    return f"{sentence}, its child {of.child.pid} is {_whereabouts(of.child.doing, of.child.place)}"
 
 
 def _whereabouts(doing: Doing, place: str) -> str:

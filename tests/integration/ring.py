@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 from tests.integration.jobs import RunningJob
@@ -11,6 +12,11 @@ FAULTS = {
     "kill": ("os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
     "silence": ("os._exit(3)", "exited with 3"),
     "exception": ("raise RuntimeError('odd')", "exited with 1"),
+}
+HANGS = {
+    "loop": ("while True: pass", ""),
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", ", stopped"),
+    "read": ("os.mkfifo('fifo'); open('fifo').read()", ""),
 }
 # What the others do when they have lost a peer, before they raise the error.
 PEERS = {
@@ -50,11 +56,25 @@ for step in range(1_000_000):
 """
 
 
+_OPTIONS = ("--local-nodes=2", "--virtual-gpus=2", "--per-device", "--preload=none")
+
+
+def _program(action: str, peers: str) -> str:
+    return _PROGRAM.replace("CULPRIT", str(CULPRIT)).replace("FAULT", action).replace("PEER", PEERS[peers])
+
+
 def run_ring(start_job: Callable[..., RunningJob], fault: str, peers: str) -> None:
     """Run the program, with a fault on rank 3 and others that react in some way; expect rank 3 to be named."""
     action, how = FAULTS[fault]
-    program = _PROGRAM.replace("CULPRIT", str(CULPRIT)).replace("FAULT", action).replace("PEER", PEERS[peers])
-    options = ("--local-nodes=2", "--virtual-gpus=2", "--per-device", "--preload=none")
-    job = start_job(*options, program=program)
+    job = start_job(*_OPTIONS, program=_program(action, peers))
     assert job.finish() != 0, job.everything()
     job.wait_for(rf"end +rank {CULPRIT} on node2 {how} ")
+
+
+def run_hanging_ring(start_job: Callable[..., RunningJob], fault: str) -> None:
+    """Run the program, whose rank 3 hangs in some way while the others wait for it; expect it to be named."""
+    action, how = HANGS[fault]
+    job = start_job(*_OPTIONS, "--hang-timeout=4", program=_program(action, "raise"))
+    job.wait_for(rf"3 ranks wait in receive \(\S+:\d+\); rank {CULPRIT} on node2 is in <module> \(\S+:\d+\){how}")
+    job.process.send_signal(signal.SIGTERM)
+    job.finish()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.integration.jobs import RunningJob
-from tests.integration.ring import run_ring
+from tests.integration.ring import HANGS, run_hanging_ring, run_ring
 
 Start = Callable[..., RunningJob]
 
@@ -17,6 +17,11 @@ Start = Callable[..., RunningJob]
 @pytest.mark.parametrize(("fault", "peers"), [("segfault", "raise"), ("silence", "quiet"), ("exception", "print")])
 def test_the_rank_that_failed_is_named_and_none_that_lost_its_peer(start_job: Start, fault: str, peers: str) -> None:
     run_ring(start_job, fault, peers)
+
+
+@pytest.mark.parametrize("fault", HANGS)
+def test_the_rank_that_the_others_wait_for_at_their_sockets_is_named(start_job: Start, fault: str) -> None:
+    run_hanging_ring(start_job, fault)
 
 
 def test_the_others_that_have_ended_are_named_in_the_same_sentence(start_job: Start) -> None:

@@ -17,6 +17,7 @@ import pytest
 from laggard.resilience.allocation.network import port_for_later
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
+from tests.waiting import Gate
 
 Start = Callable[..., RunningJob]
 
@@ -163,3 +164,23 @@ def test_a_job_is_given_up_when_nothing_answers_for_long(start_job: Start) -> No
     job = start_job(*NODES, "--give-up-after=3", program=NEEDS_WHAT_IS_NOWHERE)
     assert job.finish() == 93, job.everything()
     assert "--give-up-after is over: waits for nothing.invalid:443, not resolved since" in job.account
+
+
+def test_a_node_that_is_lost_meanwhile_is_replaced_and_the_wait_goes_on(start_job: Start, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    program = f"""
+        print("ready", flush=True)
+        open({str(tmp_path / "gate")!r}).readline()
+        raise OSError("cannot connect to host service.invalid:5432")
+    """
+    options = ("--local-nodes=3", "--nodes=2", "--resilient", "--per-node", "--give-up-after=15")
+    job = start_job(*options, program=program)
+    job.wait_for(r"\[node2\] ready")
+    agent = job.process_of("node2", "program.py").parent()
+    assert agent is not None
+    gate.open()
+    job.wait_for("outage +waits for service.invalid:5432")
+    agent.kill()
+    job.wait_for("waits +node2 is lost .*without node2; node3 comes in from the reserve")
+    assert job.finish() == 93, job.everything()
+    assert "1 launch, " in job.account

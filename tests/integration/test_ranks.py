@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from laggard.kvstore.server.process import StateServer
 from laggard.resilience.agent import stack_dump
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.ranks import Rank, RankFinder
-from laggard.resilience.decision.stacks import RankStack
+from laggard.resilience.decision.stacks import RankStack, odd_ones
 from laggard.resilience.wire import decode
 from laggard.resilience.wire.checks import Stacks
 from tests.waiting import wait_until
@@ -203,3 +204,81 @@ def test_how_the_ranks_look_is_stored_until_a_later_launch_begins(start: Start, 
     finally:
         watch.kill()
         watch.wait()
+
+
+def program(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rank.py").write_text(textwrap.dedent(text))
+
+
+def test_a_rank_that_waits_at_a_socket_waits_for_its_peer(
+    start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program(
+        tmp_path,
+        """
+        import os, socket
+
+        def receive(peer):
+            peer.recv(1)
+
+        def spin():
+            while True:
+                pass
+
+        ours, theirs = socket.socketpair()
+        open(f"{os.environ['RANK']}.ready", "w").close()
+        receive(ours) if os.environ["RANK"] == "3" else spin()
+        """,
+    )
+    start()
+    wait_until(lambda: stacks_of(7, capsys)[3].doing == "waits at a socket")
+    stacks = stacks_of(7, capsys)
+    assert odd_ones(list(stacks.values())) == (stacks[2],)
+    assert stacks[2].doing == "works"
+
+
+def test_a_child_that_was_killed_and_is_still_waited_for_is_told(
+    start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program(
+        tmp_path,
+        """
+        import multiprocessing, os, signal
+
+        context = multiprocessing.get_context("fork")
+        results = context.Queue()
+        worker = context.Process(target=signal.pause)
+        worker.start()
+        os.kill(worker.pid, signal.SIGKILL)
+        open(f"{os.environ['RANK']}.ready", "w").close()
+        results.get()
+        """,
+    )
+    start()
+
+    def killed() -> bool:
+        child = stacks_of(7, capsys)[3].awaited_child
+        return child is not None and child.signum == signal.SIGKILL
+
+    wait_until(killed)
+
+
+def test_a_pool_whose_worker_was_killed_with_a_task_is_told(
+    start: Start, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    program(
+        tmp_path,
+        """
+        import multiprocessing, os, signal
+
+        def tokenize():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            task = pool.apply_async(tokenize)
+            open(f"{os.environ['RANK']}.ready", "w").close()
+            task.get()
+        """,
+    )
+    start()
+    wait_until(lambda: stacks_of(7, capsys)[3].waits_for_idle_pool)

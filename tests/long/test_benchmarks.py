@@ -102,7 +102,9 @@ SMALL = {
             "\nlaggard: 1 of 1 jobs that could finish did; node2 named alone in 1 of 1",
         ],
     ),
-    "outages": Small("--lengths 5", ["| a TCP service, not named | 5 | ", "| HTTP 503 | 5 | ", "| a mount | 5 | "]),
+    "outages --lengths 10 30 120 600": Small(
+        "--lengths 5", ["| a TCP service, not named | 5 | ", "| HTTP 503 | 5 | ", "| a mount | 5 | "]
+    ),
     "faults": Small("--repeats 1 --only worker", ["│ worker killed  ", "│ worker killed, Ray's own actor restart │"]),
     "links": Small(
         f"--jobs 1 --largest 8 --rounds 20 --cost-rounds 4 --plot {LINKS_PLOT}",

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.incidents import Incidents
+from laggard.detectors.economics.launch_cost import LaunchCost
 from laggard.detectors.economics.restart_cost import RestartCost, share_lost
 from laggard.detectors.economics.restart_decision import Incident, Past, Tradeoff, decide
+from laggard.kvstore.control import LaunchRecord, Signs
 
 SLOWDOWNS = st.floats(1.01, 20.0)
 COSTS_S = st.floats(1.0, 3600.0)
@@ -33,6 +35,35 @@ TRADEOFFS = st.builds(
     n_nodes=st.integers(0, 64),
     n_reserve=st.none() | st.integers(0, 2),
 )
+
+
+SIGNS = st.builds(
+    Signs, st.integers(0, 5), st.none() | st.floats(0, 1e6), st.none() | st.floats(0, 1e6), n_reserve=st.none()
+)
+LAUNCHES = st.builds(
+    LaunchRecord,
+    st.just(1),
+    st.just(()),
+    st.just(()),
+    relaunch_s=st.none() | st.floats(0, 1e3),
+    began_s=st.just(1000.0),
+    commits=st.integers(0, 3),
+    step=st.none() | st.floats(0, 1e6),
+)
+
+
+@given(LAUNCHES, st.lists(st.tuples(st.floats(0, 1e4), SIGNS), max_size=9))
+def test_a_restart_never_costs_less_than_thirty_seconds_nor_more_than_the_launch_so_far_and_its_start(
+    launch: LaunchRecord, seen: list[tuple[float, Signs]]
+) -> None:
+    cost, now_s = LaunchCost(launch), 1000.0
+    for seconds, signs in seen:
+        now_s += seconds
+        cost.note(signs, 0, now_s)
+        again = LaunchCost(launch, cost.to_state())
+        for price in (cost.price(now_s), again.price(now_s)):
+            start_s = (launch.relaunch_s or 0.0) + max(60.0, now_s - 1000.0)
+            assert 30.0 <= price.cost_s <= (start_s + now_s - 1000.0) * (1 + 1e-9)
 
 
 def later(incident: Incident, seconds: float) -> Incident:

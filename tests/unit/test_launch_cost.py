@@ -17,9 +17,7 @@ def measured(start_s: float, unsaved_s: float, saved: Saved = "commit", **more: 
     return Price(start_s + unsaved_s, "measured", start_s, unsaved_s, saved, **more)
 
 
-def test_before_any_progress_a_start_is_assumed_at_least_the_gap_and_that_all_work_is_lost_of_ten_minutes_at_most() -> (
-    None
-):
+def test_before_any_progress_a_start_is_assumed_at_least_the_gap_and_ten_minutes_of_work_at_most() -> None:
     for now_s, unsaved_s in ((1100.0, 100.0), (2000.0, 600.0)):
         assert LaunchCost(FIRST).price(now_s) == Price(60.0 + unsaved_s, "assumed")
     assert LaunchCost(LaunchRecord(0, (), ())).price(2000.0).cost_s == 660.0
@@ -36,19 +34,19 @@ def test_before_any_progress_a_start_is_assumed_at_least_the_gap_and_that_all_wo
         (FIRST, Signs(9, step=30.0, checkpointed=30.0), measured(45.0, 20.0, "checkpoint")),
         (SECOND, Signs(8), measured(65.0, 20.0)),
         (SECOND, Signs(7, step=101.0), measured(65.0, 0.0, "done again")),
-        (SECOND, Signs(7, step=51.0, checkpointed=50.0), measured(65.0, 20.0, "checkpoint")),
     ],
 )
-def test_progress_is_a_commit_a_step_beyond_those_before_or_any_step_of_a_program_that_reports_its_checkpoints(
-    launch: LaunchRecord, signs: Signs, price: Price
-) -> None:
+def test_progress_is_a_commit_or_a_step_beyond_those_before(launch: LaunchRecord, signs: Signs, price: Price) -> None:
     cost = LaunchCost(launch)
     cost.note(Signs(launch.commits, launch.step), 0, 1010.0)
     cost.note(signs, 0, 1045.0)
-    if launch is FIRST or signs.checkpointed is None:
-        assert cost.price(1065.0) == price
-    else:  # the step of the launch before had come first
-        assert cost.price(1065.0).saved == "checkpoint"
+    assert cost.price(1065.0) == price
+
+
+def test_any_step_is_progress_of_a_program_that_reports_its_checkpoints() -> None:
+    cost = LaunchCost(SECOND, {"start_s": 10.0, "saved": "checkpoint"})
+    cost.note(Signs(7, step=51.0), 0, 1030.0)
+    assert cost.price(1040.0) == measured(50.0, 40.0, "checkpoint")
 
 
 def test_steps_that_are_done_again_and_the_detectors_own_commits_are_no_progress() -> None:

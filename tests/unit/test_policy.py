@@ -866,3 +866,18 @@ def test_a_device_changes_places_within_its_node_before_the_node_does() -> None:
         ("1", 0.75, {}),
         ("1", 0.75, {"n2": 2}),
     ]
+
+
+@pytest.mark.parametrize("event", [NodeLost("n3"), accused("n3"), accused()])
+def test_a_draw_counts_for_one_launch_alone(event: Event) -> None:
+    settings = Settings(nodes=3, resilient=True, exhaust_resources=True, places_ranks=True)
+    first = after(settings, JobStatus(Roster(("n1", "n2", "n3", "n4")), NOW_S), failed("n2"))
+    assert isinstance(first, Relaunch)
+    assert first.status.placement.drawn == {"n2": 3}
+    second = after(settings, first.status, event)
+    assert isinstance(second, Relaunch)
+    assert second.status.placement.drawn == {}
+    assert [host for host in second.status.placed.active if host != "n3"] == ["n2", "n1", "n4"]
+    third = after(settings, second.status, failed("n2"))
+    assert isinstance(third, Relaunch)
+    assert third.status.ledger[-1].drawn == {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from laggard.resilience.decision import wording
-from laggard.resilience.decision.hang import Suspicion
+from laggard.resilience.decision.hang import RankLife, Suspicion
 from laggard.resilience.decision.stacks import (
     Frame,
     RankStack,
@@ -17,6 +18,7 @@ from laggard.resilience.decision.stacks import (
     own_frames,
     parse_faulthandler,
     standstill_of,
+    with_unread,
 )
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -44,9 +46,9 @@ def worded(stacks: list[RankStack]) -> str:
     return wording.standstill(found)
 
 
-def rank(number: int, frames: tuple[Frame, ...] = ALL_REDUCE, state: str = "S", cpu_share: float = 0.0) -> RankStack:
+def rank(number: int, frames: tuple[Frame, ...] = ALL_REDUCE, state: str = "S", *, active: bool = False) -> RankStack:
     host = f"node{number // 2 + 1}"
-    return RankStack(host, number, 100 + number, state, "", cpu_share, (frames,) if frames else ())
+    return RankStack(host, number, 100 + number, state, "", active, (frames,) if frames else ())
 
 
 def others(*but: int, frames: tuple[Frame, ...] = ALL_REDUCE, of: int = 64) -> list[RankStack]:
@@ -64,11 +66,10 @@ def test_a_rank_in_a_read_that_does_not_return_is_named_with_its_place() -> None
 @pytest.mark.parametrize(
     ("odd", "sentence"),
     [
-        (rank(3, LOAD, "R", cpu_share=1.0), "rank 3 on node2 is in load_batch (data.py:41)"),
+        (rank(3, LOAD, "R", active=True), "rank 3 on node2 is in load_batch (data.py:41)"),
         (rank(3, SLEEP), "rank 3 on node2 is in sleep (data.py:7)"),
         (rank(3, ALL_REDUCE, "T"), "rank 3 on node2 is in all_reduce (train.py:88), stopped"),
         (rank(3, (), "T"), "rank 3 on node2 is stopped"),
-        (rank(3, ()), "rank 3 on node2 is at an unknown place"),
         (rank(3, BACKWARD), "rank 3 on node2 waits in backward (train.py:88)"),
         (replace(rank(3, LOAD), rank=None), "the program on node2 is in load_batch (data.py:41)"),
     ],
@@ -77,6 +78,78 @@ def test_the_odd_one_of_four_is_found_and_described(odd: RankStack, sentence: st
     stacks = [odd, *others(3, of=4)]
     assert odd_ones(stacks) == (odd,)
     assert worded(stacks) == f"3 ranks wait in all_reduce (train.py:88); {sentence}"
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_rank_that_cannot_be_read_is_named_so_and_neither_waits_nor_is_to_blame(*, active: bool) -> None:
+    stacks = [*others(3, of=4), replace(rank(3, ()), active=active)]
+    spins = [replace(stack, active=True) for stack in stacks[:3]]
+    assert worded(stacks) == "3 ranks wait in all_reduce (train.py:88); rank 3 on node2 cannot be read"
+    assert odd_ones([*spins, stacks[3]]) == ()
+    assert odd_ones([*stacks[:2], rank(2, LOAD), stacks[3]]) == (rank(2, LOAD),)
+    assert odd_ones([rank(0, ()), rank(1, ()), rank(2, ()), rank(3, LOAD)]) == ()
+
+
+def test_a_compiled_program_that_is_busy_while_all_others_sleep_is_awaited() -> None:
+    sleeping = [replace(rank(number, ()), waits_in="wait_woken") for number in range(3)]
+    busy = replace(rank(3, ()), active=True)
+    assert odd_ones([*sleeping, busy]) == (busy,)
+    assert worded([*sleeping, busy]) == "3 ranks wait at a socket; rank 3 on node2 cannot be read"
+
+
+def test_a_rank_that_was_seen_before_and_has_given_no_stack_cannot_be_read() -> None:
+    lives = [RankLife(f"node{number // 2 + 1}", number, "S", 0.0, 0.0) for number in range(4)]
+    stacks = with_unread(others(3, of=4), lives)
+    assert worded(list(stacks)) == "3 ranks wait in all_reduce (train.py:88); rank 3 on node2 cannot be read"
+    assert with_unread(others(of=4), lives) == tuple(others(of=4))
+
+
+RECEIVE = (Frame("receive", "/home/u/ring.py", 12), STEP, MAIN)
+
+
+def at_socket(number: int, waits_in: str = "wait_woken", *called: Frame) -> RankStack:
+    return replace(rank(number, (*called, *RECEIVE)), waits_in=waits_in)
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        at_socket(0),
+        at_socket(0, "unix_stream_read_generic"),
+        at_socket(0, "inet_csk_accept"),
+        at_socket(0, "poll_schedule_timeout.constprop.0"),
+        at_socket(0, "do_epoll_wait"),
+        at_socket(0, "", Frame("EpollSelector.select", "/usr/lib/python3.11/selectors.py", 468)),
+        at_socket(0, "", Frame("Connection._recv", "/usr/lib/python3.11/multiprocessing/connection.py", 389)),
+    ],
+)
+@pytest.mark.parametrize(
+    "odd",
+    [
+        rank(3, LOAD, "R", active=True),
+        replace(rank(3, LOAD), waits_in="anon_pipe_read"),
+        replace(rank(3, LOAD), waits_in="folio_wait_bit"),
+        replace(rank(3, SLEEP), waits_in="hrtimer_nanosleep"),
+        rank(3, RECEIVE, "T"),
+    ],
+)
+def test_over_plain_sockets_the_one_that_does_not_wait_for_a_peer_is_named(waits: RankStack, odd: RankStack) -> None:
+    stacks = [*(replace(waits, rank=number) for number in range(3)), odd]
+    assert odd_ones(stacks) == (odd,)
+    assert re.match(r"3 ranks wait in [\w.]+ \(ring\.py:12\); rank 3 on node2 is in ", worded(stacks))
+
+
+def test_if_all_wait_at_sockets_nobody_is_to_blame_wherever_they_stand() -> None:
+    assert odd_ones([*(at_socket(number) for number in range(3)), replace(at_socket(3), threads=(LOAD,))]) == ()
+
+
+def test_one_that_waits_at_a_socket_while_the_others_are_in_a_collective_is_awaited() -> None:
+    assert odd_ones([*others(3, of=4), at_socket(3)]) == (at_socket(3),)
+
+
+def test_who_moves_bytes_or_waits_for_a_child_at_a_socket_does_not_wait_for_a_peer() -> None:
+    assert replace(at_socket(0), active=True).doing == "works"
+    assert replace(rank(0, DATA_LOADER), waits_in="poll_schedule_timeout").doing == "stuck"
 
 
 DATA_LOADER = (
@@ -111,9 +184,31 @@ def test_the_child_that_a_rank_waits_for_is_named(children: tuple[RankStack, ...
     )
 
 
+def test_a_child_that_a_signal_has_ended_is_named() -> None:
+    odd = replace(rank(3, DATA_LOADER), children=(replace(child(8, (), "Z"), signum=9), child(7)))
+    assert worded([*others(3, of=4), odd]).endswith("in Queue.get (train.py:88), its child 8 was killed by SIGKILL")
+
+
+POOL = "/usr/lib/python3.11/multiprocessing/pool.py"
+IN_POOL = (Frame("worker", POOL, 114), *OF_WORKER[1:])
+IDLE = (Frame("SimpleQueue.get", "/usr/lib/python3.11/multiprocessing/queues.py", 367), *IN_POOL)
+OF_POOL = (Frame("ApplyResult.wait", POOL, 768), Frame("ApplyResult.get", POOL, 774), STEP, MAIN)
+
+
+def test_a_rank_that_waits_for_a_pool_without_a_worker_at_its_task_is_told() -> None:
+    waits = replace(rank(3, OF_POOL), children=(child(7, IDLE), child(8, IDLE), child(9, SLEEP)))
+    assert worded([*others(3, of=4), waits]).endswith(
+        "in ApplyResult.get (train.py:88), all workers of its pool are idle: the one that had the task has ended"
+    )
+    assert not replace(waits, children=(child(7, IDLE), child(8, (LOAD[0], *IN_POOL)))).waits_for_idle_pool
+    assert not replace(waits, children=(child(7, IDLE), child(8, IN_POOL))).waits_for_idle_pool
+    assert not replace(waits, children=()).waits_for_idle_pool
+    assert not replace(waits, threads=(DATA_LOADER,)).waits_for_idle_pool
+
+
 def test_a_rank_whose_child_is_held_is_odder_than_one_that_works() -> None:
     held = replace(rank(2, DATA_LOADER), children=(child(7), child(8, LOAD[:1], "D")))
-    assert odd_ones([rank(0), rank(1, LOAD, cpu_share=1.0), held]) == (held,)
+    assert odd_ones([rank(0), rank(1, LOAD, active=True), held]) == (held,)
     waits = replace(rank(2), children=held.children)
     assert odd_ones([rank(0), rank(1, LOAD), waits]) == (rank(1, LOAD),)
 
@@ -145,7 +240,7 @@ def test_nobody_is_odd_if_all_stand_at_the_same_place_or_half_here_and_half_ther
 
 def test_what_the_kernel_holds_is_odder_than_what_works() -> None:
     held = rank(2, LOAD, "D")
-    assert odd_ones([rank(0), rank(1, LOAD, cpu_share=1.0), held]) == (held,)
+    assert odd_ones([rank(0), rank(1, LOAD, active=True), held]) == (held,)
 
 
 def test_a_place_in_a_program_without_code_of_the_users_is_the_innermost_call() -> None:
@@ -162,14 +257,14 @@ def test_many_places_are_cut_to_the_largest_and_the_odd_ones() -> None:
 
 
 def test_a_rank_that_works_while_others_wait_has_ten_minutes() -> None:
-    stacks = [*others(0, of=4), rank(0, LOAD, "R", cpu_share=1.0)]
+    stacks = [*others(0, of=4), rank(0, LOAD, "R", active=True)]
     assert not is_hang(Suspicion(599, certain=False), stacks)
     assert is_hang(Suspicion(601, certain=False), stacks)
     assert is_hang(Suspicion(60), stacks)
 
 
 def test_a_rank_that_waits_while_most_work_does_not_hang() -> None:
-    stacks = [rank(0), *(rank(number, LOAD, "R", cpu_share=1.0) for number in range(1, 4))]
+    stacks = [rank(0), *(rank(number, LOAD, "R", active=True) for number in range(1, 4))]
     assert not is_hang(Suspicion(10_000, certain=False), stacks)
     assert is_hang(Suspicion(10_000, certain=False), [rank(0, LOAD), *stacks[1:]])
 

@@ -20,7 +20,7 @@ from laggard.resilience.wire.node import Ping, Pong, SetUp
 from laggard.resilience.wire.tasks import Output, SignalTask, StartTask
 from laggard.resilience.wire.warm import KeepWarm, Run
 
-STACK = RankStack("n2", 3, 41, "S", "pipe_read", 0.25, ((Frame("step", "train.py", 7),),), children=())
+STACK = RankStack("n2", 3, 41, "S", "pipe_read", active=True, threads=((Frame("step", "train.py", 7),),))
 
 
 @pytest.mark.parametrize(
