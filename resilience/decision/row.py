@@ -58,8 +58,8 @@ def is_the_saves(row: Sequence[Setback]) -> bool:
     )
 
 
-# A failure before the first step is only the program's, whatever it says, if the row has waited for so long: what its
-# start needs may be away. In a job that has made steps before, what is away is likelier than a program that fails.
+# A failure before the first step is only the program's if the row has waited for so long: what its start needs may be
+# away. In a job that has made steps before, that is likelier than a program that fails, whatever its words are.
 SETTLED_S, SETTLED_AFTER_STEPS_S = 60.0, 1200.0
 
 
@@ -79,13 +79,14 @@ def is_the_programs(row: Sequence[Setback], *, can_move: bool) -> bool:
     moved = not last.host or last.host != before.host
     if not last.is_same_as(before) or last.course.passed or (can_move and not moved):
         return False
-    if last.kind in ("program", "capacity"):
-        return True
     if last.kind in ("network", "transient") or (last.kind == "hardware" and not moved):
         return False
-    waited_s = last.time_s - row[0].time_s
+    if not last.course.is_early:
+        return True
     settled_s = SETTLED_AFTER_STEPS_S if last.course.ever_progressed else SETTLED_S
-    return not last.course.is_early or waited_s >= settled_s
+    if last.kind in ("program", "capacity"):
+        settled_s = SETTLED_S if last.course.ever_progressed else 0.0
+    return last.time_s - row[0].time_s >= settled_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,8 +265,8 @@ RULES: Sequence[Rule] = (
         events.ProgramFailed,
         "the third without progress or a later one, the last two at the same place of the program, which no launch "
         "ever passed, and on two nodes, or on several at once, or where it cannot run elsewhere; words of the network "
-        "never count as the program's, and other words before the first step only after 1 min without progress (20 "
-        "min, if the job has ever made any)",
+        "never count as the program's, before the first step unknown ones only after 1 min without progress, and in a "
+        "job that has ever made any, the program's own after 1 min and unknown ones after 20",
         "end with its exit code",
         lambda c: is_the_programs(c.row, can_move=c.can_move),
         lambda c: End((c.failure, Fact("the program's", number=len(c.row)))),

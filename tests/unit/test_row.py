@@ -48,6 +48,16 @@ def test_the_same_place_on_another_node_speaks_for_the_program(
     assert is_the_programs(row, can_move=can_move) == expected
 
 
+def test_words_of_the_program_wait_for_a_minute_where_a_start_has_come_through_before() -> None:
+    late = Course(is_early=True, ever_progressed=True)
+
+    def row(course: Course, apart_s: float) -> list[Setback]:
+        return [replace(each, course=course, time_s=number * apart_s) for number, each in enumerate(MOVED)]
+
+    assert is_the_programs(row(Course(is_early=True), 0.0), can_move=True)
+    assert [is_the_programs(row(late, apart_s), can_move=True) for apart_s in (29.9, 30.0)] == [False, True]
+
+
 def test_of_a_program_that_reports_steps_the_age_says_nothing_of_the_place() -> None:
     steps = Course(has_steps=True)
     row = [replace(each, course=steps, ran_s=ran_s) for each, ran_s in zip(MOVED, (60, 3600, 60), strict=True)]
