@@ -234,5 +234,5 @@ def _run(make: Callable[[Path], Thing], length_s: float) -> Outcome:
         starts_s = sorted(map(float, _BEGINS.findall(text)))
         later = [start_s - ended_s for start_s in starts_s if start_s > ended_s]
         meanwhile = len([start_s for start_s in starts_s if began_s < start_s <= ended_s]) // NODES
-        blamed = "strike" in text or "0 nodes excluded" not in text
+        blamed = "followed it" in text or "0 nodes excluded" not in text
         return Outcome(job.poll(), min(later, default=None), meanwhile, blamed)

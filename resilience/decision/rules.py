@@ -77,7 +77,7 @@ def _drop_lost(case: Case) -> Report:
 
 
 def _drain(case: Case) -> Report:
-    """Take nodes out of the reserve, until the resource manager has nothing against them; no strike."""
+    """Take nodes out of the reserve, until the resource manager has nothing against them."""
     words = tuple(word for word in case.event.words if word.host in case.roster.reserve)
     hosts = frozenset(word.host for word in words)
     roster = case.roster.without(hosts, len(case.roster.active), case.now_s, lost=True)

@@ -27,7 +27,7 @@ HOSTS = ("n1", "n2", "n3", "n4")
 DRAINED = NodeWord("Slurm", "n3", "drained", "bad disk")
 
 
-def test_a_drained_node_leaves_the_reserve_without_a_strike_and_comes_back_when_it_is_well() -> None:
+def test_a_drained_node_leaves_the_reserve_and_nothing_speaks_against_it_when_it_is_well() -> None:
     status = JobStatus(Roster(("n1", "n2"), ("n3", "n4")), NOW_S)
     decision = decide(TWO, status, NodesDrained((DRAINED,)), now_s=NOW_S, progressed=True)
     assert isinstance(decision, Report)

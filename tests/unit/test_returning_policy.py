@@ -70,7 +70,7 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
         "n2 is back: it is in the reserve",
     ),
     (
-        "a node with two strikes stays out for its quarantine although it answers again",
+        "a node that was lost twice stays out for its quarantine although it answers again",
         job_without(excluded(lost=True), NOW_S - 3600, NOW_S),
         NodeReturned("n2"),
         NOW_S + 60,
