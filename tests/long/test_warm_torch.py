@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from laggard.resilience.decision.events import EXIT_NO_PROGRESS
 from tests.integration.jobs import RunningJob
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -109,13 +110,20 @@ def test_a_training_from_warm_processes_is_the_same_training(
     folder.mkdir()
     (folder / "model.py").write_text(MODEL)
     (folder / "train.py").write_text(TRAIN)
-    options = ("--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device")
+    options = (
+        "--local-nodes=1",
+        "--virtual-gpus=2",
+        "--resilient",
+        "--per-device",
+        "--fixed-ranks",
+        "--max-restarts=1",
+    )
     job = start_job(*options, "train.py", "--batch=8")
     for rank in (0, 1):
         job.wait_for(rf"rank {rank}\] spawned")
     job.wait_for("warm +node1 keeps a process ready that has loaded")
     (folder / "fail").touch()
-    assert job.finish(DEADLINE_S) == 1, job.everything()  # the same error at the same place again ends the job
+    assert job.finish(DEADLINE_S) == EXIT_NO_PROGRESS, job.everything()
     assert "2 of 2 ranks were forked from a warm process" in job.account, job.everything()
     assert of_launch(0, job.output) == of_launch(1, job.output)
     told = re.findall(r"warm (\w+) chance (\S+) threads (\d+)", job.output)
