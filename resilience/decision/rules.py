@@ -197,13 +197,15 @@ def _change(before: Roster, after: Roster) -> Change:
     stay = {*before.active} & {*after.active}
     gone = [host for host in before.active if host not in stay]
     is_back = before.set_aside in after.active  # nobody is set aside if it is empty
+    waiting = tuple(host for host in gone if host in after.reserve)
     return Change(
-        without=tuple(host for host in gone if host != before.primary),
+        without=tuple(host for host in gone if host != before.primary and host not in waiting),
         came=tuple(host for host in after.active if host not in stay | {before.set_aside}),
         primary=before.primary if before.primary in gone or is_back else "",
         primary_is_back=is_back,
         alone=after.active[0] if gone and len(after.active) == 1 else "",
         alone_is_primary=after.active == (after.primary,),
+        set_aside=waiting,
     )
 
 

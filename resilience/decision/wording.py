@@ -111,9 +111,11 @@ def change(of: Change) -> str:
     devices = [f"the devices of {of.primary} (the primary)"] if of.primary else []
     gone = others if of.primary_is_back else [*others, *devices]
     parts = [f"without {', '.join(gone)}"] if gone else []
+    if of.set_aside:
+        parts.append(f"{abbreviated(of.set_aside)} {'waits' if len(of.set_aside) == 1 else 'wait'} in the reserve")
     if of.came:
         came = abbreviated(of.came)
-        parts.append(f"{came} comes in from the reserve" if gone else f"with {came} from the reserve")
+        parts.append(f"{came} comes in from the reserve" if parts else f"with {came} from the reserve")
     if of.primary_is_back:
         parts.append(f"{devices[0]} are used again")
     if of.alone:

@@ -621,7 +621,7 @@ def test_a_program_that_is_not_placed_by_us_goes_on_without_the_node_on_which_it
     assert isinstance(second, Relaunch)
     assert second.status.roster == Roster(("n1", "n3"), ("n2",))
     assert wording.reason(second.reason) == (
-        "rank 5 on n2 was killed by SIGSEGV after 12 min 4 s; without n2; n3 comes in from the reserve; "
+        "rank 5 on n2 was killed by SIGSEGV after 12 min 4 s; n2 waits in the reserve; n3 comes in from the reserve; "
         "after a wait of 10.0 s"
     )
     alone = after(EXHAUSTING, JobStatus(Roster(("n1", "n2")), NOW_S, row=second.status.row), crashed, progressed=False)
