@@ -22,6 +22,8 @@ ANSWER_DEADLINE_S = 20.0
 FIRST_LOOK_S, LOOK_EVERY_S = 5.0, 30.0
 # Where it is looked what the program is connected to: its ranks need the same things.
 NODES_LOOKED_AT = 4
+# What comes back just as the job would be given up is still seen to answer twice.
+LAST_LOOKS_S = 60.0
 
 
 class Outages:
@@ -118,7 +120,7 @@ class Outages:
             self._asked = None
             if watch.take(node.checks.answers or (), now_s):
                 return OutageEnded(outage, self._now_s() - outage.since_s)
-        if self._now_s() - since_s >= self._give_up_after_s:
+        if self._now_s() - since_s >= self._give_up_after_s + LAST_LOOKS_S:
             return OutageTooLong(outage, self._now_s() - since_s)
         if watch.asks(now_s):
             self._asked = self._ask(outage.host, self._targets), now_s

@@ -144,6 +144,6 @@ def test_a_wait_has_an_end(site: Site) -> None:
     outage = site.find(SERVICE)
     assert outage is not None
     site.nodes["n2"].checks.away = None  # its agent does not answer any more
-    assert site.look(outage, 7199.0) is None
+    assert site.look(outage, 7259.0) is None
     assert site.look(outage, 0.5) is None
     assert site.look(outage, ANSWER_DEADLINE_S) == OutageTooLong(outage, site.now_s - 100.0)
