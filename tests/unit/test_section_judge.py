@@ -250,7 +250,7 @@ def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
     )
     [due] = play.rounds(20, one_slow)
     assert re.match(
-        r"rank 5 on node3 gpu 1: still slow: 30 % slower, 2\d s lost in \d\d s, in the section", str(due.evidence)
+        r"rank 5 on node3 gpu 1: still slow: 30 % slower, 1\d s lost in \d\d s, in the section", str(due.evidence)
     )
     assert str(due.evidence).endswith("now, since it is likely to lose more than that")
     assert restarts([due]) == [("node3", "1")]
