@@ -57,7 +57,7 @@ class Complaint:
     @property
     def is_cascade(self) -> bool:
         """Whether it only says that another process has ended."""
-        return self.signature is not None and self.signature.cascade
+        return self.signature is not None and self.signature.says == "peer"
 
     @property
     def says_why(self) -> bool:

@@ -638,7 +638,7 @@ FULL = "OSError: [Errno 28] No space left on device\n"
         # what may be why it was killed, or was the last that it had to say
         (SURVIVED + BAR, -9, ": KeyError: 7 (program: an error in its code)"),
         (f"{FULL}step 8", -9, f": {FULL.strip()} (capacity: no space left on a disk)"),
-        (f"{RETRIED}bye", 1, f": {RETRIED.strip()} (transient: a port is in use)"),
+        (f"{RETRIED}bye", 1, f": {RETRIED.strip()} (transient: something is in use)"),
         (f"{SURVIVED}run summary: 7 steps", 1, ": KeyError: 7 (program: an error in its code)"),
         (f"{SURVIVED}frame #0: abort", -6, ": KeyError: 7 (program: an error in its code)"),
     ],
