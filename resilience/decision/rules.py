@@ -204,7 +204,6 @@ def _change(before: Roster, after: Roster) -> Change:
         primary=before.primary if before.primary in gone or is_back else "",
         primary_is_back=is_back,
         alone=after.active[0] if gone and len(after.active) == 1 else "",
-        alone_is_primary=after.active == (after.primary,),
         set_aside=waiting,
     )
 

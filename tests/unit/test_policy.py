@@ -134,7 +134,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         EXHAUSTING,
         TWO,
         accused("n3"),
-        Go(ALONE, "without n3; the primary goes on alone"),
+        Go(ALONE, "without n3; n1 goes on alone"),
     ),
     (
         "a slow primary goes on as a head-only node, and the reserve takes its place",
@@ -175,7 +175,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         accused("n3"),
         Go(
             Roster(("n1",), (), out("n2", "n3"), out("n1")),
-            "without n3; the devices of n1 (the primary) are used again; the primary goes on alone",
+            "without n3; the devices of n1 (the primary) are used again; n1 goes on alone",
             new_cluster=True,
         ),
     ),
@@ -265,7 +265,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         replace(EXHAUSTING, wait_for_nodes_s=0.0),
         Roster(("n2",), (), (), primary="n1"),
         NodeLost("n2"),
-        Ended(69, "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"),
+        Ended(69, "no node is left to run the program: the primary, n1, has no processors or GPUs for it"),
     ),
     (
         "without --resilient a slow node is only reported",
@@ -691,7 +691,7 @@ def test_a_second_loss_within_a_day_is_enough_and_losses_of_several_nodes_at_onc
         (accused(), Change()),
         (accused("n2"), Change(without=("n2",), came=("n3",))),
         (accused("n1", "n2"), Change(("n2",), ("n3",), primary="n1", alone="n3")),
-        (accused("n2", "n3"), Change(("n2",), alone="n1", alone_is_primary=True)),
+        (accused("n2", "n3"), Change(("n2",), alone="n1")),
     ],
 )
 def test_a_relaunch_names_what_changes_and_nothing_else(event: Event, change: Change) -> None:
@@ -771,7 +771,7 @@ def test_a_job_whose_primary_cannot_run_programs_begins_on_the_others() -> None:
     hosts = ("n1", "n2", "n3")
     begun = begin(RESILIENT, hosts, (), NOW_S, head_only=True)
     assert begun == JobStatus(Roster(("n2", "n3"), primary="n1"), NOW_S)
-    no_one = "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"
+    no_one = "no node is left to run the program: the primary, n1, has no processors or GPUs for it"
     assert ended(begin(EXHAUSTING, ("n1",), (), NOW_S, head_only=True)) == Ended(69, no_one)
 
 
