@@ -191,7 +191,13 @@ def node_evidence(of: NodeEvidence) -> str:
     """Return what the ledger has against a node."""
     where = f"{of.host} gpu {of.device}" if of.device else of.host
     failures = "1 failure" if of.failures == 1 else f"{of.failures} failures"
-    value = f"{of.value:.2g}" if of.value < 100 else f"{of.value:.0f}" if of.value < 1e4 else f"{of.value:.1e}".replace("e+0", "e")
+    value = (
+        f"{of.value:.2g}"
+        if of.value < 100
+        else f"{of.value:.0f}"
+        if of.value < 1e4
+        else f"{of.value:.1e}".replace("e+0", "e")
+    )
     placements = "1 placement" if of.placements == 1 else f"{of.placements} placements"
     return f"{where}: {failures} followed it over {placements}, evidence {value}"
 
