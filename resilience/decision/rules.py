@@ -406,20 +406,8 @@ RULES: Sequence[Rule] = (
         _always,
         lambda c: Report(_returned(c), (c.event, Fact("in reserve"))),
     ),
-    Rule(
-        events.NodeJoined,
-        "",
-        "examine it, and put it at the end of the reserve",
-        _always,
-        _join,
-    ),
-    Rule(
-        events.NodesMissing,
-        "",
-        "end with 69",
-        _always,
-        _missing,
-    ),
+    Rule(events.NodeJoined, "", "examine it, and put it at the end of the reserve", _always, _join),
+    Rule(events.NodesMissing, "", "end with 69", _always, _missing),
     Rule(
         events.OutageEnded,
         "",
