@@ -158,6 +158,8 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
         return None
     reading = reading_of(whole)
     begin = max(0, reading.traceback.begin - 1) if reading.traceback else len(whole)
+    while 0 < begin < len(whole) and not whole[begin].strip(" ^~"):  # Ray keeps the marks of a frame that it leaves out
+        begin -= 1
     addresses = (match[1] for line in whole[begin:] if (match := _RAY_ADDRESS.search(line)))
     last = next((line for line in reversed(written) if line[0] != " "), written[-1])  # no code below a warning
     return Complaint(

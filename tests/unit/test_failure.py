@@ -379,16 +379,18 @@ def test_what_follows_torchruns_summary_does_not_change_what_it_says() -> None:
         assert (root.rank, root.exit_code, root.pid) == (3, -9, 10809)
 
 
-def test_an_error_of_rays_worker_names_the_node_of_the_worker() -> None:
+@pytest.mark.parametrize("marks", ["", f"{' ' * 11}^^^^^^\n{' ' * 23}^^^^^^^^^^^^^^^"])
+def test_an_error_of_rays_worker_names_the_node_of_the_worker(marks: str) -> None:
     failure = why(
         end(
-            """
+            f"""
             Traceback (most recent call last):
               File "/home/me/driver.py", line 5, in <module>
                 ray.get(work.remote())
               File "/env/lib/python3.11/site-packages/ray/_private/worker.py", line 2961, in get
                 raise value.as_instanceof_cause()
             ray.exceptions.RayTaskError(KeyError): ray::work() (pid=812, ip=10.0.0.3)
+            {marks}
               File "/home/me/driver.py", line 3, in work
                 labels["x"]
             KeyError: 'x'

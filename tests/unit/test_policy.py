@@ -642,7 +642,7 @@ def test_a_node_that_failures_follow_over_drawn_places_is_left_out_and_the_rest_
     assert isinstance(decision, Relaunch)
     assert wording.reason(decision.reason) == (
         "rank 5 on n5 exited with 1 after 12 min 4 s; "
-        "n5: 5 failures followed it over 5 placements, evidence 393; without n5"
+        "n5: 5 failures followed it over 5 placements, evidence 571; without n5"
     )
     assert decision.wait_s == 0
 
@@ -698,6 +698,17 @@ def test_a_relaunch_names_what_changes_and_nothing_else(event: Event, change: Ch
     decision = after(EXHAUSTING, JobStatus(THREE, NOW_S), event)
     assert isinstance(decision, Relaunch)
     assert decision.reason[-1] == change
+
+
+def test_nothing_is_waited_for_while_failures_follow_a_node_over_drawn_places() -> None:
+    settings = replace(RESILIENT, places_ranks=True, nodes=3)
+    status, waits_s = JobStatus(THREE, NOW_S), []
+    for age_s in range(0, 1200, 200):
+        decision = after(settings, status, failed("n2"), now_s=NOW_S + age_s, progressed=False)
+        assert isinstance(decision, Relaunch)
+        waits_s.append(decision.wait_s)
+        status = decision.status
+    assert waits_s == [0, 50, 10, 10, 10, 10]
 
 
 def test_relaunches_wait_for_a_quarter_of_the_time_without_progress_and_at_most_five_minutes() -> None:
