@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from laggard.kvstore.checkpoints.complete import Newest
 from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import Failure, OtherEnd
@@ -327,6 +328,12 @@ def node_word(of: NodeWord) -> str:
     return f"Slurm says {of.host} is {of.state}{f': {of.why}' if of.why else ''}"
 
 
+def went_back(of: Newest) -> str:
+    """Return that it did not help to set a checkpoint aside."""
+    both = f"the {of.name} of step {of.checkpoint.step} and from the one before it, of step {of.before.step}"
+    return f"it fails from {both}: change the program, or have it go on from something else"
+
+
 _PARTS: Mapping[type, Callable[[Any], str]] = {
     Fact: _plain_fact,
     Change: change,
@@ -342,6 +349,7 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     Unanswered: waits_for,
     events.OutageEnded: lambda of: f"{target(of.outage.target)} answers again after {duration(of.lasted_s)}",
     events.OutageTooLong: _too_long,
+    Newest: went_back,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
 }
 """What words each part of a reason."""
