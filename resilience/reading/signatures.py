@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, cast
 
-from laggard.resilience.decision.prefixes import is_chatter
+from laggard.resilience.reading.prefixes import is_chatter
 
 Kind = Literal["program", "hardware", "network", "transient", "capacity", "unknown"]
 """What kind of trouble it is."""
