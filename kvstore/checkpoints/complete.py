@@ -214,11 +214,11 @@ def next_peers(host: str, hosts: Sequence[str], have: Iterable[str]) -> list[str
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest complete checkpoint of a checkpointer, and the step of the one before it."""
+    """The newest complete checkpoint of a checkpointer, and the one before it."""
 
     name: str
     checkpoint: Checkpoint
-    before: int
+    before: Checkpoint
 
 
 def newest_of_each(
@@ -231,7 +231,7 @@ def newest_of_each(
         own = {(key.checkpoint, key.rank): record for key, record in records.items() if key.name == name}
         complete = that_count(that_can_go_on(name, keys), own, None, directory=directory)
         if len(complete) > 1:
-            yield Newest(name, complete[0], complete[1].step)
+            yield Newest(name, complete[0], complete[1])
 
 
 @dataclass(frozen=True, slots=True)

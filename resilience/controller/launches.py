@@ -60,8 +60,6 @@ PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
 # A program that fails later than this after a worker was killed has failed for another reason.
 RECENT_KILL_S = 60.0
-# What fails within this time of going on from a checkpoint may fail because of it.
-SOON_S = 180.0
 # How long copies of checkpoints that are under way hold up a relaunch.
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
@@ -161,21 +159,18 @@ class Launches:
 
     def course(self) -> Course:
         """Return how far the current launch has come."""
-        span = self._span()
-        is_soon = span.resumed and span.ran_s <= SOON_S
-        may_go_back = is_soon and bool(self._older_saves())
-        return replace(self._earlier.course(span), may_go_back=may_go_back)
+        span, has_directory = self._span(), self._plan.checkpoints.directory is not None
+        found = self._records.older_saves(self.number, directory=has_directory) if self._earlier.is_soon(span) else ()
+        return replace(self._earlier.course(span), saves=tuple(found))
 
-    def _older_saves(self) -> list[Newest]:
-        return self._records.older_saves(self.number, directory=self._plan.checkpoints.directory is not None)
-
-    def go_back(self) -> None:
-        """Set the newest checkpoint of each checkpointer aside, between two launches."""
-        saves = self._older_saves()
+    def go_back(self, saves: Sequence[Newest]) -> None:
+        """Set checkpoints aside, between two launches."""
         self._records.set_aside(saves, self.number)
         for each in saves:
             aside = f"{each.name} of step {each.checkpoint.step} is set aside"
-            self._account.tell("notice", f"{aside}: the next launch goes on from step {each.before}", "bold yellow")
+            self._account.tell(
+                "notice", f"{aside}: the next launch goes on from step {each.before.step}", "bold yellow"
+            )
 
     def _span(self) -> LaunchSpan:
         commits, step = self._records.signs(self.number)

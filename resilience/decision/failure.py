@@ -24,6 +24,8 @@ EXIT_USAGE = 2
 # A program that does not understand its arguments ends at once; one that loads much first takes some seconds.
 USAGE_WITHIN_S = 10.0
 EXIT_KILLED = 128 + signal.SIGKILL
+# What who kills from outside sends.
+_KILLING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Of the other processes that have ended, so many are kept; thousands of ranks may end together.
 MAX_OTHERS = 16
 
@@ -72,6 +74,11 @@ class Failure:
     def several(self) -> bool:
         """Whether it began on several nodes, so that it speaks against none of them."""
         return len(self.hosts) > 1
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody may have killed the process from outside."""
+        return self.exit_code is None or self.exit_code in {code for each in _KILLING for code in (-each, 128 + each)}
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""

@@ -175,9 +175,9 @@ def _without_convicted(case: Case) -> Relaunch:
 
 def _one_save_back(case: Case) -> Relaunch:
     """Relaunch from the checkpoint before the newest, with all else as it is: once in a row of failures."""
-    first = (case.failure, *case.event.evidence) if isinstance(case.event, ProgramFailed) else (case.event,)
-    relaunch = _after_setback(case, *first, Fact("one save back"))
-    return replace(relaunch, status=replace(relaunch.status, went_back=True), goes_back=True)
+    saves = case.event.course.saves
+    relaunch = _after_setback(case, case.failure, *case.event.evidence, Fact("one save back"))
+    return replace(relaunch, status=replace(relaunch.status, went_back=saves), goes_back=saves)
 
 
 def _wait_for_answer(case: Case) -> Relaunch:
@@ -255,8 +255,9 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.ProgramFailed,
-        "twice running within three minutes of going on from a checkpoint, at a place that was passed before, or the "
-        "third time; and there is an older checkpoint, and the row has not gone back yet",
+        "twice running alike, with words of the program or unknown ones, within three minutes of going on from a "
+        "checkpoint or before a step, at a place that was passed before, or the third time; and there is an older "
+        "checkpoint, and the row has not gone back yet",
         "relaunch from the checkpoint before the newest",
         lambda c: is_the_saves(c.row) and not c.went_back,
         _one_save_back,
@@ -264,12 +265,13 @@ RULES: Sequence[Rule] = (
     Rule(
         events.ProgramFailed,
         "the third without progress or a later one, the last two at the same place of the program, which no launch "
-        "ever passed, and on two nodes, or on several at once, or where it cannot run elsewhere; words of the network "
-        "never count as the program's, before the first step unknown ones only after 1 min without progress, and in a "
-        "job that has ever made any, the program's own after 1 min and unknown ones after 20",
+        "ever passed, or where an older checkpoint fails, too, and on two nodes, or on several at once, or where it "
+        "cannot run elsewhere; words of the network never count as the program's, before the first step unknown ones "
+        "only after 1 min without progress, and in a job that has ever made any, the program's own after 1 min and "
+        "unknown ones after 20",
         "end with its exit code",
-        lambda c: is_the_programs(c.row, can_move=c.can_move),
-        lambda c: End((c.failure, Fact("the program's", number=len(c.row)))),
+        lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back)),
+        lambda c: End((c.failure, Fact("the program's", number=len(c.row)), *c.went_back)),
     ),
     _otherwise(
         events.ProgramFailed,

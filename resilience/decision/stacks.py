@@ -28,6 +28,8 @@ _WAITS: Sequence[frozenset[Doing]] = (
 )
 # Functions in which a rank waits for other ranks, or for a device that does.
 _COLLECTIVE = re.compile(r"[/\\](torch[/\\]distributed|horovod|deepspeed[/\\]comm|mpi4py)[/\\]")
+# The innermost of Python in a program that waits for Ray's workers, and in a worker without work.
+_IN_RAY = re.compile(r"[/\\]ray[/\\]_private[/\\]worker\.py$")
 _WAITING = {"backward", "_engine_run_backward", "synchronize", "item", "tolist", "block_until_ready"}
 # Functions of the kernel in which a process waits at a socket, or at any of several files.
 _SOCKET_WAIT = re.compile(
@@ -92,6 +94,8 @@ class RankStack:
         if self.state in _KERNEL and not (self.state == "D" and self.active):
             return _KERNEL[self.state]
         if self._is_in(_COLLECTIVE) or any(frame.function in _WAITING for frame in self._called()):
+            return "waits for others"
+        if self._main and _IN_RAY.search(self._main[0].file):
             return "waits for others"
         at_socket = self._is_in(_SOCKET_FILE) or _SOCKET_WAIT.search(self.waits_in)
         if self.state == "S" and not self.active and at_socket and not self._is_in(_CHILD_FILE):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from laggard.kvstore.checkpoints.complete import Newest
 from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import Failure, OtherEnd
@@ -316,6 +317,12 @@ def node_word(of: NodeWord) -> str:
     return f"Slurm says {of.host} is {of.state}{f': {of.why}' if of.why else ''}"
 
 
+def went_back(of: Newest) -> str:
+    """Return that it did not help to set a checkpoint aside."""
+    both = f"the {of.name} of step {of.checkpoint.step} and from the one before it, of step {of.before.step}"
+    return f"it fails from {both}: change the program, or have it go on from something else"
+
+
 _PARTS: Mapping[type, Callable[[Any], str]] = {
     Fact: _plain_fact,
     Change: change,
@@ -333,6 +340,7 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.OutageTooLong: lambda of: (
         f"no progress for {duration(of.waited_s)} (--give-up-after): {waits_for(of.outage)}"
     ),
+    Newest: went_back,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
 }
 """What words each part of a reason."""
