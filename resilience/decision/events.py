@@ -167,26 +167,7 @@ Event = (
     | OutageEnded
     | OutageTooLong
 )
-
-
-ReasonPart = (
-    Fact
-    | Change
-    | Failure
-    | Found
-    | NodeEvidence
-    | Stopped
-    | ProgramEnded
-    | ProgramHung
-    | NodeLost
-    | NodesDrained
-    | NodeReturned
-    | NodeJoined
-    | Unanswered
-    | OutageEnded
-    | OutageTooLong
-    | Newest
-)
+ReasonPart = Fact | Change | Failure | Found | NodeEvidence | Stopped | Unanswered | Newest | Event
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""
 

@@ -124,7 +124,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         last_line="" if complaint.quote else complaint.last_line,
         hosts=tuple(dict.fromkeys(_host(each, hosts) for each in (origin, *able) if is_like(origin, each))),
         device=end.device,
-        lost_peer=origin.standing is Standing.LOST_PEER,
+        lost_peer=origin.lost_its_peer,
         others=tuple(others[:MAX_OTHERS]),
         n_more=len(others[MAX_OTHERS:]),
     )
@@ -146,7 +146,7 @@ def raised_and_stays(end: ProcessEnd, ending: Collection[tuple[str, int | None]]
 
 def only_lost_its_peer(end: ProcessEnd) -> bool:
     """Return whether a process says only that a connection to another one is gone."""
-    return Witness.of(end).standing is Standing.LOST_PEER
+    return Witness.of(end).lost_its_peer
 
 
 def _host(of: Witness, hosts: Mapping[str, str]) -> str:
@@ -154,24 +154,15 @@ def _host(of: Witness, hosts: Mapping[str, str]) -> str:
 
 
 def _others(origin: Witness, found: Sequence[Witness], hosts: Mapping[str, str]) -> list[OtherEnd]:
-    # That a program which runs once ends of the loss of its worker goes without saying.
     others = [
-        each
-        for each in found
-        if each is not origin
-        and each.standing is not Standing.LEFT
-        and not (each.end.stays and each.standing is Standing.LOST_PEER)
-    ]
-    return [
         OtherEnd(
-            _host(each, hosts),
-            each.rank,
-            each.exit_code,
-            each.end.ended_s - origin.end.ended_s,
-            each.standing is Standing.LOST_PEER,
+            _host(each, hosts), each.rank, each.exit_code, each.end.ended_s - origin.end.ended_s, each.lost_its_peer
         )
-        for each in sorted(others, key=lambda each: (each.standing is Standing.LOST_PEER, each.end.ended_s))
+        for each in found
+        # That a program which runs once ends of the loss of its worker goes without saying.
+        if each is not origin and each.standing is not Standing.LEFT and not (each.end.stays and each.lost_its_peer)
     ]
+    return sorted(others, key=lambda each: (each.lost_peer, each.after_s))
 
 
 def _job_exit_code(origin: Witness, found: Sequence[Witness]) -> int:

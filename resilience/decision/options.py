@@ -220,10 +220,7 @@ class JobOptions:
         unset="a temporary folder",
     )
     checkpoint_memory: str | None = option(
-        None,
-        "How much of each node's memory checkpoints may use, as 200G.",
-        "SIZE",
-        unset="most of /dev/shm",
+        None, "How much of each node's memory checkpoints may use, as 200G.", "SIZE", unset="most of /dev/shm"
     )
     checkpoint_dir: Path | None = option(
         None,

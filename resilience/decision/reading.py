@@ -126,7 +126,7 @@ def _tracebacks_in(lines: Sequence[str]) -> list[Traceback]:
     for begin in (at for at, line in enumerate(lines) if line.startswith(BEGIN)):
         error = _place_of_error(lines, begin)
         frames = [
-            f"{frame[1].rpartition('/')[2]}:{frame[3]}"
+            f"{frame[1].rpartition('/')[2]}:{frame[2]}"
             for line in lines[begin:error]
             if (frame := FRAME.match(line)) and not _NOT_THE_USERS.search(frame[1])
         ]

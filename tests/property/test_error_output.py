@@ -30,7 +30,6 @@ PIECES = [
     "Error in atexit._run_exitfuncs:",
     "╭───────────────────── Traceback (most recent call last) ──────────────────────╮",
     "╰──────────────────────────────────────────────────────────────────────────────╯",
-    "KeyError                                  Traceback (most recent call last)",
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     "Root Cause (first observed failure):",
     "  rank      : 3 (local_rank: 3)",

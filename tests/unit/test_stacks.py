@@ -152,6 +152,14 @@ def test_who_moves_bytes_or_waits_for_a_child_at_a_socket_does_not_wait_for_a_pe
     assert replace(rank(0, DATA_LOADER), waits_in="poll_schedule_timeout").doing == "stuck"
 
 
+def test_of_rays_processes_the_one_that_is_in_the_users_code_is_awaited() -> None:
+    in_ray = f"{SITE}/ray/_private/worker.py"
+    driver = RankStack("node1", None, 7, "S", threads=((Frame("get_objects", in_ray, 1055), STEP, MAIN),))
+    idle = RankStack("node1", None, 8, "S", threads=((Frame("main_loop", in_ray, 1069),),))
+    busy = RankStack("node2", None, 9, "R", active=True, threads=((STEP, Frame("main_loop", in_ray, 1069)),))
+    assert odd_ones([driver, idle, busy]) == (busy,)
+
+
 DATA_LOADER = (
     Frame("Queue.get", "/usr/lib/python3.11/multiprocessing/queues.py", 113),
     Frame("_BaseDataLoaderIter.__next__", f"{SITE}/torch/utils/data/dataloader.py", 725),
