@@ -34,7 +34,7 @@ DEADLINE_S = 900.0
 GIVE_UP_AFTER_S = 60  # without an older save
 N_WITHOUT_OLDER = 10  # one in so many jobs more has no older save
 LAGGARD = (
-    *(sys.executable, "-m", "laggard", "run", "--local-nodes=2", "--resilient", "--per-node", "--grace=2"),
+    *(sys.executable, "-m", "laggard", "run", "--resilient", "--per-node", "--grace=2"),
     *("--no-report", "--preload=none", "--telemetry-level=0", "--backoff=0.2", "--max-restarts-per-hour=1000"),
 )
 _LAUNCH = re.compile(r"^\S+ launch {4}\d+ on ", re.MULTILINE)
@@ -79,13 +79,13 @@ def main(arguments: list[str]) -> int:
         for outcome in side_by_side.map(run, jobs):
             outcomes.append(outcome)
             bar.update()
+            if options.json:
+                options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
             if outcome.is_miss or options.only is not None:
                 with tqdm.external_write_mode():
                     said = f"ended with {outcome.exit_code}, went back {outcome.back} times"
                     print(f"\nseed {options.seed}, {outcome.job}: {said}\n{outcome.account}", flush=True)
     print("", *_tables(outcomes), "", *_healthy(outcomes, options.seed, options.healthy), sep="\n")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
     return 0
 
 
@@ -137,7 +137,8 @@ def _launch(job: Job, folder: Path) -> int | None:
     (folder / "script.json").write_text(json.dumps(asdict(job) | {"before": job.before}))
     kept = ("--state-dir=state", "--checkpoint-dir=saves") if job.where == "directory" else ()
     give_up = (f"--give-up-after={GIVE_UP_AFTER_S}",) if job.where == "a key of State" else ()
-    command = (*LAGGARD, f"--nodes={job.ranks}", *kept, *give_up, PROGRAM)
+    local_nodes = 2 if job.where == "memory" else job.ranks
+    command = (*LAGGARD, f"--local-nodes={local_nodes}", f"--nodes={job.ranks}", *kept, *give_up, PROGRAM)
     with (folder / "account").open("w") as account:
         return end_of(
             subprocess.Popen(

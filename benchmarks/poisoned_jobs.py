@@ -79,7 +79,7 @@ def draw_poisoned(seed: int, number: int, where: str = "") -> Job:
     how = chance.choice(KINDS[where])
     then = chance.choice([each for each in WORDS if "Connection" not in each])
     step = SAVE_EVERY * chance.randrange(2, 6)
-    ranks = 1 if chance.random() < 2 / 3 else 2
+    ranks = 1 if chance.random() < 3 / 4 else 2
     return Job(number, where, how, step, "" if how in WRONG_BEFORE else then, ranks)
 
 

@@ -158,9 +158,12 @@ class Launches:
 
     def course(self) -> Course:
         """Return how far the current launch has come."""
-        span, has_directory = self._span(), self._plan.checkpoints.directory is not None
-        found = self._records.older_saves(self.number, directory=has_directory) if self._earlier.is_soon(span) else ()
-        return replace(self._earlier.course(span), saves=tuple(found))
+        span = self._span()
+        course = self._earlier.course(span)
+        if not self._earlier.is_soon(span):
+            return course
+        run, has_directory = self._plan.runtime_dir.name, self._plan.checkpoints.directory is not None
+        return replace(course, saves=tuple(self._records.older_saves(self.number, run, directory=has_directory)))
 
     def go_back(self, saves: Sequence[Newest]) -> None:
         """Set checkpoints aside, between two launches."""

@@ -75,10 +75,11 @@ class Records:
         state = self._state(launch)
         return list(lost_with_job(state, partial(_shard_record, state), directory=directory))
 
-    def older_saves(self, launch: int, *, directory: bool) -> list[Newest]:
+    def older_saves(self, launch: int, run: str, *, directory: bool) -> list[Newest]:
         """Return the newest checkpoint of each checkpointer that has an older one to go back to."""
         state = self._state(launch)
-        return list(newest_of_each(state, partial(_shard_record, state), directory=directory))
+        servers = self._retry.call(Registry(self._client, self._endpoint, run).ids)
+        return list(newest_of_each(state, partial(_shard_record, state), servers, directory=directory))
 
     def set_aside(self, saves: Sequence[Newest], launch: int) -> None:
         """Let no launch from this one on go on from these checkpoints, or from what was saved since."""

@@ -60,6 +60,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
             launched_s=now_s,
             relaunched_s=(*status.relaunched_s, now_s),
             went_back=() if case.progressed else after.went_back,
+            survived=case.survived,
             stalled_since_s=now_s if case.progressed or status.stalled_since_s is None else status.stalled_since_s,
         )
     if case.roster.is_head_only != after.roster.is_head_only:
