@@ -33,12 +33,8 @@ from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.rules import RULES
 
 
-def _first(_: int) -> int:
-    return 0
-
-
 def decide(
-    settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool, below: Below = _first
+    settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool, below: Below = lambda _: 0
 ) -> Decision:
     """Return what to do about an event; ``below`` draws by chance where suspects go."""
     case = Case(settings, status, event, now_s, progressed, below)
