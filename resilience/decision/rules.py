@@ -256,8 +256,8 @@ RULES: Sequence[Rule] = (
     Rule(
         events.ProgramFailed,
         "twice running alike, with words of the program or unknown ones, within three minutes of going on from a "
-        "checkpoint or before a step, at a place that was passed before, or the third time; and there is an older "
-        "checkpoint, and the row has not gone back yet",
+        "checkpoint or before a step or commit, at a place that was passed before, or the third time; and there is an "
+        "older checkpoint, and the row has not gone back yet",
         "relaunch at once, from the checkpoint before the newest",
         lambda c: is_the_saves(c.row) and not c.went_back,
         _one_save_back,
