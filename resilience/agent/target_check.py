@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from laggard.resilience.agent.mounts import is_network_mount, network_mounts
-from laggard.resilience.decision.targets import NoAnswer, Target
+from laggard.resilience.reading.targets import NoAnswer, Target
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.checks import AskTargets, TargetsAsked
 

@@ -42,7 +42,6 @@ from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Course, EarlierLaunches, LaunchSpan
-from laggard.resilience.decision.targets import Target, targets_in
 from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
@@ -50,6 +49,7 @@ from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
 from laggard.resilience.nodes.rank_variables import in_order
 from laggard.resilience.nodes.ranks import Ranks
+from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
 from laggard.system.printer import Printer, unbuffered

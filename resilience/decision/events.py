@@ -16,7 +16,7 @@ from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgre
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import UNKNOWN_COURSE, Course, Setback
 from laggard.resilience.decision.stacks import Standstill
-from laggard.resilience.decision.targets import Unanswered
+from laggard.resilience.reading.targets import Unanswered
 
 OnFailure = Literal["relaunch", "end"]
 

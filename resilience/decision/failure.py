@@ -6,7 +6,6 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from laggard.resilience.decision.error_output import Complaint, without_numbers
 from laggard.resilience.decision.origin import (
     EXIT_ERROR,
     ProcessEnd,
@@ -17,7 +16,8 @@ from laggard.resilience.decision.origin import (
     is_like,
     origin_among,
 )
-from laggard.resilience.decision.signatures import KILLED, WRONG_ARGUMENTS, Kind
+from laggard.resilience.reading.error_output import Complaint, without_numbers
+from laggard.resilience.reading.signatures import KILLED, WRONG_ARGUMENTS, Kind
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from laggard.resilience.decision.error_output import Complaint, RootCause, complaints_of, root_cause_of
+from laggard.resilience.reading.error_output import Complaint, RootCause, complaints_of, root_cause_of
 from laggard.system.clock_offset import ClockOffset
 
 # What Python returns for an error that nothing has caught.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from laggard.kvstore.checkpoints.complete import Newest
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 
 # A program that gives no sign of its own has made progress if it ran for so long.
 LONG_LAUNCH_S = 3600.0

@@ -218,10 +218,11 @@ def odd_ones(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
         free = tuple(stack for stack in read if stack.doing not in waits)
         if 0 < len(free) < len(read):
             return free
-    busy = tuple(stack for stack in stacks if stack.doing == "unreadable" and stack.active)
-    others = [stack for stack in stacks if stack not in busy]
-    if busy and others and all(stack.doing in _WAITS[1] and not stack.active for stack in others):
-        return busy  # it is no Python; that the others sleep says that it does not spin to wait
+    # Compiled code that is busy, or waits for something else than a peer
+    away = tuple(stack for stack in stacks if stack.doing == "unreadable" and (stack.active or stack.waits_in))
+    others = [stack for stack in stacks if stack not in away]
+    if away and others and all(stack.doing in _WAITS[1] and not stack.active for stack in others):
+        return away  # that the others sleep says that it does not spin to wait
     largest = groups_of(read)[0] if read else ()
     if 2 * len(largest) <= len(read) or largest[0].doing == "waits at a socket":
         return ()

@@ -16,8 +16,8 @@ from laggard.resilience.decision.ledger import NodeEvidence
 from laggard.resilience.decision.origin import SIGNALS_OF_SHELLS
 from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
-from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.errors import ProcessesStillRunningError
+from laggard.resilience.reading.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.text import abbreviated, duration
 
 # Of the processes that ended beside the one that was first.

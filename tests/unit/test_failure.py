@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from laggard.resilience.decision import wording
-from laggard.resilience.decision.error_output import complaints_of, root_cause_of
 from laggard.resilience.decision.failure import Failure, explain, only_lost_its_peer, raised_and_stays
 from laggard.resilience.decision.origin import ProcessEnd, Standing, Witness
+from laggard.resilience.reading.error_output import complaints_of, root_cause_of
 
 T0 = 1e9
 ECC = "CUDA error: uncorrectable ECC error encountered"

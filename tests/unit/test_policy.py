@@ -38,7 +38,7 @@ from laggard.resilience.decision.reasons import Change, WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.row import Course
 from laggard.resilience.decision.rules import RULES
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 from tests.decided import Ended, ended
 
 PLAIN = Settings(nodes=2)

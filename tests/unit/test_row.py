@@ -15,7 +15,7 @@ from laggard.resilience.decision.row import (
     is_the_programs,
     is_the_saves,
 )
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 
 
 def setback(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from laggard.kvstore.errors import MEMORY_ADVICE, StateFullError
-from laggard.resilience.decision.prefixes import clean_line
-from laggard.resilience.decision.signatures import SIGNATURES, signature_of
+from laggard.resilience.reading.prefixes import clean_line
+from laggard.resilience.reading.signatures import SIGNATURES, signature_of
 
 # Of each row, lines as they are written. The programs that write them are named in the table.
 EXAMPLES: dict[str, list[str]] = {

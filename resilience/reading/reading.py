@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from laggard.resilience.decision.prefixes import is_chatter
-from laggard.resilience.decision.signatures import (
+from laggard.resilience.reading.prefixes import is_chatter
+from laggard.resilience.reading.signatures import (
     KILLED,
     Signature,
     how_much,
@@ -21,7 +21,7 @@ from laggard.resilience.decision.signatures import (
     signature_of,
     signature_of_error,
 )
-from laggard.resilience.decision.traceback_styles import BEGIN, FRAME, names_error
+from laggard.resilience.reading.traceback_styles import BEGIN, FRAME, names_error
 
 # Lines before the last traceback that may belong to it: libraries log what happened before they raise.
 EPISODE_LINES = 50

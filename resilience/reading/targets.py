@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from laggard.resilience.decision.prefixes import clean_line
-from laggard.resilience.decision.traceback_styles import BEGIN
+from laggard.resilience.reading.prefixes import clean_line
+from laggard.resilience.reading.traceback_styles import BEGIN
 
 TargetKind = Literal["name", "port", "url", "path", "mount"]
 Trouble = Literal[

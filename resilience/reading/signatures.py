@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, cast
 
-from laggard.resilience.decision.prefixes import is_chatter
+from laggard.resilience.reading.prefixes import is_chatter
 
 Kind = Literal["program", "hardware", "network", "transient", "capacity", "unknown"]
 """What kind of trouble it is."""
@@ -106,7 +106,7 @@ _ROWS: Mapping[str, str] = {
     "network peer: a peer was not reached": r"NCCL WARN .*(failed ?: (Connection|No route|Software)|closed by remote"
     r"|timed out)|socket\w+: .* failed :|Socket error|failed to connect to .*(peer|rank)",
     "network peer: a peer was lost": r"ncclRemoteError|remote process exited|ncclSystemError|unhandled system error"
-    r"|communicator was aborted|DistBackendError|gloo/transport/|Gloo connectFullMesh failed|recvValue failed"
+    r"|communicator was aborted|DistBackendError|gloo/transport/\w+/(?!device)|connectFullMesh failed|recvValue failed"
     r"|sendBytes failed|failed to recv, got 0 bytes|wait timeout after \d+ms, keys|store->get\("
     r"|Did the remote server shutdown|Dist(Store|Network)Error|Rendezvous(Connection|Closed|Timeout|State)Error"
     r"|client socket has (timed out|failed to connect to any)|connect\(\) timed out|waiting for clients"
@@ -142,7 +142,7 @@ _ROWS: Mapping[str, str] = {
     r"|openai)\.[\w.]*(Timeout|Connect|Disconnect|Unavailable|Payload|Server|Protocol|Retry)\w*(:|$)",
     # -- memory, disks and file systems; what schedulers and operators do
     "capacity: no memory left": r"(insufficient|out of) shared memory|creating shared memory"
-    r"|/dev/shm.*(fail|error|extend)|failed to extend /dev/shm|oom_kill [1-9]|Killed process|\boom[_-]kill\b"
+    r"|/dev/shm.*(fail|error|extend)|failed to extend /dev/shm|oom_kill [1-9]|memory: Killed process|\boom[_-]kill\b"
     r"|^(\w+\.)*\w*MemoryError\b|OOM ?Killed|low on (resource: )?(memory|ephemeral)|memory pressure|OutOfMemoryError"
     r"|can('t|not) allocate memory|bad_?alloc|task \d\S*: Out Of Memory|exceed(ed|ing|s)? .*memory limit"
     r"|memory.{0,20} exceeded|not enough memory: you tried|runtime: out of memory|TERM_MEMLIMIT"
