@@ -30,11 +30,14 @@ class Pace:
     start_s: float
     step_s: float
     save_every: int
+    reports_steps: bool
 
 
 def draw_pace(chance: random.Random) -> Pace:
     """Return the pace of a job: from short steps of a small model to those of a large one."""
-    return Pace(chance.uniform(5, 600), 10 ** chance.uniform(-1, 2), round(10 ** chance.uniform(0.5, 3)))
+    return Pace(
+        chance.uniform(5, 600), 10 ** chance.uniform(-1, 2), round(10 ** chance.uniform(0.5, 3)), chance.random() < 0.5
+    )
 
 
 class Simulated:
@@ -62,7 +65,9 @@ class Simulated:
         age = failure.at if failure.at < 3 else failure.at * pace.save_every // SAVE_EVERY
         ran_s = pace.start_s * (0.5 if age < 0 else 1.0) + max(0, age) * pace.step_s
         saves = [step for step in range(first + 1, first + age + 1) if step % pace.save_every == 0]
-        span = LaunchSpan(ran_s, len(saves), float(first + age) if age > 0 else None, resumed=self._commits > 0)
+        span = LaunchSpan(
+            ran_s, len(saves), float(first + age) if age > 0 and pace.reports_steps else None, resumed=self._commits > 0
+        )
         self._now_s += ran_s
         self._saved += saves
         decision = decide(
@@ -88,7 +93,7 @@ class Simulated:
         if failure.words == "node lost" and host != self._status.roster.primary:
             return NodeLost(host)
         course = self._earlier.course(span)
-        if self._earlier.is_soon(span) and len(self._saved) > 2:
+        if span.is_soon and len(self._saved) > 2:
             newest, before = (Checkpoint(0, step, 1) for step in (self._saved[-1], self._saved[-2]))
             course = replace(course, saves=(Newest("checkpoint", newest, before),))
         code, lines = _end_of(failure.words)

@@ -160,7 +160,7 @@ class Launches:
         """Return how far the current launch has come."""
         span = self._span()
         course = self._earlier.course(span)
-        if not self._earlier.is_soon(span):
+        if not span.is_soon:
             return course
         run, has_directory = self._plan.runtime_dir.name, self._plan.checkpoints.directory is not None
         return replace(course, saves=tuple(self._records.older_saves(self.number, run, directory=has_directory)))

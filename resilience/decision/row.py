@@ -121,6 +121,16 @@ class LaunchSpan:
     step: float | None  # the newest that it has reported
     resumed: bool  # whether there was a commit when it began
 
+    @property
+    def is_early(self) -> bool:
+        """Whether it has given no sign yet."""
+        return self.step is None and not self.commits
+
+    @property
+    def is_soon(self) -> bool:
+        """Whether it has gone on from what was there a few minutes ago, or is still loading it."""
+        return self.resumed and (self.is_early or self.ran_s <= SOON_S)
+
 
 class EarlierLaunches:
     """How far the launches of a job came that are over."""
@@ -142,18 +152,12 @@ class EarlierLaunches:
 
     def course(self, span: LaunchSpan) -> Course:
         """Return how far a launch has come that is not over yet."""
-        is_early = span.step is None and not span.commits
         if span.step is not None and self.best_step is not None:
             passed = self.best_step > span.step + _about(span.step)
         else:
             passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + SAME_AGE_S
         ever = self._ever_progressed or self.made_progress(span) or span.resumed
-        return Course(is_early, span.step, passed, ever_progressed=ever)
-
-    def is_soon(self, span: LaunchSpan) -> bool:
-        """Return whether a launch has just gone on from what was there: a few minutes ago, or it is still loading."""
-        is_loading = self.best_step is not None and span.step is None
-        return span.resumed and (is_loading or span.ran_s <= SOON_S)
+        return Course(span.is_early, span.step, passed, ever_progressed=ever)
 
     def add(self, span: LaunchSpan) -> None:
         """Take in a launch that is over."""

@@ -117,7 +117,7 @@ def _join(case: Case) -> Report:
     return Report(replace(case.status, roster=roster), (case.event, Fact("examined first")))
 
 
-def _after_setback(case: Case, *first: ReasonPart) -> Relaunch:
+def _after_setback(case: Case, *first: ReasonPart, waits: bool = True) -> Relaunch:
     """Relaunch after a failure or a hang that is nobody's yet: suspects change places."""
     after = replace(case.status_without(case.unfit_reserve), row=case.row, ledger=case.ledger)
     if aside := case.set_aside:
@@ -125,7 +125,7 @@ def _after_setback(case: Case, *first: ReasonPart) -> Relaunch:
     elif case.settings.places_ranks:
         after = _with_suspects_moved(case, after)
     relaunch = _on(case, after, *first, *case.evidence)
-    pause_s = _pause_s(case)
+    pause_s = _pause_s(case) if waits else 0.0
     more = [*_moves(case.status, after), *([Fact("pause", number=pause_s)] if pause_s else [])]
     return replace(relaunch, reason=(*relaunch.reason, *more), wait_s=pause_s)
 
@@ -176,7 +176,7 @@ def _without_convicted(case: Case) -> Relaunch:
 def _one_save_back(case: Case) -> Relaunch:
     """Relaunch from the checkpoint before the newest, with all else as it is: once in a row of failures."""
     saves = case.event.course.saves
-    relaunch = _after_setback(case, case.failure, *case.event.evidence, Fact("one save back"))
+    relaunch = _after_setback(case, case.failure, *case.event.evidence, Fact("one save back"), waits=False)
     return replace(relaunch, status=replace(relaunch.status, went_back=saves), goes_back=saves)
 
 
@@ -256,9 +256,9 @@ RULES: Sequence[Rule] = (
     Rule(
         events.ProgramFailed,
         "twice running alike, with words of the program or unknown ones, within three minutes of going on from a "
-        "checkpoint or before a step, at a place that was passed before, or the third time; and there is an older "
-        "checkpoint, and the row has not gone back yet",
-        "relaunch from the checkpoint before the newest",
+        "checkpoint or before a step or commit, at a place that was passed before, or the third time; and there is an "
+        "older checkpoint, and the row has not gone back yet",
+        "relaunch at once, from the checkpoint before the newest",
         lambda c: is_the_saves(c.row) and not c.went_back,
         _one_save_back,
     ),

@@ -152,12 +152,11 @@ def test_a_place_was_passed_if_a_launch_that_began_alike_came_clearly_further() 
     assert [earlier.course(span(step=step)).passed for step in (-1000, 1000, 1001)] == [True, False, False]
 
 
-def test_what_fails_before_the_first_step_or_within_minutes_may_be_the_checkpoints() -> None:
-    earlier = EarlierLaunches()
-    assert [earlier.is_soon(span(ran_s, resumed=True)) for ran_s in (180.0, 181.0)] == [True, False]
-    assert not earlier.is_soon(span(1.0))
-    earlier.add(span(step=7))
-    assert [earlier.is_soon(span(3600.0, step=step, resumed=True)) for step in (None, 7)] == [True, False]
+def test_what_fails_before_a_sign_or_within_minutes_may_be_the_checkpoints() -> None:
+    assert [span(ran_s, step=7, resumed=True).is_soon for ran_s in (180.0, 181.0)] == [True, False]
+    assert not span(1.0).is_soon
+    assert span(3600.0, resumed=True).is_soon
+    assert not span(3600.0, commits=1, resumed=True).is_soon
 
 
 def test_a_course_says_what_is_known_of_a_launch() -> None:
