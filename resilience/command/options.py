@@ -13,11 +13,11 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.command.option import declared_in, flag_of, option
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
-from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire.detection import Watched
 
+Preload = Literal["auto", "none"]
 Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
 # Variables by which a job of each manager is found, and what is said without one; each job of LSF's has the last.
 _NEEDED: Mapping[Manager, tuple[tuple[str, ...], str, str]] = {

@@ -113,7 +113,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             ends_s=options.ends_s(time.time(), slurm_time_left_s()),
             head_only=head_only,
             checkpoints=checkpoints,
-            preload=options.preload,
+            may_be_warm=options.preload == "auto",
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)
 

@@ -42,7 +42,6 @@ from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Course, EarlierLaunches, LaunchSpan
-from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
@@ -86,7 +85,7 @@ class JobPlan:
     ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
     head_only: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
-    preload: Preload = "none"  # what warm processes load
+    may_be_warm: bool = False  # whether ranks may be forked from warm processes
     below: Below = secrets.randbelow  # draws where suspects go
 
 
@@ -132,9 +131,9 @@ class Launches:
         # The processes from which the next launch is forked
         self.warm = WarmRanks(
             plan.command,
-            plan.preload if plan.per_node else "none",
             cluster,
             account,
+            is_wanted=plan.may_be_warm and plan.per_node,
             per_device=plan.per_device,
             writes_stacks=hangs.watched,
         )

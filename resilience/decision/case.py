@@ -95,6 +95,12 @@ class Case:
         return () if self.progressed else self.status.went_back
 
     @property
+    def survived(self) -> frozenset[str]:
+        """The places of earlier failures after which the job made progress."""
+        row = self.status.row if self.progressed else ()
+        return self.status.survived | {each.place for each in row}
+
+    @property
     def can_move(self) -> bool:
         """Whether what failed may run on another node in the next launch."""
         if not self.suspect:

@@ -56,6 +56,7 @@ class JobStatus:
     stalled_since_s: float | None = None
     row: tuple[Setback, ...] = ()  # the failures and hangs since the last progress, newest last
     went_back: tuple[Newest, ...] = ()  # the checkpoints that were set aside since the last progress
+    survived: frozenset[str] = frozenset()  # the places of failures after which the job made progress
     ledger: tuple[Incident, ...] = ()  # what began on which node, and what had been drawn before
     placement: Placement = SCHEDULERS  # which node has which ranks
     # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not

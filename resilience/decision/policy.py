@@ -33,12 +33,8 @@ from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.rules import RULES
 
 
-def _first(_: int) -> int:
-    return 0
-
-
 def decide(
-    settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool, below: Below = _first
+    settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool, below: Below = lambda _: 0
 ) -> Decision:
     """Return what to do about an event; ``below`` draws by chance where suspects go."""
     case = Case(settings, status, event, now_s, progressed, below)
@@ -64,6 +60,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
             launched_s=now_s,
             relaunched_s=(*status.relaunched_s, now_s),
             went_back=() if case.progressed else after.went_back,
+            survived=case.survived,
             stalled_since_s=now_s if case.progressed or status.stalled_since_s is None else status.stalled_since_s,
         )
     if case.roster.is_head_only != after.roster.is_head_only:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from laggard.kvstore.checkpoints.complete import Newest
@@ -75,10 +75,11 @@ def is_the_saves(row: Sequence[Setback]) -> bool:
 SETTLED_S, SETTLED_AFTER_STEPS_S = 60.0, 1200.0
 
 
-def is_the_programs(row: Sequence[Setback], *, can_move: bool, went_back: bool) -> bool:
+def is_the_programs(row: Sequence[Setback], *, can_move: bool, went_back: bool, survived: Collection[str] = ()) -> bool:
     """Return whether the last failures of a row speak for the program: the same place, which nobody ever passed.
 
-    That somebody has passed it says nothing once it is the same from an older checkpoint.
+    That somebody has passed it says nothing once it is the same from an older checkpoint. What the job got past before
+    comes by chance, and then fails at one step three times for another reason.
 
     Parameters
     ----------
@@ -88,10 +89,15 @@ def is_the_programs(row: Sequence[Setback], *, can_move: bool, went_back: bool) 
         Whether what failed may run on another node in the next launch.
     went_back
         Whether the row has gone back to an older checkpoint.
+    survived
+        The places of earlier failures after which the job made progress.
     """
     if len(row) < 3:
         return False
     before, last = row[-2:]
+    steps = {each.course.step for each in row[-3:]}
+    if last.place in survived and (len(steps) > 1 or None in steps):
+        return False
     moved = not last.host or last.host != before.host
     passed = last.course.passed and not went_back
     if not last.is_same_as(before) or passed or (can_move and not moved):

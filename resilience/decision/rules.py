@@ -266,11 +266,11 @@ RULES: Sequence[Rule] = (
         events.ProgramFailed,
         "the third without progress or a later one, the last two at the same place of the program, which no launch "
         "ever passed, or where an older checkpoint fails, too, and on two nodes, or on several at once, or where it "
-        "cannot run elsewhere; words of the network never count as the program's, before the first step unknown ones "
-        "only after 1 min without progress, and in a job that has ever made any, the program's own after 1 min and "
-        "unknown ones after 20",
+        "cannot run elsewhere; the last three at one step if the job ever went on after the same error; words of the "
+        "network never count as the program's, before the first step unknown ones only after 1 min without progress, "
+        "and in a job that has ever made any, the program's own after 1 min and unknown ones after 20",
         "end with its exit code",
-        lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back)),
+        lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back), survived=c.survived),
         lambda c: End((c.failure, Fact("the program's", number=len(c.row)), *c.went_back)),
     ),
     _otherwise(

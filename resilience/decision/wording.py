@@ -30,9 +30,8 @@ _BEFORE: Mapping[FactKind | None, str] = {
     **dict.fromkeys(("quarantined", "unused"), ", "),
 }
 _AFTER: Mapping[FactKind | None, str] = {**dict.fromkeys(("hangs", "last failure", "last hang"), ": "), "node": " "}
+# The words of the facts whose name is not what is said.
 _FACTS: Mapping[FactKind, str] = {
-    "--resilient would relaunch it": "--resilient would relaunch it",
-    "--resilient would relaunch without it": "--resilient would relaunch without it",
     "--resilient relaunches": "without --resilient nothing is relaunched",
     "--exhaust-resources would go on": "--exhaust-resources would go on without it",
     "answers again": "{hosts} answers again",
@@ -47,7 +46,6 @@ _FACTS: Mapping[FactKind, str] = {
     "last failure": "the last failure",
     "last hang": "the last hang",
     "no progress": "no progress for {duration}: no commit to State, no step reported (--give-up-after)",
-    "node": "node",
     "moved": "{hosts} change places",
     "nodes too few": "{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer",
     "not accused in use": "no accused node is in use",
@@ -90,7 +88,7 @@ def reason(facts: events.Reason) -> str:
 
 
 def _plain_fact(fact: Fact) -> str:
-    return _FACTS[fact.kind].format(
+    return _FACTS.get(fact.kind, fact.kind).format(
         hosts=abbreviated(fact.hosts),
         have="has" if len(fact.hosts) == 1 else "have",
         number=f"{fact.number:.0f}",

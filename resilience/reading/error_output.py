@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from laggard.resilience.reading.prefixes import clean_line, rank_of, speaker_and_words
-from laggard.resilience.reading.reading import Traceback, reading_of, sequence_number
+from laggard.resilience.reading.reading import BEGIN, Traceback, in_pythons_style, reading_of, sequence_number
 from laggard.resilience.reading.signatures import Signature, signature_of
-from laggard.resilience.reading.traceback_styles import BEGIN, in_pythons_style
 
 MAX_QUOTE = 240
 MAX_FRAMES = 3

@@ -15,7 +15,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from laggard.resilience.reading.prefixes import clean_line
-from laggard.resilience.reading.traceback_styles import BEGIN
+from laggard.resilience.reading.reading import BEGIN
 
 TargetKind = Literal["name", "port", "url", "path", "mount"]
 Trouble = Literal[

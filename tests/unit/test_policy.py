@@ -700,6 +700,15 @@ def test_a_relaunch_names_what_changes_and_nothing_else(event: Event, change: Ch
     assert decision.reason[-1] == change
 
 
+def test_an_error_after_which_the_job_made_progress_is_remembered_as_one_that_it_survives() -> None:
+    status = JobStatus(THREE, NOW_S)
+    for number, progressed in enumerate((True, True, False, False)):
+        decision = after(RESILIENT, status, failed(), now_s=NOW_S + number, progressed=progressed)
+        assert isinstance(decision, Relaunch)
+        status = decision.status
+        assert bool(status.survived) == (number > 0)
+
+
 def test_nothing_is_waited_for_while_failures_follow_a_node_over_drawn_places() -> None:
     settings = replace(RESILIENT, places_ranks=True, nodes=3)
     status, waits_s = JobStatus(THREE, NOW_S), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,17 @@ def test_of_a_program_that_reports_steps_the_age_says_nothing_of_the_place() -> 
 
 SAVE = (Newest("checkpoint", Checkpoint(0, 8, 1), Checkpoint(0, 4, 1)),)
 SOON, PASSED = Course(saves=SAVE), Course(saves=SAVE, passed=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [((7, 9, 7), False), ((7, 7), False), ((7, 7, 7), True), ((None,) * 3, False)]
+)
+def test_an_error_that_the_job_once_got_past_is_the_programs_if_it_stays_at_one_step(
+    steps: Sequence[float | None], *, expected: bool
+) -> None:
+    row = [replace(setback(f"n{number}"), course=Course(step=step)) for number, step in enumerate(steps)]
+    assert is_the_programs(row, can_move=True, went_back=False, survived={row[0].place}) == expected
+    assert is_the_programs(row, can_move=True, went_back=False, survived={"another"}) == (len(row) > 2)
 
 
 def of_courses(*courses: Course, kind: Kind = "program") -> list[Setback]:
