@@ -30,7 +30,7 @@ from benchmarks.poisoned_policy import simulate
 from benchmarks.tables import table
 
 SIDE_BY_SIDE = 4  # they mostly wait
-DEADLINE_S = 900.0
+DEADLINE_S = 1800.0  # on a busy machine
 GIVE_UP_AFTER_S = 60  # without an older save
 N_WITHOUT_OLDER = 10  # one in so many jobs more has no older save
 LAGGARD = (
@@ -124,7 +124,7 @@ def run(job: Job) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, began_s = Path(name), time.monotonic()
         if job.where == "directory":
-            _launch(replace(job, how="", steps=job.step + 1), folder)
+            _launch(replace(job, how="", steps=job.step + 1), folder)  # one that ends well
             _spoil_file(folder, job)
         exit_code = _launch(job, folder)
         took_s = time.monotonic() - began_s

@@ -98,11 +98,11 @@ def spoil_memory(step: int, how: str, chance: random.Random) -> None:
 
 
 def _copies(mark: bytes) -> Iterator[tuple[Path, int]]:
-    own = Endpoint.load(Path(os.environ[ENDPOINT_FILE])).job
+    own = current_session().endpoint.port
     for process in psutil.process_iter(["cmdline"]):
         if SHARD_SERVER not in (process.info["cmdline"] or ()):
             continue
-        if Endpoint.load(Path(process.environ()[ENDPOINT_FILE])).job != own:
+        if Endpoint.load(Path(process.environ()[ENDPOINT_FILE])).port != own:
             continue
         for path in Path(f"/proc/{process.pid}/fd").iterdir():
             if path.is_file() and path.stat().st_size > 1 << 20 and mark in path.read_bytes()[: 1 << 14]:
@@ -147,7 +147,7 @@ class Saves:
             raise TimeoutError("the checkpoint does not count")
         if self._where == "State":
             spoil_value(f"checkpoint/0/{step}/{chance.randrange(N_RANKS)}-{N_RANKS}", how, chance)
-        elif "before" not in how and "cut" not in how:
+        elif self._where == "memory":
             spoil_memory(step, how, chance)
 
 
@@ -173,7 +173,7 @@ def main() -> None:
             job.progress(training.step)
         if training.step % SAVE_EVERY:
             continue
-        is_poisoned = job.launch == 0 and training.step == script["step"]
+        is_poisoned = bool(script["how"]) and job.launch == 0 and training.step == script["step"]
         if is_poisoned and script["before"]:
             training.spoil(script["how"])
         saves.save(training)
