@@ -27,7 +27,7 @@ from laggard.resilience.decision.row import is_the_programs, is_the_saves
 # The wait before a relaunch is this part of the row's age: no job waits for much longer than what it waits for lasts.
 PAUSE_PART = 0.25
 MOST_PAUSE_S = 300.0  # what is away for long is looked for every five minutes
-FOLLOWS = 2.0  # with evidence from here to the bar a failure follows a node: nothing is waited for
+FOLLOWS = 2.0  # with evidence from here to the bar a failure follows a node that moves: nothing is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ def _pause_s(case: Case) -> float:
     if len(case.row) == 1:
         is_away = case.setback.kind in ("network", "transient")
         return case.settings.backoff_s if is_away else 0.0
-    if any(FOLLOWS <= each.value < BAR for each in case.evidence):
+    was_drawn = case.suspect in case.status.placement.drawn
+    if was_drawn and any(FOLLOWS <= each.value < BAR for each in case.evidence):
         return case.settings.backoff_s
     age_s = case.now_s - case.row[0].time_s
     return min(MOST_PAUSE_S, max(case.settings.backoff_s, PAUSE_PART * age_s))
@@ -276,7 +277,7 @@ RULES: Sequence[Rule] = (
     _otherwise(
         events.ProgramFailed,
         "relaunch; suspects change places; from the second one without progress on after a quarter of the time since "
-        "the first, 10 s to 5 min; after 10 s while the evidence against a node is from 2 to 100",
+        "the first, 10 s to 5 min; after 10 s while the evidence against a node that has moved is from 2 to 100",
         lambda c: _after_setback(c, c.failure, *c.event.evidence),
     ),
     Rule(
