@@ -29,7 +29,7 @@ def draw(path: Path) -> None:
     evidence, verdict_round = [], 0
     for number, one_round in enumerate(seconds):
         verdicts = analysis.update_arrays(names, one_round[:, None])
-        evidence.append(History.from_state(analysis.to_state()["history"]).evidence.sum(axis=0)[0])
+        evidence.append(History.from_state(analysis.to_state()["history"]).peak[0])
         verdict_round = verdict_round or (number if verdicts else 0)
     rounds = np.arange(1, _ROUNDS + 1)
     figure = Figure(figsize=(8, 6), layout="constrained")

@@ -1,4 +1,4 @@
-"""Comparison of a round with the devices' past and with their peers. Everything is in log seconds; ``NaN``: not known."""
+"""Comparison of a round with the devices' past and with their peers, in log seconds; ``NaN``: not known."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ class Pace:
         allowed = thresholds.against_peers(self.spread, grouping.count(~np.isnan(log_seconds)))[RESTART]
         return Compared(pace, relative, relative - history.base, relative - typical, out(allowed))
 
-    def residual(self, compared: Compared, size: Floats, smallest: float, grouping: Grouping) -> Floats:
-        """Return the residuals: against the past or the peers, whichever is more."""
+    def residual(
+        self, compared: Compared, size: Floats, smallest: float, grouping: Grouping
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """Return the residuals, against the past or the peers, whichever is more, and which groups are half slow."""
         own, by_peers, out = compared.own, compared.by_peers - compared.allowed, grouping.per_device
         count = grouping.count(~np.isnan(by_peers))
         # If many of a group look slow at once, others may have become faster: only who is slower in seconds, too, is.
@@ -73,7 +75,7 @@ class Pace:
         np.copyto(self.usual, usual, where=~crowded & ~np.isnan(compared.pace))
         tied = (grouping.count(by_peers > 0) >= _MAJORITY * count) & (count != 2) | (count < 2)
         by_peers = np.where(out(tied), np.float32(np.nan), by_peers + np.float32(smallest / 2))
-        return np.asarray(np.fmax(own, by_peers))
+        return np.fmax(own, by_peers), crowded
 
 
 def learn(
@@ -89,7 +91,7 @@ def learn(
     own, limit = compared.own, noise.limit(variance)
     known = ~np.isnan(own)
     change = own - history.last
-    seen = noise.seen(change * change / 2, np.maximum(history.change, least))
+    seen = noise.seen(np.square(change) / np.float32(2), np.maximum(history.change, least))
     more = (seen - history.change) / np.minimum(history.rounds + 1, WHOLE)
     history.change += np.where(np.isnan(change), 0, more)
     history.last = np.where(known, own, history.last)
@@ -116,11 +118,12 @@ def learn(
 def _begin_past(history: History, rows: NDArray[np.intp], variance: Floats, smallest: float) -> None:
     """Make a past of the first rounds: their median, but of a device that became slow in them their faster part."""
     first = history.first[:, rows]
-    changes, base = np.diff(first, axis=0), np.median(first, axis=0)
+    changes: Floats = np.diff(first, axis=0)
+    base = np.median(first, axis=0)
     faster = np.sort(first, axis=0)[1:3].mean(axis=0)
     by_change = DEVIATION_PER_DISTANCE * np.median(np.abs(changes), axis=0) / np.sqrt(np.float32(2))
     is_step = base - faster > np.maximum(smallest / 2, _STEP_NOISES * np.maximum(np.sqrt(variance), by_change))
     base = np.where(is_step, faster, base)
     history.base[rows], history.last[rows] = base, first[-1] - base
-    history.change[rows] = noise.seen(changes**2 / 2, variance).mean(axis=0)
+    history.change[rows] = noise.seen(np.square(changes) / np.float32(2), variance).mean(axis=0)
     history.distance[rows] = noise.seen((first - base) ** 2, variance).mean(axis=0) * WARM_UP / (WARM_UP - 1)

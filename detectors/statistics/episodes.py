@@ -16,9 +16,10 @@ from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import share_lost
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.excursions import LARGE, Scale
-from laggard.detectors.statistics.history import AT_TIMES, WHOLE, History
+from laggard.detectors.statistics.history import AT_TIMES, CLOCKS, WHOLE, History
 
 _ERRORS = 3.0  # standard errors
+_is_at_times = np.arange(CLOCKS)[:, None] == AT_TIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,9 @@ def note_slowness(history: History, own: Floats, by_peers: Floats, scale: Scale)
     on = history.evidence > 0
     is_hit = on[AT_TIMES] & (history.run > 0)
     history.hits = np.where(on[AT_TIMES], history.hits + is_hit, 0)
+    has_past = ~np.isnan(own)
+    history.with_past += np.where(_is_at_times, has_past & is_hit, has_past)
+    history.with_past *= on
     for sums, excess in zip(history.slower, (own, by_peers), strict=True):
         excess = np.nan_to_num(excess, copy=True, nan=0.0)
         sums[:AT_TIMES] += np.minimum(excess, most)
@@ -59,13 +63,14 @@ def slowness_at(
     clock = AT_TIMES if at_times else int(clocks[clocks < AT_TIMES][-1])
     rounds = max(1.0, float(history.lasts[clock, row]))
     hits = max(1.0, float(history.hits[row])) if at_times else rounds
-    own, by_peers = (float(each) / hits for each in history.slower[:, clock, row])
-    own_past = bool(~np.isnan(history.base[row])) and own >= smallest / 2
+    with_past = float(history.with_past[clock, row])
+    own, by_peers = (history.slower[:, clock, row] / [max(with_past, 1.0), hits]).tolist()
+    own_past = with_past > 0 and own >= smallest / 2
     slower = min(own, by_peers) if own_past else by_peers
     past = lasts / min(max(float(history.rounds[row]), 1.0), WHOLE) if own_past else 0.0
     error = np.sqrt(scale.variance[row] * (1 / (1 + (hits - 1) / lasts) + past))
-    ratios = np.exp([own if own_past else by_peers, slower, slower - _ERRORS * error]).tolist()
-    return Slowness(clock, *ratios, own_past, rounds, hits / rounds)
+    shown, slowdown, least = np.exp([own if own_past else by_peers, slower, slower - _ERRORS * error]).tolist()
+    return Slowness(clock, shown, slowdown, least, own_past, rounds, hits / rounds)
 
 
 def episode_at(row: int, history: History, residual: float, size: float, slow: Slowness | None) -> Episode | None:

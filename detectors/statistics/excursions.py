@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from laggard.detectors.statistics import noise
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.grouping import Grouping
-from laggard.detectors.statistics.history import AT_TIMES, CLOCKS, WHOLE, History
+from laggard.detectors.statistics.history import AT_TIMES, CLOCKS, WARM_UP, WHOLE, History
 from laggard.detectors.statistics.tails import LEAST_STEPS, Tails
 
 OUTLIERS = 0.01  # of the rounds may be anything, up to the smallest size; larger outliers are as much rarer
@@ -61,7 +61,7 @@ def scale_of(history: History, variance: Floats, lasts: Floats, usual: Floats, s
 
 def _mixed(ratio: Floats) -> Floats:
     """Return the log likelihood ratio of "slow in some rounds", given that of "slow"."""
-    return np.log(np.float32(1 - SHARE) + np.float32(SHARE) * np.exp(ratio))
+    return np.asarray(np.log(np.float32(1 - SHARE) + np.float32(SHARE) * np.exp(ratio)))
 
 
 def advance(history: History, residual: Floats, lasts: Floats, scale: Scale, budget: float) -> NDArray[np.bool_]:
@@ -92,7 +92,8 @@ def _note_hits(history: History, is_slow: NDArray[np.bool_], present: NDArray[np
     """Note who is slow in this round, for how many on end, and how often."""
     run = np.where(is_slow, history.run + (history.run < _LONGEST + 1), 0).astype(np.uint8)
     np.copyto(history.run, run, where=present)
-    history.often += np.where(present, (is_slow - history.often) / WHOLE, 0)
+    seen = np.clip(history.rounds + history.n_held, WARM_UP, WHOLE)
+    history.often += np.where(present, (is_slow - history.often) / seen, 0)
 
 
 def height(history: History, lasts: Floats) -> Floats:

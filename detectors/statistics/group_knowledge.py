@@ -36,7 +36,7 @@ class GroupKnowledge:
         if np.array_equal(groups, np.arange(len(self.pace.rounds))):
             return self
         new = type(self)(len(groups))
-        new.pace, new.noise, new.tails = (each.taken(groups) for each in (self.pace, self.noise, self.tails))
+        new.pace, new.noise, new.tails = self.pace.taken(groups), self.noise.taken(groups), self.tails.taken(groups)
         new.notices = self.notices
         return new
 

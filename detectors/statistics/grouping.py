@@ -66,12 +66,12 @@ class Grouping:
         return np.where(known > 0, ordered[np.stack(places)], np.float32(np.nan))
 
     def low_median(self, values: Floats) -> Floats:
-        """Return the smaller of the two middle values of each group: with half of the devices slow that of a good one."""
-        return self.at_ranks(values, _low_middle)[0]
+        """Return the smaller of the two middle values of each group: with half of it slow still a good one."""
+        return np.asarray(self.at_ranks(values, _low_middle)[0])
 
     def high_median(self, values: Floats) -> Floats:
         """Return the greater of the two middle values of each group."""
-        return self.at_ranks(values, lambda known: known // 2)[0]
+        return np.asarray(self.at_ranks(values, lambda known: known // 2)[0])
 
     def center_and_spread(self, values: Floats) -> tuple[Floats, Floats]:
         """Return the low median of each group, and the standard deviation estimated from its fast half."""

@@ -39,6 +39,7 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, tuple[int, ...]]] = {
     "odds": (np.float32, 0, (CLOCKS,)),
     "found": (np.bool_, 0, (CLOCKS,)),
     "slower": (np.float32, 0, (2, CLOCKS)),
+    "with_past": (np.float32, 0, (CLOCKS,)),
     "hits": (np.float32, 0, ()),
     "run": (np.uint8, 0, ()),
     "often": (np.float32, 0, ()),
@@ -46,7 +47,7 @@ _LAYOUT: dict[str, tuple[type[np.generic], float, tuple[int, ...]]] = {
     "reported": (np.uint8, 0, ()),
 }
 _PAST = ("base", "rounds", "typical", "first", "last", "change", "distance", "held", "n_held", "often")
-_OF_ONE_RUN = ("evidence", "of_noise", "lasts", "peak", "number", "odds", "found", "slower", "hits", "run")
+_OF_ONE_RUN = ("evidence", "of_noise", "lasts", "peak", "number", "odds", "found", "slower", "with_past", "hits", "run")
 _OF_ONE_INCIDENT = ("since_s", "reported")
 
 
@@ -77,6 +78,7 @@ class History:
     # Sums over the excursion of how much slower than before and than its typical peer it was, in logs, at most so
     # much as to be seen (at times: over its slow rounds)
     slower: Floats
+    with_past: Floats  # rounds of the excursion in which the first of these was known
     hits: Floats  # slow rounds of the excursion at times
     run: NDArray[np.uint8]  # slow rounds on end
     often: Floats  # share of the last rounds that were slow

@@ -18,7 +18,7 @@ from laggard.detectors.statistics.history import AT_TIMES, History
 from laggard.detectors.verdict import Verdict
 
 _TOP_RANK = 6  # of the severities, worst first: nothing is said after it
-_MOST_JOBS = 1e12
+_MOST = math.log(1e12)  # nats: more jobs than that need not be told
 _NEAR = 0.5  # of the way to the bar: such a device counts towards its node's verdict, but gets none of its own
 
 SlownessAt = Callable[[int, NDArray[np.bool_]], Slowness | None]
@@ -95,7 +95,7 @@ def _verdict(
         "own past" if slow.own_past else "peers",
         grouping.size_at(row) - 1,
         rounds=int(history.lasts[AT_TIMES if at_times else 0, row]),
-        jobs=float(min(np.exp(history.odds[slow.clock, row]), _MOST_JOBS)),
+        jobs=math.exp(min(float(history.odds[slow.clock, row]), _MOST)),
         since_s=_known(float(history.since_s[row])),
         now_s=_known(now_s),
         share=slow.share if at_times else None,

@@ -13,19 +13,22 @@ from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import WARM_UP, WHOLE, History, packed, unpacked
 
 NOISES = 1.5  # noise that lasts for fewer rounds does not last; and the smallest size of a slowdown, in noises
-_SEEN, _LEFT = np.float32(4.0), np.float32(0.7738)  # a residual counts as two noises at most; what that leaves of normal
+_SEEN, _LEFT = (
+    np.float32(4.0),
+    np.float32(0.7738),
+)  # a residual counts as two noises at most; what that leaves of normal
 _ROUND = np.float32(9.0)  # and a round as three of its group's
 _QUIETEST = 16.0  # of the smallest slowdown that matters, one part: what looks less noisy is so by chance
 
 
 def seen(square: Floats, variance: Floats) -> Floats:
     """Return the squares of residuals as they count in a device's noise."""
-    return np.minimum(square, _SEEN * variance) / _LEFT
+    return np.asarray(np.minimum(square, _SEEN * variance) / _LEFT)
 
 
 def limit(variance: Floats) -> Floats:
     """Return how far a residual counts."""
-    return np.sqrt(_SEEN * variance)
+    return np.asarray(np.sqrt(_SEEN * variance))
 
 
 class Noise:
@@ -48,21 +51,22 @@ class Noise:
         by_repeats = grouping.high_median(repeat_noise) ** 2
         now = np.where(np.isnan(by_repeats), by_change, by_repeats)
         known = ~np.isnan(now) & (self.rounds == 0)
+        now = np.where(self.n_early > 0, np.minimum(now, _ROUND * np.maximum(self.early, self.least)), now)
         self.n_early += known
         self.early += np.where(known, (now - self.early) / np.maximum(self.n_early, 1), 0)
 
-    def add(self, residual: Floats, last: Floats, grouping: Grouping) -> None:
-        """Add a round's residuals against the past."""
+    def add(self, residual: Floats, last: Floats, grouping: Grouping, crowded: NDArray[np.bool_]) -> None:
+        """Add a round's residuals against the past; those of groups that are half slow are no noise."""
         distance, change = (
             (DEVIATION_PER_DISTANCE * grouping.high_median(np.abs(each))) ** 2 for each in (residual, residual - last)
         )
         change /= 2
-        known = ~(np.isnan(distance) | np.isnan(change))
+        known = ~(np.isnan(distance) | np.isnan(change) | crowded)
         distance = np.where(grouping.sizes == 2, change, distance)  # of two devices, the distance is the fault itself
         first = known & (self.rounds == 0)
         self.rounds = np.where(first, np.float32(WARM_UP // 2), np.minimum(self.rounds + known, WHOLE))
         for mean, now in ((self.size, distance), (self.change, change)):
-            mean[first] = self.early[first]
+            mean[first] = np.where(self.n_early > 0, self.early, now)[first]
             now = np.minimum(now, _ROUND * np.maximum(mean, self.least))
             mean += np.where(known, (now - mean) / np.maximum(self.rounds, 1), 0)
 

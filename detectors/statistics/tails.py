@@ -13,6 +13,7 @@ from laggard.detectors.statistics.history import CLOCKS, packed, unpacked
 
 PRIOR = 20.0  # how many excursions that ended what is assumed beforehand is worth
 LEAST_STEPS = 2.0  # an excursion of fewer is not counted: a single round may be anything
+LINK = 0.5
 _BEGINS = np.array([0, 1, 3, 7, 15, 31, 63], np.float32)[:, None]  # further steps: each class is twice as long
 _ENDS = np.append(_BEGINS[1:], [[127]], axis=0)
 
@@ -39,7 +40,7 @@ class Tails:
         rank[order] = np.arange(len(place)) - np.repeat(begins, sizes)
         found = self.counted[clocks, codes] + 1 + rank
         np.add.at(self.counted, (clocks, codes), 1)
-        return found.astype(np.uint32)
+        return np.asarray(found, np.uint32)
 
     def learn(self, clocks: NDArray[np.intp], codes: NDArray[np.integer], peaks: Floats, step: Floats) -> None:
         """Learn from excursions that have just ended, given their highest evidence and what one round is worth."""
@@ -47,12 +48,18 @@ class Tails:
         went_on = np.clip(further - _BEGINS, 0, _ENDS - _BEGINS)
         ended = (further >= _BEGINS) & (further < _ENDS)
         for counts, more in ((self.went_on, went_on), (self.tries, went_on + ended)):
-            np.add.at(counts, (slice(None), clocks, codes), more)
+            for of_class, added in zip(counts, more, strict=True):
+                np.add.at(of_class, (clocks, codes), added)
 
     def surprise(self, clocks: NDArray[np.intp], codes: NDArray[np.integer], evidence: Floats, step: Floats) -> Floats:
         """Return how little is to be expected of healthy devices that an excursion gets so large, in nats."""
         went_on, tries = self.went_on[:, clocks, codes], self.tries[:, clocks, codes]
-        of_step = np.minimum(step, -np.log((PRIOR * np.exp(-step) + went_on) / (PRIOR + tries)))
+        outlier = goes_on = np.exp(-step)
+        of_step = np.empty(went_on.shape)
+        for number in range(len(_BEGINS)):  # what is known of shorter ones says half of what is to be expected
+            expected = outlier ** (1 - LINK) * goes_on**LINK
+            goes_on = (PRIOR * expected + went_on[number]) / (PRIOR + tries[number])
+            of_step[number] = np.minimum(step, -np.log(goes_on))
         further = np.maximum(evidence / step - LEAST_STEPS, 0)
         return np.asarray((of_step * np.clip(further - _BEGINS, 0, _ENDS - _BEGINS)).sum(axis=0), np.float32)
 
