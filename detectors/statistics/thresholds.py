@@ -13,6 +13,8 @@ GPU_MIN_SLOWDOWN = 1.05  # what chips of one model usually differ by: docs/detec
 # On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
 VIRTUAL_MIN_SLOWDOWN = 1.5
 
+# Of a job's false-alarm budget: what its probes, its sections and its links may spend.
+PROBES_SHARE, SECTIONS_SHARE, LINKS_SHARE = 0.8, 0.1, 0.1
 VERY_SLOW = 1.33  # from this slowdown on, a verdict's severity is `very slow`
 REPORT, RESTART = 0, 1  # the two levels of what one cross-section finds
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
