@@ -19,6 +19,7 @@ BENCHMARKS = {
     "outages": "how soon a job goes on after what its program needs was away",
     "outsider": "steps per second of a job while another user scans and holds its ports",
     "page": "the page of a job: how soon all devices are drawn, and how large a report is",
+    "poisoned": "jobs whose newest save is bad go on from an older one, healthy ones never go back",
     "probes": "the probes: repeatability, distance from peak, what they react to, false verdicts",
     "restart": "recovery from a killed worker, compared with torchrun and Ray; time from a verdict to the next launch",
     "simulation": "the real controller and agents on simulated machines, through a million events with faults",

@@ -179,9 +179,9 @@ def run(job: Job) -> Outcome:
         began_s = time.monotonic()
         with _world(job, folder), (folder / "account").open("w") as account:
             process = subprocess.Popen(
-                _command(job), cwd=folder, stdin=subprocess.DEVNULL, stdout=account, stderr=account, env=_environment()
+                _command(job), cwd=folder, stdin=subprocess.DEVNULL, stdout=account, stderr=account, env=environment()
             )
-            exit_code = _end_of(process)
+            exit_code = end_of(process)
         return _read(job, folder, exit_code, time.monotonic() - began_s)
 
 
@@ -195,14 +195,16 @@ def _command(job: Job) -> Sequence[str]:
     )
 
 
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(Path.cwd() / "src"), os.environ.get("PYTHONPATH")]))
+def environment() -> dict[str, str]:
+    """Return the environment of a job that runs elsewhere."""
+    path = os.pathsep.join(filter(None, [str(Path.cwd()), str(Path.cwd() / "src"), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
 
 
-def _end_of(process: subprocess.Popen[bytes]) -> int | None:
+def end_of(process: subprocess.Popen[bytes], deadline_s: float = DEADLINE_S) -> int | None:
+    """Return the exit code of a job; None if it has to be stopped."""
     try:
-        return process.wait(DEADLINE_S)
+        return process.wait(deadline_s)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)  # it ends its nodes
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -106,6 +106,13 @@ def kill_the_agent() -> None:
     signal.pause()
 
 
+def kill_the_raylet() -> None:
+    import psutil
+
+    next(parent for parent in psutil.Process().parents() if parent.name() == "raylet").kill()
+    signal.pause()
+
+
 def ask_to_kill_the_launcher() -> None:
     (FOLDER / "kill-launcher").touch()
 
@@ -169,6 +176,7 @@ ACTIONS: dict[str, Callable[[], object]] = {
     "wait": wait_for_what_nobody_sends,
     "exit 3": lambda: os._exit(3),
     "agent": kill_the_agent,
+    "raylet": kill_the_raylet,
     "freeze": freeze_the_node,
     "launcher": ask_to_kill_the_launcher,
     "exit 1": lambda: os._exit(1),

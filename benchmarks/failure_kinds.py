@@ -49,8 +49,10 @@ class Kind:
         The node to name; empty if none is to blame.
     cleanup_s
         How long a rank takes to end after an error, in seconds.
+    program
+        What the toy program is made of: PyTorch's gloo, plain ``sockets``, ``C`` with sockets, or actors of ``Ray``.
     peers
-        With plain sockets in place of gloo: what a rank does that has lost its peer.
+        With plain sockets: what a rank does that has lost its peer.
     needs
         What the machine must allow: ``disk`` to mount a small file system, ``cgroup`` to make a control group,
         ``cc`` a compiler of C.
@@ -63,6 +65,7 @@ class Kind:
     expected: Literal["finish", "end"] = "finish"
     culprit: str = "node2"
     cleanup_s: float = 0.0
+    program: Literal["gloo", "sockets", "C", "Ray"] = "gloo"
     peers: _Peers = ""
     needs: Literal["", "disk", "cgroup", "cc"] = ""
 
@@ -104,7 +107,7 @@ KINDS = (
     Kind("a node is frozen, all its processes", "freeze"),
     Kind("the launcher is killed", "launcher", "node1", culprit=""),
     *(
-        Kind(f"plain sockets: {name}; the others {do}", action, peers=peers)
+        Kind(f"plain sockets: {name}; the others {do}", action, program="sockets", peers=peers)
         for name, action in (
             ("SIGSEGV", "segfault"),
             ("SIGKILL", "kill"),
@@ -114,7 +117,7 @@ KINDS = (
         for do, peers in _PEERS.items()
     ),
     *(
-        Kind(f"plain sockets, once: {name}", action, peers="raise")
+        Kind(f"plain sockets, once: {name}", action, program="sockets", peers="raise")
         for name, action in {
             "SIGBUS": "SIGBUS",
             "SIGFPE": "SIGFPE",
@@ -136,7 +139,7 @@ KINDS = (
         }.items()
     ),
     *(
-        Kind(f"plain sockets, always on node2: {name}", action, often=True, peers="raise")
+        Kind(f"plain sockets, always on node2: {name}", action, often=True, program="sockets", peers="raise")
         for name, action in {
             "SIGSEGV": "segfault",
             "`os._exit(3)`": "exit 3",
@@ -145,11 +148,39 @@ KINDS = (
         }.items()
     ),
     *(
-        Kind(f"plain sockets, once, compiled code: {name}", f"C {function}", peers="raise", needs="cc")
+        Kind(
+            f"plain sockets, once, compiled code: {name}", f"C {function}", program="sockets", peers="raise", needs="cc"
+        )
         for name, function in {
             "C's `assert`": "asserts",
             "memory freed twice": "frees_twice",
             "a write to address 0": "writes_to_null",
         }.items()
+    ),
+    *(
+        Kind(f"a ring in C: {name}", action, often=often, program="C", needs="cc")
+        for name, action, often in (
+            ("a division by zero, once", "divides by zero", False),
+            ("an assertion, once", "asserts", False),
+            ("a write to address 0, always on node2", "writes to null", True),
+            ("`abort()`, always on node2", "aborts", True),
+            ("`exit(3)` in silence, once", "exits", False),
+            ("a message, then `exit(1)`, once", "says why", False),
+            ("a rank waits for ever, once", "stops", False),
+            ("a rank computes for ever, once", "loops", False),
+        )
+    ),
+    *(
+        Kind(f"actors of Ray: {name}", action, often=often, program="Ray")
+        for name, action, often in (
+            ("an exception, once", "exception", False),
+            ("`MemoryError`, once", "memory error", False),
+            ("`os._exit(3)`, once", "exit 3", False),
+            ("SIGKILL, always on node2", "kill", True),
+            ("SIGSEGV, once", "segfault", False),
+            ("an endless loop, once", "loop", False),
+            ("an actor is stopped (SIGSTOP), once", "stop", False),
+            ("a node's raylet is killed", "raylet", False),
+        )
     ),
 )

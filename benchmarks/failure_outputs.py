@@ -31,7 +31,7 @@ from typing import Any, get_args
 from benchmarks.tables import table
 from laggard.resilience.decision.failure import explain
 from laggard.resilience.decision.origin import ProcessEnd
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HARMFUL: Mapping[str, frozenset[str]] = {

@@ -20,9 +20,11 @@ import psutil
 from benchmarks.failure_kinds import CGROUPS, STEPS, Kind
 from laggard.resilience.allocation.network import free_port
 
-__all__ = ["SYSTEMS", "Outcome"]
+__all__ = ["SYSTEMS", "Outcome", "runs_on"]
 
 PROGRAM = str(Path(__file__).with_name("failing_training.py"))
+RAY_PROGRAM = str(Path(__file__).with_name("failing_ray.py"))
+RING_IN_C = Path(__file__).with_name("failing_ring.c")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1")
 # Less than a start of PyTorch takes on two busy cores would be taken for a hang.
 HANG_TIMEOUT_S = 30
@@ -78,22 +80,37 @@ class Outcome:
 
 def of_laggard(kind: Kind, limit_s: float) -> Outcome:
     """Run under laggard: two nodes in use, one in reserve."""
-    copies = ("--per-device", "--virtual-gpus=2") if kind.peers else ("--per-node", *TORCHRUN)
-    return _outcome(kind, limit_s, lambda _: [((*LAGGARD, *copies, PROGRAM), {})], _named_by_laggard)
+    two_a_node = ("--per-device", "--virtual-gpus=2")
+    programs: dict[str, Callable[[Path], Sequence[str]]] = {
+        "gloo": lambda _: ("--per-node", *TORCHRUN, PROGRAM),
+        "sockets": lambda _: (*two_a_node, PROGRAM),
+        "C": lambda folder: (*two_a_node, str(folder / "ring")),
+        "Ray": lambda _: (RAY_PROGRAM,),
+    }
+    return _outcome(
+        kind, limit_s, lambda folder: [((*LAGGARD, *programs[kind.program](folder)), {})], _named_by_laggard
+    )
 
 
 def of_torchrun(kind: Kind, limit_s: float) -> Outcome:
     """Run under torchrun: an agent for each of two nodes."""
 
-    def commands(_: Path) -> list[tuple[Sequence[str], Mapping[str, str]]]:
+    def commands(folder: Path) -> list[tuple[Sequence[str], Mapping[str, str]]]:
         rendezvous = f"--rdzv-endpoint=127.0.0.1:{free_port('127.0.0.1')}"
         agent = (*TORCHRUN, "--nnodes=2", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=toy", rendezvous)
-        return [((*agent, PROGRAM), {"TOY_NODE": node}) for node in NODES]
+        program = ("--no-python", str(folder / "ring")) if kind.program == "C" else (PROGRAM,)
+        return [((*agent, *program), {"TOY_NODE": node}) for node in NODES]
 
     return _outcome(kind, limit_s, commands, _named_by_torchrun)
 
 
 SYSTEMS: Mapping[str, Callable[[Kind, float], Outcome]] = {"laggard": of_laggard, "torchrun": of_torchrun}
+
+
+def runs_on(system: str, kind: Kind) -> bool:
+    """Return whether a system can run a kind of program: actors of Ray are nothing for torchrun."""
+    return system == "laggard" or kind.program != "Ray"
+
 
 _Commands = Callable[[Path], Sequence[tuple[Sequence[str], Mapping[str, str]]]]
 
@@ -115,7 +132,11 @@ def _outcome(kind: Kind, limit_s: float, commands: _Commands, named: Callable[[P
 @contextlib.contextmanager
 def _surroundings(kind: Kind, folder: Path) -> Iterator[dict[str, str]]:
     """Make what a kind of fault needs; yield the variables of the program's environment."""
-    environment = {"TOY_FOLDER": str(folder), "TOY_FAULT": kind.environment(), "LAGGARD_RUNTIME_ROOT": str(folder)}
+    environment = {
+        **{"TOY_FOLDER": str(folder), "TOY_FAULT": kind.environment(), "LAGGARD_RUNTIME_ROOT": str(folder)},
+        **{"TOY_ACTION": kind.action, "TOY_FAULTY_NODE": kind.node, "TOY_OFTEN": str(int(kind.often))},
+        "TOY_STEPS": str(STEPS),
+    }
     for node in (*NODES, "node3"):
         (folder / f"scratch-{node}").mkdir()
     with contextlib.ExitStack() as stack:
@@ -123,7 +144,9 @@ def _surroundings(kind: Kind, folder: Path) -> Iterator[dict[str, str]]:
             disk = str(folder / "scratch-node2")
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk], check=True)
             stack.callback(subprocess.run, ["umount", "--lazy", disk], check=True)
-        if kind.needs == "cc":
+        if kind.program == "C":
+            subprocess.run(["cc", "-O1", "-o", str(folder / "ring"), str(RING_IN_C)], check=True)
+        elif kind.needs == "cc":
             (folder / "faults.c").write_text(FAULTS_IN_C)
             library = str(folder / "faults.so")
             subprocess.run(["cc", "-shared", "-fPIC", "-O0", "-o", library, str(folder / "faults.c")], check=True)
@@ -142,7 +165,7 @@ def _running(
     commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], environment: Mapping[str, str], folder: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     marker = secrets.token_hex(8)
-    path = os.pathsep.join(filter(None, [str(Path.cwd() / "src"), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(Path.cwd()), str(Path.cwd() / "src"), os.environ.get("PYTHONPATH")]))
     shared = {**os.environ, **environment, MARKER: marker, "PYTHONPATH": path}
     processes = []
     try:

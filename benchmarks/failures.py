@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from tqdm import tqdm
 
 from benchmarks.failure_kinds import KINDS, Kind
-from benchmarks.failure_systems import SYSTEMS, Outcome
+from benchmarks.failure_systems import SYSTEMS, Outcome, runs_on
 from benchmarks.machine import description
 from benchmarks.tables import table
 
@@ -39,13 +39,14 @@ def main(arguments: list[str]) -> int:
     outcomes: dict[str, dict[Kind, Outcome]] = {system: {} for system in SYSTEMS}
     head, rule = table(["fault", *(f"{system}: {column}" for system in SYSTEMS for column in COLUMNS)], [])
     print(f"\n{head}\n{rule}", flush=True)
-    with tqdm(total=len(possible) * len(SYSTEMS), unit="run", disable=None) as bar:
+    runs = [(kind, system) for kind in possible for system in SYSTEMS if runs_on(system, kind)]
+    with tqdm(total=len(runs), unit="run", disable=None) as bar:
         for kind in possible:
-            for system, run in SYSTEMS.items():
+            for system in [each for each in SYSTEMS if (kind, each) in runs]:
                 bar.set_description(f"{system}: {kind.name}"[:60])
-                outcomes[system][kind] = run(kind, options.limit)
+                outcomes[system][kind] = SYSTEMS[system](kind, options.limit)
                 bar.update()
-            cells = [cell for system in SYSTEMS for cell in _cells(kind, outcomes[system][kind])]
+            cells = [cell for system in SYSTEMS for cell in _cells(kind, outcomes[system].get(kind))]
             with tqdm.external_write_mode():  # each row as soon as it is known
                 print(table([kind.name, *cells], [])[0], flush=True)
     for system, found in outcomes.items():
@@ -68,7 +69,9 @@ def _in_all(system: str, found: Mapping[Kind, Outcome]) -> str:
     )
 
 
-def _cells(kind: Kind, outcome: Outcome) -> list[str]:
+def _cells(kind: Kind, outcome: Outcome | None) -> list[str]:
+    if outcome is None:
+        return ["-"] * len(COLUMNS)
     again = "" if outcome.again_s is None else f"{outcome.again_s:.1f}"
     named = "yes" if outcome.named == {"node2"} else ", ".join(sorted(outcome.named)) or "no"
     return [_end(kind, outcome), named if kind.culprit else "", again, str(outcome.repeated) if again else ""]

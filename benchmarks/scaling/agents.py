@@ -22,9 +22,9 @@ from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import MAX_NODES_OF_STEP
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 
 __all__ = ["AgentsSeen", "measure_agents"]
 

@@ -15,9 +15,9 @@ from functools import partial
 
 from laggard.resilience.agent.dialling import Dialler, JoinToken, read_join_token
 from laggard.resilience.agent.loop import Loop
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, decode, encode
 from laggard.resilience.wire.handshake import Handshake
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import Ping, Pong, SetUp
 from laggard.resilience.wire.tasks import EndLeftovers, LeftoversEnded
 

@@ -362,7 +362,8 @@ class Checkpointer:
         present = shards_in(self._name, self._state)
         if self.rank > 0 and not by_any_rank and any(found.records for found in present.values()):
             return  # one rank reads all records
-        old = no_longer_kept(present, self._complete_among(present), self._keep, self._state.launch)
+        complete = self._complete_among(that_can_go_on(self._name, self._state))
+        old = no_longer_kept(present, complete, self._keep, self._state.launch)
         shards = [self._key_of(each, rank) for each in old for rank in present[each].ranks]
         records = [self._record(key) for key in shards]
         if shards:

@@ -214,24 +214,24 @@ def next_peers(host: str, hosts: Sequence[str], have: Iterable[str]) -> list[str
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest complete checkpoint of a checkpointer, and the step of the one before it."""
+    """The newest checkpoint of a checkpointer that is complete and can be read, and the one before it."""
 
     name: str
     checkpoint: Checkpoint
-    before: int
+    before: Checkpoint
 
 
 def newest_of_each(
-    keys: Iterable[str], read: Callable[[str], ShardRecord | None], *, directory: bool
+    keys: Iterable[str], read: Callable[[str], ShardRecord | None], servers: Mapping[str, str], *, directory: bool
 ) -> Iterator[Newest]:
-    """Yield the newest checkpoint of each checkpointer that has an older one to go on from, too."""
+    """Yield the newest checkpoint of each checkpointer that can be read, if there is an older one, too."""
     keys = list(keys)
     records = {ShardKey.of_record(key): record for key in keys if is_record(key) and (record := read(key))}
     for name in sorted({match[1] for key in keys if (match := re.fullmatch("(?s:(.*?))" + _KEY, key))}):
         own = {(key.checkpoint, key.rank): record for key, record in records.items() if key.name == name}
-        complete = that_count(that_can_go_on(name, keys), own, None, directory=directory)
+        complete = that_count(that_can_go_on(name, keys), own, servers, directory=directory)
         if len(complete) > 1:
-            yield Newest(name, complete[0], complete[1].step)
+            yield Newest(name, complete[0], complete[1])
 
 
 @dataclass(frozen=True, slots=True)

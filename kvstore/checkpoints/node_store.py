@@ -100,11 +100,12 @@ class NodeStore:
         """Map a shard that this node has; fetch one that another node has, whole or by blocks; or read its file."""
         reasons = []
         holders = record.holders(self.servers())
-        if holders:
+        here = [host for host in holders if host == self._settings.host]
+        for asked in filter(None, (here, [host for host in holders if host not in here])):
             try:
-                if whole or self._settings.host in holders:
-                    return Shard.whole(key.record, self._fetch(key, record, holders, 0, record.size_bytes))
-                return self._in_part(key, record, holders)
+                if whole or asked is here:
+                    return Shard.whole(key.record, self._fetch(key, record, asked, 0, record.size_bytes))
+                return self._in_part(key, record, asked)
             except (Unreadable, ShardServerError) as error:
                 reasons.append(str(error))
         if record.in_directory and self._directory is not None:

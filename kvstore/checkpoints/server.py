@@ -150,7 +150,8 @@ class ShardServer:
 
     def _read(self, connection: socket.socket, message: Message) -> None:
         """Give a program a range of a shard as a file: of this node's own all of it, or blocks fetched from a peer."""
-        held = self._holdings.find(message["key"], message["id"])
+        is_own = self._settings.host in message["holders"]
+        held = self._holdings.find(message["key"], message["id"]) if is_own else None
         if held is not None and held.sums is not None:
             with self._memory.reading(held.file) as file:
                 if file is not None:

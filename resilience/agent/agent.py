@@ -43,10 +43,10 @@ from laggard.resilience.agent.processes import (
 from laggard.resilience.agent.ray import RayProcess
 from laggard.resilience.agent.tasks import Tasks
 from laggard.resilience.agent.warm import WarmProcess
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Report, encode
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import Crashed, Ping, Pong, SetUp, ToldToEnd
 from laggard.resilience.wire.tasks import EndLeftovers, LeftoversEnded
 

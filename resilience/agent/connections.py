@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from laggard.resilience.agent.mounts import mount_of, network_mounts
-from laggard.resilience.decision.targets import Target
+from laggard.resilience.reading.targets import Target
 
 # The agent does nothing else meanwhile, and what many processes of a rank use, its first ones use as well.
 MAX_FILES = 4000

@@ -26,8 +26,8 @@ from functools import lru_cache, partial
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import decode
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 
 _log = logging.getLogger("laggard.resilience.agent")
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import SetUp
 
 LOOK_INTERVAL_S = 1.0

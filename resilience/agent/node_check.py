@@ -22,8 +22,8 @@ import psutil
 from laggard.collectors.device import VIRTUAL_DEVICE_DIR
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
-from laggard.resilience.decision.prefixes import clean_line
-from laggard.resilience.decision.signatures import signature_of
+from laggard.resilience.reading.prefixes import clean_line
+from laggard.resilience.reading.signatures import signature_of
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.checks import CheckNode, NodeChecked
 from laggard.system.memory import oom_kills

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from laggard.resilience.agent.mounts import is_network_mount, network_mounts
-from laggard.resilience.decision.targets import BUSY_STATUSES, NoAnswer, Target
+from laggard.resilience.reading.targets import NoAnswer, Target
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.checks import AskTargets, TargetsAsked
 
@@ -32,6 +32,8 @@ CONNECT_S = 4.0
 # A name that cannot exist: a name server that answers says so.
 _NO_NAME = "laggard.invalid"
 _NO_HEAD = (405, 501)
+# Answers for "later": with one of these a server, or the proxy before it, does not count as answering.
+_BUSY = (429, 502, 503, 504)
 _AWAY = (errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EREMOTEIO)
 
 
@@ -94,7 +96,7 @@ def _ask_url(target: Target) -> NoAnswer | None:
     status = _status(target.of, "HEAD")
     if status in _NO_HEAD:
         status = _status(target.of, "GET")
-    return NoAnswer("HTTP", status) if status in BUSY_STATUSES else None
+    return NoAnswer("HTTP", status) if status in _BUSY else None
 
 
 def _status(url: str, method: str) -> int:

@@ -24,12 +24,13 @@ from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import IMPORTS, hook_variables
 from laggard.resilience.agent.imports import Imports
 from laggard.resilience.agent.warm import WarmProcess
-from laggard.resilience.decision.backoff import Backoff
 from laggard.resilience.wire import tasks as wire
 from laggard.resilience.wire.warm import Imported, Run
 from laggard.system.child_process import dies_with_parent
 
 EXIT_CANNOT_START = 127
+# A helper that ends is started again after a second, then twice as long each time, until it has run for a while.
+LONGEST_WAIT_S, GOOD_RUN_S = 60.0, 60.0
 CHUNK_BYTES = 1 << 16
 # A full pipe holds 64 KiB. It may take two reads, and a third to see that it is empty.
 PIPE_CHUNKS = 3
@@ -72,7 +73,7 @@ class Tasks:
         self._warm = warm
         self._imports = Imports()
         self._signals: dict[str, list[int]] = {}  # that came while a task was being forked
-        self._backoffs: dict[str, Backoff] = {}
+        self._waits_s: dict[str, float] = {}  # before a helper was last started again
         self._waiting: dict[str, wire.TaskEnded] = {}  # tasks to start again, with how they ended
         self._running: list[_Task] = []
         self._open: dict[IO[bytes], Callable[[], None]] = {}
@@ -181,7 +182,7 @@ class Tasks:
         if name in self._signals:
             self._signals[name].append(command.signum)
             return
-        self._backoffs.pop(name, None)
+        self._waits_s.pop(name, None)
         if end := self._waiting.pop(name, None):
             self._context.send(end)
         for task in [task for task in self._running if task.start.name == name]:
@@ -203,7 +204,8 @@ class Tasks:
         if not start.restarts:
             self._context.send(end)
             return
-        wait_s = self._backoffs.setdefault(start.name, Backoff()).next_s(end.ran_s)
+        last_s = 0.0 if end.ran_s >= GOOD_RUN_S else self._waits_s.get(start.name, 0.0)
+        wait_s = self._waits_s[start.name] = min(max(1.0, 2 * last_s), LONGEST_WAIT_S)
         self._waiting[start.name] = end
         self._context.send(wire.WillRestart(start.name, end.exit_code, end.why, wait_s))
         self._context.later.after(wait_s, partial(self._start_again, start, end))

@@ -16,9 +16,9 @@ from typing import IO, cast
 
 from laggard.logs import last_line_of
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire import decode
 from laggard.resilience.wire.handshake import Handshake
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
 LATE_S = 9.0

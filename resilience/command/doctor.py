@@ -33,9 +33,9 @@ from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.gpu_links import lines_on_gpu_links
 from laggard.resilience.command.link_check import LinkCheck, check_links
 from laggard.resilience.command.link_lines import lines_on_links
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
-from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated, counted, wrapped
 

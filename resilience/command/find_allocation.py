@@ -15,7 +15,7 @@ from laggard.resilience.allocation.network import is_this_machine, resolve_addre
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, transport_of_lsf
-from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.errors import AllocationError
 from laggard.resilience.ray.allocation import RayAllocation
 

@@ -24,6 +24,7 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.network import free_port, port_is_taken
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import run_options
@@ -34,7 +35,6 @@ from laggard.resilience.controller.shard_servers import CheckpointOptions
 from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
-from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import Folders, job_folders
 from laggard.resilience.nodes.cluster import Cluster
@@ -113,7 +113,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             ends_s=options.ends_s(time.time(), slurm_time_left_s()),
             head_only=head_only,
             checkpoints=checkpoints,
-            preload=options.preload,
+            may_be_warm=options.preload == "auto",
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from laggard.resilience.decision.option import Option, declared_in, flag_of
-from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.command.option import Option, declared_in, flag_of
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.errors import UsageError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -266,7 +266,7 @@ class Controller:
                 self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
                 if goes_back:
-                    self._launches.go_back()
+                    self._launches.go_back(goes_back)
         if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
             self._returning.bring_back(lost)
         return None

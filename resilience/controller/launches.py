@@ -42,14 +42,13 @@ from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Course, EarlierLaunches, LaunchSpan
-from laggard.resilience.decision.targets import Target, targets_in
-from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
 from laggard.resilience.nodes.rank_variables import in_order
 from laggard.resilience.nodes.ranks import Ranks
+from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
 from laggard.system.printer import Printer, unbuffered
@@ -60,8 +59,6 @@ PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
 # A program that fails later than this after a worker was killed has failed for another reason.
 RECENT_KILL_S = 60.0
-# What fails within this time of going on from a checkpoint may fail because of it.
-SOON_S = 180.0
 # How long copies of checkpoints that are under way hold up a relaunch.
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
@@ -88,7 +85,7 @@ class JobPlan:
     ends_s: float | None = None  # Unix time at which the job ends at the latest, or is expected to; `None`: not known
     head_only: bool = False  # whether the primary cannot run programs, so that it only holds State and the controller
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
-    preload: Preload = "none"  # what warm processes load
+    may_be_warm: bool = False  # whether ranks may be forked from warm processes
     below: Below = secrets.randbelow  # draws where suspects go
 
 
@@ -134,9 +131,9 @@ class Launches:
         # The processes from which the next launch is forked
         self.warm = WarmRanks(
             plan.command,
-            plan.preload if plan.per_node else "none",
             cluster,
             account,
+            is_wanted=plan.may_be_warm and plan.per_node,
             per_device=plan.per_device,
             writes_stacks=hangs.watched,
         )
@@ -162,20 +159,20 @@ class Launches:
     def course(self) -> Course:
         """Return how far the current launch has come."""
         span = self._span()
-        is_soon = span.resumed and span.ran_s <= SOON_S
-        may_go_back = is_soon and bool(self._older_saves())
-        return replace(self._earlier.course(span), may_go_back=may_go_back)
+        course = self._earlier.course(span)
+        if not span.is_soon:
+            return course
+        run, has_directory = self._plan.runtime_dir.name, self._plan.checkpoints.directory is not None
+        return replace(course, saves=tuple(self._records.older_saves(self.number, run, directory=has_directory)))
 
-    def _older_saves(self) -> list[Newest]:
-        return self._records.older_saves(self.number, directory=self._plan.checkpoints.directory is not None)
-
-    def go_back(self) -> None:
-        """Set the newest checkpoint of each checkpointer aside, between two launches."""
-        saves = self._older_saves()
+    def go_back(self, saves: Sequence[Newest]) -> None:
+        """Set checkpoints aside, between two launches."""
         self._records.set_aside(saves, self.number)
         for each in saves:
             aside = f"{each.name} of step {each.checkpoint.step} is set aside"
-            self._account.tell("notice", f"{aside}: the next launch goes on from step {each.before}", "bold yellow")
+            self._account.tell(
+                "notice", f"{aside}: the next launch goes on from step {each.before.step}", "bold yellow"
+            )
 
     def _span(self) -> LaunchSpan:
         commits, step = self._records.signs(self.number)

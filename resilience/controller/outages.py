@@ -13,9 +13,9 @@ from laggard.resilience.decision.events import OutageEnded, OutageTooLong
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.outage import Connected, OutageWatch, may_be_an_outage, outage_among
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.targets import Target, Unanswered
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
+from laggard.resilience.reading.targets import Target, Unanswered
 
 # An agent's own deadline, and what a message takes.
 ANSWER_DEADLINE_S = 20.0

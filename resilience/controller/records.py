@@ -19,6 +19,7 @@ from laggard.kvstore.checkpoints.complete import (
     lost_with_job,
     newest_of_each,
     set_aside_key,
+    shards_in,
     under_way,
 )
 from laggard.kvstore.checkpoints.settings import Registry
@@ -74,14 +75,17 @@ class Records:
         state = self._state(launch)
         return list(lost_with_job(state, partial(_shard_record, state), directory=directory))
 
-    def older_saves(self, launch: int, *, directory: bool) -> list[Newest]:
+    def older_saves(self, launch: int, run: str, *, directory: bool) -> list[Newest]:
         """Return the newest checkpoint of each checkpointer that has an older one to go back to."""
         state = self._state(launch)
-        return list(newest_of_each(state, partial(_shard_record, state), directory=directory))
+        servers = self._retry.call(Registry(self._client, self._endpoint, run).ids)
+        return list(newest_of_each(state, partial(_shard_record, state), servers, directory=directory))
 
     def set_aside(self, saves: Sequence[Newest], launch: int) -> None:
-        """Let no launch from this one on go on from these checkpoints."""
-        self._state(launch).update({set_aside_key(each.name, each.checkpoint): True for each in saves})
+        """Let no launch from this one on go on from these checkpoints, or from what was saved since."""
+        state = self._state(launch)
+        found = ((save.name, each) for save in saves for each in shards_in(save.name, state) if each > save.before)
+        state.update({set_aside_key(*each): True for each in found})
 
     def forget_shard_server(self, run: str, host: str) -> None:
         """Note that what a lost node held of checkpoints is gone."""

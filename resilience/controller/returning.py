@@ -23,7 +23,6 @@ from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.controller.reserve import Reserve
-from laggard.resilience.decision.backoff import Backoff
 from laggard.resilience.decision.events import NodeReturned
 from laggard.resilience.decision.evidence import Finding, evidence_against
 from laggard.resilience.decision.reasons import NodeWord
@@ -111,7 +110,7 @@ class _Absent:
     """A node that was lost, on its way back."""
 
     record: NodeRecord
-    backoff: Backoff
+    wait_s: float = 0.0  # before the next attempt
     tried_s: float = 0.0  # monotonic times: of the last attempt
     due_s: float = 0.0  # of the next attempt
     back_s: float = 0.0  # at which it came back last
@@ -149,11 +148,11 @@ class Returning:
         self._quarantined.pop(host, None)
         absent = self._known.get(host)
         if absent is None:
-            absent = self._known[host] = _Absent(
-                self._record_of(host), Backoff(self._first_wait_s, LONGEST_WAIT_S, GOOD_RUN_S)
-            )
+            absent = self._known[host] = _Absent(self._record_of(host))
         else:
-            absent.due_s = time.monotonic() + absent.backoff.next_s(time.monotonic() - absent.back_s)
+            if time.monotonic() - absent.back_s >= GOOD_RUN_S:
+                absent.wait_s = 0.0
+            self._wait_longer(absent)
         self._away[host] = absent
 
     def next_event(
@@ -234,8 +233,11 @@ class Returning:
         return _HealthCheck(node)
 
     def _put_off(self, absent: _Absent, trouble: Trouble) -> None:
-        wait_s = absent.backoff.next_s(0.0)
-        absent.due_s = time.monotonic() + wait_s
+        self._wait_longer(absent)
         if trouble != absent.trouble:
-            self.notices.append(NotBack(absent.record.hostname, trouble, wait_s))
+            self.notices.append(NotBack(absent.record.hostname, trouble, absent.wait_s))
         absent.trouble = trouble
+
+    def _wait_longer(self, absent: _Absent) -> None:
+        absent.wait_s = min(max(self._first_wait_s, 2 * absent.wait_s), LONGEST_WAIT_S)
+        absent.due_s = time.monotonic() + absent.wait_s

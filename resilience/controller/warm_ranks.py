@@ -7,13 +7,14 @@ while the old ones are still saving.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.warm_start import Preload, can_be_warm
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
@@ -23,6 +24,16 @@ from laggard.resilience.text import abbreviated
 from laggard.resilience.wire.warm import ForkAhead, KeepWarm, WarmReady
 
 MAX_REASONS = 3
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+# Options of Python's that take no argument, and with which our code runs at its start.
+_HARMLESS = re.compile(r"-[uOBsq]+")
+
+
+def can_be_warm(command: Sequence[str]) -> bool:
+    """Return whether a command line runs a Python that runs our code at its start, and then a program."""
+    program = next(itertools.dropwhile(_HARMLESS.fullmatch, command[1:]), "")
+    is_program = program in ("-m", "-c") or (program.endswith(".py") and not program.startswith("-"))
+    return is_program and _PYTHON.fullmatch(Path(command[0]).name) is not None
 
 
 class WarmRanks:
@@ -31,15 +42,15 @@ class WarmRanks:
     def __init__(
         self,
         command: Sequence[str],
-        preload: Preload,
         cluster: Cluster,
         account: Account,
         *,
+        is_wanted: bool,
         per_device: bool,
         writes_stacks: bool,
     ) -> None:
         # Whether ranks may be forked from warm processes at all
-        self.possible = preload == "auto" and can_be_warm(command)
+        self.possible = is_wanted and can_be_warm(command)
         self._command = command  # command line of the program
         self._per_device = per_device  # whether each device has a rank, instead of each node
         self._cluster = cluster  # the job's agents

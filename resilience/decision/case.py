@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from laggard.kvstore.checkpoints.complete import Newest
 from laggard.resilience.decision.enough import is_enough, too_few, without
 from laggard.resilience.decision.events import JobStatus, ProgramFailed, ProgramHung, Settings
 from laggard.resilience.decision.failure import Failure
@@ -78,7 +79,10 @@ class Case:
         if isinstance(self.event, ProgramHung):
             return Setback(self.now_s, self.suspect, "hang", ran_s, "unknown", self.event.course)
         failure = self.failure
-        return Setback(self.now_s, self.suspect, failure.fingerprint, ran_s, failure.kind, self.event.course)
+        course = self.event.course
+        if failure.was_killed:  # from outside, which no checkpoint does
+            course = replace(course, saves=())
+        return Setback(self.now_s, self.suspect, failure.fingerprint, ran_s, failure.kind, course)
 
     @property
     def row(self) -> tuple[Setback, ...]:
@@ -86,9 +90,15 @@ class Case:
         return (*(() if self.progressed else self.status.row), self.setback)
 
     @property
-    def went_back(self) -> bool:
-        """Whether a checkpoint was set aside since the last progress."""
-        return self.status.went_back and not self.progressed
+    def went_back(self) -> tuple[Newest, ...]:
+        """The checkpoints that were set aside since the last progress."""
+        return () if self.progressed else self.status.went_back
+
+    @property
+    def survived(self) -> frozenset[str]:
+        """The places of earlier failures after which the job made progress."""
+        row = self.status.row if self.progressed else ()
+        return self.status.survived | {each.place for each in row}
 
     @property
     def can_move(self) -> bool:

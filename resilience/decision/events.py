@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from laggard.kvstore.checkpoints.complete import Newest
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.hang import Silent
@@ -15,7 +16,7 @@ from laggard.resilience.decision.reasons import Change, Fact, NodeWord, NoProgre
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import UNKNOWN_COURSE, Course, Setback
 from laggard.resilience.decision.stacks import Standstill
-from laggard.resilience.decision.targets import Unanswered
+from laggard.resilience.reading.targets import Unanswered
 
 OnFailure = Literal["relaunch", "end"]
 
@@ -54,7 +55,8 @@ class JobStatus:
     # Unix time of the first relaunch since the last progress; None: there was none
     stalled_since_s: float | None = None
     row: tuple[Setback, ...] = ()  # the failures and hangs since the last progress, newest last
-    went_back: bool = False  # whether a checkpoint was set aside since the last progress
+    went_back: tuple[Newest, ...] = ()  # the checkpoints that were set aside since the last progress
+    survived: frozenset[str] = frozenset()  # the places of failures after which the job made progress
     ledger: tuple[Incident, ...] = ()  # what began on which node, and what had been drawn before
     placement: Placement = SCHEDULERS  # which node has which ranks
     # Unix time since which the job has waited for lost nodes to return, without a launch; None: it does not
@@ -166,25 +168,7 @@ Event = (
     | OutageEnded
     | OutageTooLong
 )
-
-
-ReasonPart = (
-    Fact
-    | Change
-    | Failure
-    | Found
-    | NodeEvidence
-    | Stopped
-    | ProgramEnded
-    | ProgramHung
-    | NodeLost
-    | NodesDrained
-    | NodeReturned
-    | NodeJoined
-    | Unanswered
-    | OutageEnded
-    | OutageTooLong
-)
+ReasonPart = Fact | Change | Failure | Found | NodeEvidence | Stopped | Unanswered | Newest | Event
 Reason = tuple[ReasonPart, ...]
 """Why something was decided: what happened, and what the decision rests on; the words are made last."""
 
@@ -200,7 +184,7 @@ class Relaunch:
     reason: Reason  # why, and on which nodes
     new_cluster: bool = False  # whether a new Ray cluster is needed, since the old one has lost its head
     wait_s: float = 0.0  # how long to wait before it, in seconds
-    goes_back: bool = False  # whether the newest checkpoint of each checkpointer is set aside
+    goes_back: tuple[Newest, ...] = ()  # the checkpoints that are set aside
 
 
 @dataclass(frozen=True, slots=True)

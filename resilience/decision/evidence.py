@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from laggard.detectors.verdict import Evidence
-from laggard.resilience.decision.signatures import signature_of
+from laggard.resilience.reading.signatures import signature_of
 
 OfGpu = Literal["gpu lost", "gpu gone", "memory errors", "broken row", "wrong results", "no reading", "slow"]
 FindingKind = Literal[OfGpu, "disk full", "memory lost", "memory in use", "kernel line"]

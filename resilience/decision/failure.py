@@ -6,7 +6,6 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from laggard.resilience.decision.error_output import Complaint, without_numbers
 from laggard.resilience.decision.origin import (
     EXIT_ERROR,
     ProcessEnd,
@@ -17,13 +16,16 @@ from laggard.resilience.decision.origin import (
     is_like,
     origin_among,
 )
-from laggard.resilience.decision.signatures import KILLED, WRONG_ARGUMENTS, Kind
+from laggard.resilience.reading.error_output import Complaint, without_numbers
+from laggard.resilience.reading.signatures import KILLED, WRONG_ARGUMENTS, Kind
 
 # What argparse, click and the shell return for arguments that cannot be used.
 EXIT_USAGE = 2
 # A program that does not understand its arguments ends at once; one that loads much first takes some seconds.
 USAGE_WITHIN_S = 10.0
 EXIT_KILLED = 128 + signal.SIGKILL
+# What who kills from outside sends.
+_KILLING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Of the other processes that have ended, so many are kept; thousands of ranks may end together.
 MAX_OTHERS = 16
 
@@ -73,6 +75,11 @@ class Failure:
         """Whether it began on several nodes, so that it speaks against none of them."""
         return len(self.hosts) > 1
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody may have killed the process from outside."""
+        return self.exit_code is None or self.exit_code in {code for each in _KILLING for code in (-each, 128 + each)}
+
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
         if self.cause not in ("", KILLED) or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED, None):
@@ -117,7 +124,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         last_line="" if complaint.quote else complaint.last_line,
         hosts=tuple(dict.fromkeys(_host(each, hosts) for each in (origin, *able) if is_like(origin, each))),
         device=end.device,
-        lost_peer=origin.standing is Standing.LOST_PEER,
+        lost_peer=origin.lost_its_peer,
         others=tuple(others[:MAX_OTHERS]),
         n_more=len(others[MAX_OTHERS:]),
     )
@@ -139,7 +146,7 @@ def raised_and_stays(end: ProcessEnd, ending: Collection[tuple[str, int | None]]
 
 def only_lost_its_peer(end: ProcessEnd) -> bool:
     """Return whether a process says only that a connection to another one is gone."""
-    return Witness.of(end).standing is Standing.LOST_PEER
+    return Witness.of(end).lost_its_peer
 
 
 def _host(of: Witness, hosts: Mapping[str, str]) -> str:
@@ -147,24 +154,15 @@ def _host(of: Witness, hosts: Mapping[str, str]) -> str:
 
 
 def _others(origin: Witness, found: Sequence[Witness], hosts: Mapping[str, str]) -> list[OtherEnd]:
-    # That a program which runs once ends of the loss of its worker goes without saying.
     others = [
-        each
-        for each in found
-        if each is not origin
-        and each.standing is not Standing.LEFT
-        and not (each.end.stays and each.standing is Standing.LOST_PEER)
-    ]
-    return [
         OtherEnd(
-            _host(each, hosts),
-            each.rank,
-            each.exit_code,
-            each.end.ended_s - origin.end.ended_s,
-            each.standing is Standing.LOST_PEER,
+            _host(each, hosts), each.rank, each.exit_code, each.end.ended_s - origin.end.ended_s, each.lost_its_peer
         )
-        for each in sorted(others, key=lambda each: (each.standing is Standing.LOST_PEER, each.end.ended_s))
+        for each in found
+        # That a program which runs once ends of the loss of its worker goes without saying.
+        if each is not origin and each.standing is not Standing.LEFT and not (each.end.stays and each.lost_its_peer)
     ]
+    return sorted(others, key=lambda each: (each.lost_peer, each.after_s))
 
 
 def _job_exit_code(origin: Witness, found: Sequence[Witness]) -> int:

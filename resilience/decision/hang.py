@@ -158,20 +158,17 @@ class HangWatch:
 
     def _of_ranks(self, ranks: Sequence[RankLife], now_s: float) -> Suspicion | None:
         gives_signs = self._count > 0 and now_s - self._last_s <= (self.timeout_s() or MIN_AUTO_S)
-        stopped = [each for each in ranks if each.state == "T" and each.silent_s > self._least_s(MIN_STOPPED_S)]
-        if stopped:
-            return _of_rank(stopped[0], certain=True)
         certain = self._timeout != "auto"
+        for each in ranks:
+            if each.state == "T" and each.silent_s > self._least_s(MIN_STOPPED_S):
+                return _of_rank(each, certain=True)
         together_s = self._least_s(max(MIN_OUTSIDE_S, AUTO_FACTOR * self._longest_together_s))
         if ranks and not gives_signs and self._together_s > together_s:
             return Suspicion(self._together_s, Silent(), certain)
         for each in sorted(ranks, key=lambda rank: -rank.silent_s):
             # While the program gives signs of its own, a rank may be silent because it has nothing to do.
-            if gives_signs:
-                least_s = max(self._least_s(MIN_RANK_S), MIN_RANK_S)
-            else:
-                least_s = self._least_s(max(MIN_RANK_S, AUTO_FACTOR * each.longest_s))
-            if each.rank is not None and each.silent_s > least_s:
+            least_s = self._least_s(MIN_RANK_S if gives_signs else max(MIN_RANK_S, AUTO_FACTOR * each.longest_s))
+            if each.rank is not None and each.silent_s > max(least_s, MIN_RANK_S if gives_signs else 0.0):
                 return _of_rank(each, certain=certain and not gives_signs)
         return None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 
 BAR = 100.0
 # How much of the evidence is bet: for a permanent fault, for one of two causes, and for one of many.

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from laggard.resilience.decision.error_output import Complaint, RootCause, complaints_of, root_cause_of
+from laggard.resilience.reading.error_output import Complaint, RootCause, complaints_of, root_cause_of
 from laggard.system.clock_offset import ClockOffset
 
 # What Python returns for an error that nothing has caught.
@@ -118,6 +118,11 @@ class Witness:
         return self.root.exit_code if self.root and self.root.rank == self.complaint.rank else self.end.exit_code
 
     @property
+    def lost_its_peer(self) -> bool:
+        """Whether it says only that a connection is gone."""
+        return self.standing is Standing.LOST_PEER
+
+    @property
     def way(self) -> tuple[int | None, str]:
         """In which way it ended: ranks that run the same program and lose the same peer end alike."""
         return self.exit_code, self.complaint.place
@@ -156,12 +161,10 @@ def able_witnesses(ends: Sequence[ProcessEnd]) -> list[Witness]:
     """Return what the ends are worth, without those that ended with 0 and are not missed."""
     found = [Witness.of(end) for end in ends]
     bad = [each for each in found if each.standing is not Standing.LEFT]
-    if any(each.standing is not Standing.LOST_PEER for each in bad):
+    if not all(each.lost_its_peer for each in bad):
         return bad
     missed_s = min((each.end.ended_s for each in bad), default=0.0)
-    return [
-        each for each in found if each.standing is not Standing.LEFT or 0 <= missed_s - each.earliest_s <= LEFT_WITHIN_S
-    ]
+    return [each for each in found if each in bad or 0 <= missed_s - each.earliest_s <= LEFT_WITHIN_S]
 
 
 def claims(found: Sequence[Witness]) -> list[Witness]:

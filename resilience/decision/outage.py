@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.targets import NoAnswer, Target
+from laggard.resilience.reading.targets import NoAnswer, Target
 
 FIRST_WAIT_S = 2.0
 LONGEST_WAIT_S = 10.0

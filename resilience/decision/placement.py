@@ -1,6 +1,7 @@
 """Which node has which ranks: by chance for suspects, so that failures become an experiment. Pure.
 
-A suspect changes places with another node, drawn among those that it may change with. A failure that follows it speaks
+A suspect changes places with another node, drawn among those that it may change with, or, once it has, stays where it
+is with the same chance. A failure that follows it speaks
 against the node, one that stays with the rank for the program; the ledger counts both. Whole nodes move, so what runs
 within a node stays together. Where the rank's device is known, it changes places with another one of its node first:
 that moves no data. Without suspects ranks are where the scheduler's order puts them.
@@ -54,8 +55,9 @@ def draw(
         near = [host for host in others if leaves.get(host, "") == leaves.get(suspect, "")] or others
         if not near:
             continue
-        # Between two places a suspect that always moved would prove nothing against a program that alternates.
-        choices = near if len(near) > 1 else [suspect, *near]
+        # A suspect moves at first, which tells it from its rank at once. Later it may stay as well, which proves more;
+        # and between two places one that always moved would prove nothing against a program that alternates.
+        choices = near if len(near) > 1 and suspect not in placement.drawn else [suspect, *near]
         partner = choices[below(len(choices))]
         drawn[suspect] = len(choices)
         moved |= {suspect, partner}
@@ -78,7 +80,7 @@ def draw_devices(
         choices = [name for name in order if name != device]
         if device not in order or not choices:
             continue
-        choices = choices if len(choices) > 1 else [device, *choices]
+        choices = choices if len(choices) > 1 and host not in placement.devices_drawn else [device, *choices]
         here, there = order.index(device), order.index(choices[below(len(choices))])
         order[here], order[there] = order[there], order[here]
         orders[host], drawn[host] = tuple(order), len(choices)

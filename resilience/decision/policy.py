@@ -33,12 +33,8 @@ from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.rules import RULES
 
 
-def _first(_: int) -> int:
-    return 0
-
-
 def decide(
-    settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool, below: Below = _first
+    settings: Settings, status: JobStatus, event: Event, *, now_s: float, progressed: bool, below: Below = lambda _: 0
 ) -> Decision:
     """Return what to do about an event; ``below`` draws by chance where suspects go."""
     case = Case(settings, status, event, now_s, progressed, below)
@@ -63,7 +59,8 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
             after,
             launched_s=now_s,
             relaunched_s=(*status.relaunched_s, now_s),
-            went_back=after.went_back and not case.progressed,
+            went_back=() if case.progressed else after.went_back,
+            survived=case.survived,
             stalled_since_s=now_s if case.progressed or status.stalled_since_s is None else status.stalled_since_s,
         )
     if case.roster.is_head_only != after.roster.is_head_only:
@@ -71,7 +68,7 @@ def _within_limits(case: Case, decision: Relaunch) -> Relaunch | End:
     waits = too_few(settings, after) is not None and may_wait(settings, after)
     for limit in LIMITS:
         if (fact := limit.reached(settings, after)) and not (limit is TOO_FEW and waits):
-            return End((fact, *_last_trouble(case.event)), after)
+            return End((fact, *_last_trouble(case.event), *after.went_back), after)
     if not waits:
         return replace(decision, status=replace(after, launched_s=now_s, waits_since_s=None))
     since_s = now_s if status.waits_since_s is None else status.waits_since_s

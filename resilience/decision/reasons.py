@@ -40,7 +40,6 @@ class Change:
     primary: str = ""  # the primary if its devices are no longer in use, or are so again; empty: neither
     primary_is_back: bool = False  # whether they are in use again
     alone: str = ""  # the node that goes on alone; empty: there are more, or nothing was taken away
-    alone_is_primary: bool = False  # whether that is the primary
     set_aside: tuple[str, ...] = ()  # nodes that were in use and wait in the reserve: nothing is proved against them
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from laggard.resilience.decision.signatures import Kind
+from laggard.kvstore.checkpoints.complete import Newest
+from laggard.resilience.reading.signatures import Kind
 
 # A program that gives no sign of its own has made progress if it ran for so long.
 LONG_LAUNCH_S = 3600.0
@@ -13,6 +14,8 @@ LONG_LAUNCH_S = 3600.0
 MIN_STEPS_PAST, STEPS_PAST_PART = 2.0, 0.01
 # Two launches came equally far if their ages differ by no more than this part, or so many seconds.
 SAME_AGE_PART, SAME_AGE_S = 0.1, 10.0
+# What fails within this time of going on from a checkpoint may fail because of it.
+SOON_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +23,10 @@ class Course:
     """How far a launch had come."""
 
     is_early: bool = False  # whether it had given no sign of its own: no step, no commit
-    has_steps: bool = False  # whether it had reported steps
+    step: float | None = None  # the newest that it had reported
     passed: bool = False  # whether an earlier launch had come past that place, having begun in the same way
-    # Whether it had run for a few minutes at most since it went on from a checkpoint, and there is an older one
-    may_go_back: bool = False
+    # The newest checkpoints, if it had gone on from them a few minutes before at most, and there are older ones
+    saves: tuple[Newest, ...] = ()
     ever_progressed: bool = False  # whether the job, or an earlier one with its State, ever made progress
 
 
@@ -44,18 +47,27 @@ class Setback:
     def is_same_as(self, other: Setback) -> bool:
         """Return whether both happened at the same place of the program."""
         allowed_s = max(SAME_AGE_S, SAME_AGE_PART * max(self.ran_s, other.ran_s))
-        came_as_far = self.course.has_steps or abs(self.ran_s - other.ran_s) <= allowed_s
+        came_as_far = self.course.step is not None or abs(self.ran_s - other.ran_s) <= allowed_s
         return self.place == other.place and came_as_far
+
+    def came_as_far_as(self, other: Setback) -> bool:
+        """Return whether both happened at about the same step, or before their launches had given a sign."""
+        step, before = self.course.step, other.course.step
+        if step is None or before is None:
+            return step is before and self.course.is_early == other.course.is_early
+        return abs(step - before) <= _about(step)
 
 
 def is_the_saves(row: Sequence[Setback]) -> bool:
     """Return whether the last two failures of a row speak for the checkpoint that their launches went on from.
 
-    They came soon after it, at a place that was passed before; from the third failure on, wherever.
+    They came soon after it, alike, at a place that was passed before; from the third failure on, wherever.
     """
-    return (
-        len(row) > 1 and all(each.course.may_go_back for each in row[-2:]) and (row[-1].course.passed or len(row) > 2)
-    )
+    if len(row) < 2 or not (len(row) > 2 or row[-1].course.passed):
+        return False
+    before, last = row[-2:]
+    can_be = all(each.course.saves and each.kind in ("program", "unknown") for each in (before, last))
+    return can_be and last.place == before.place and last.came_as_far_as(before)
 
 
 # A failure before the first step is only the program's if the row has waited for so long: what its start needs may be
@@ -63,8 +75,11 @@ def is_the_saves(row: Sequence[Setback]) -> bool:
 SETTLED_S, SETTLED_AFTER_STEPS_S = 60.0, 1200.0
 
 
-def is_the_programs(row: Sequence[Setback], *, can_move: bool) -> bool:
+def is_the_programs(row: Sequence[Setback], *, can_move: bool, went_back: bool, survived: Collection[str] = ()) -> bool:
     """Return whether the last failures of a row speak for the program: the same place, which nobody ever passed.
+
+    That somebody has passed it says nothing once it is the same from an older checkpoint. What the job got past before
+    comes by chance, and then fails at one step three times for another reason.
 
     Parameters
     ----------
@@ -72,12 +87,20 @@ def is_the_programs(row: Sequence[Setback], *, can_move: bool) -> bool:
         The failures since the last progress, newest last.
     can_move
         Whether what failed may run on another node in the next launch.
+    went_back
+        Whether the row has gone back to an older checkpoint.
+    survived
+        The places of earlier failures after which the job made progress.
     """
     if len(row) < 3:
         return False
     before, last = row[-2:]
+    steps = {each.course.step for each in row[-3:]}
+    if last.place in survived and (len(steps) > 1 or None in steps):
+        return False
     moved = not last.host or last.host != before.host
-    if not last.is_same_as(before) or last.course.passed or (can_move and not moved):
+    passed = last.course.passed and not went_back
+    if not last.is_same_as(before) or passed or (can_move and not moved):
         return False
     if last.kind in ("network", "transient") or (last.kind == "hardware" and not moved):
         return False
@@ -97,6 +120,16 @@ class LaunchSpan:
     commits: int  # to State
     step: float | None  # the newest that it has reported
     resumed: bool  # whether there was a commit when it began
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it has given no sign yet."""
+        return self.step is None and not self.commits
+
+    @property
+    def is_soon(self) -> bool:
+        """Whether it has gone on from what was there a few minutes ago, or is still loading it."""
+        return self.resumed and (self.is_early or self.ran_s <= SOON_S)
 
 
 class EarlierLaunches:
@@ -119,13 +152,12 @@ class EarlierLaunches:
 
     def course(self, span: LaunchSpan) -> Course:
         """Return how far a launch has come that is not over yet."""
-        is_early = span.step is None and not span.commits
         if span.step is not None and self.best_step is not None:
-            passed = self.best_step > span.step + max(MIN_STEPS_PAST, STEPS_PAST_PART * abs(span.step))
+            passed = self.best_step > span.step + _about(span.step)
         else:
             passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + SAME_AGE_S
         ever = self._ever_progressed or self.made_progress(span) or span.resumed
-        return Course(is_early, span.step is not None, passed, ever_progressed=ever)
+        return Course(span.is_early, span.step, passed, ever_progressed=ever)
 
     def add(self, span: LaunchSpan) -> None:
         """Take in a launch that is over."""
@@ -134,6 +166,10 @@ class EarlierLaunches:
         self._longest_s[span.resumed] = max(self._longest_s.get(span.resumed, 0.0), span.ran_s)
         if span.step is not None:
             self.best_step = span.step if self.best_step is None else max(self.best_step, span.step)
+
+
+def _about(step: float) -> float:
+    return max(MIN_STEPS_PAST, STEPS_PAST_PART * abs(step))
 
 
 def _writes_anew(before: LaunchSpan, span: LaunchSpan) -> bool:

@@ -18,7 +18,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
-from laggard.resilience.decision.ledger import device_on, suspects
+from laggard.resilience.decision.ledger import BAR, device_on, suspects
 from laggard.resilience.decision.placement import MOST_MOVED, SCHEDULERS, draw, draw_devices
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Exclusion, Roster
@@ -27,6 +27,7 @@ from laggard.resilience.decision.row import is_the_programs, is_the_saves
 # The wait before a relaunch is this part of the row's age: no job waits for much longer than what it waits for lasts.
 PAUSE_PART = 0.25
 MOST_PAUSE_S = 300.0  # what is away for long is looked for every five minutes
+FOLLOWS = 2.0  # with evidence from here to the bar a failure follows a node that moves: nothing is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Rule:
     decision: Callable[[Case], Decision]
 
 
-def _always(_: Case) -> bool:
-    return True
+def _otherwise(event: type, then: str, decision: Callable[[Case], Decision]) -> Rule:
+    return Rule(event, "", then, lambda _: True, decision)
 
 
 def _not_resilient(case: Case) -> bool:
@@ -116,7 +117,7 @@ def _join(case: Case) -> Report:
     return Report(replace(case.status, roster=roster), (case.event, Fact("examined first")))
 
 
-def _after_setback(case: Case, *first: ReasonPart) -> Relaunch:
+def _after_setback(case: Case, *first: ReasonPart, waits: bool = True) -> Relaunch:
     """Relaunch after a failure or a hang that is nobody's yet: suspects change places."""
     after = replace(case.status_without(case.unfit_reserve), row=case.row, ledger=case.ledger)
     if aside := case.set_aside:
@@ -124,7 +125,7 @@ def _after_setback(case: Case, *first: ReasonPart) -> Relaunch:
     elif case.settings.places_ranks:
         after = _with_suspects_moved(case, after)
     relaunch = _on(case, after, *first, *case.evidence)
-    pause_s = _pause_s(case)
+    pause_s = _pause_s(case) if waits else 0.0
     more = [*_moves(case.status, after), *([Fact("pause", number=pause_s)] if pause_s else [])]
     return replace(relaunch, reason=(*relaunch.reason, *more), wait_s=pause_s)
 
@@ -155,29 +156,29 @@ def _pause_s(case: Case) -> float:
     if len(case.row) == 1:
         is_away = case.setback.kind in ("network", "transient")
         return case.settings.backoff_s if is_away else 0.0
+    was_drawn = case.suspect in case.status.placement.drawn
+    if was_drawn and any(FOLLOWS <= each.value < BAR for each in case.evidence):
+        return case.settings.backoff_s
     age_s = case.now_s - case.row[0].time_s
     return min(MOST_PAUSE_S, max(case.settings.backoff_s, PAUSE_PART * age_s))
 
 
-def _after_failure(case: Case, excluded: frozenset[str]) -> Relaunch:
-    after = replace(case.status_without(excluded | case.unfit_reserve), row=case.row, ledger=case.ledger)
-    return _on(case, after, case.failure, *case.event.evidence, *case.evidence)
+def _without_bad(case: Case, hosts: frozenset[str]) -> Relaunch:
+    after = replace(case.status_without(hosts | case.unfit_reserve), row=case.row, ledger=case.ledger)
+    failed = isinstance(case.event, ProgramFailed)
+    first = (case.failure, *case.event.evidence) if failed else (Fact("hangs"), case.event)
+    return _on(case, after, *first, *case.evidence)
 
 
 def _without_convicted(case: Case) -> Relaunch:
-    found = case.convicted
-    hosts = frozenset({found.host}) if found else frozenset[str]()
-    if isinstance(case.event, ProgramFailed):
-        return _after_failure(case, hosts)
-    after = replace(case.status_without(hosts), row=case.row, ledger=case.ledger)
-    return _on(case, after, Fact("hangs"), case.event, *case.evidence)
+    return _without_bad(case, frozenset({case.suspect}))
 
 
 def _one_save_back(case: Case) -> Relaunch:
     """Relaunch from the checkpoint before the newest, with all else as it is: once in a row of failures."""
-    first = (case.failure, *case.event.evidence) if isinstance(case.event, ProgramFailed) else (case.event,)
-    relaunch = _after_setback(case, *first, Fact("one save back"))
-    return replace(relaunch, status=replace(relaunch.status, went_back=True), goes_back=True)
+    saves = case.event.course.saves
+    relaunch = _after_setback(case, case.failure, *case.event.evidence, Fact("one save back"), waits=False)
+    return replace(relaunch, status=replace(relaunch.status, went_back=saves), goes_back=saves)
 
 
 def _wait_for_answer(case: Case) -> Relaunch:
@@ -204,14 +205,12 @@ def _change(before: Roster, after: Roster) -> Change:
         primary=before.primary if before.primary in gone or is_back else "",
         primary_is_back=is_back,
         alone=after.active[0] if gone and len(after.active) == 1 else "",
-        alone_is_primary=after.active == (after.primary,),
         set_aside=waiting,
     )
 
 
-SAME = "relaunch on the same nodes"
 RULES: Sequence[Rule] = (
-    Rule(events.ProgramEnded, "", "end with 0", _always, lambda c: End((c.event,))),
+    _otherwise(events.ProgramEnded, "end with 0", lambda c: End((c.event,))),
     Rule(
         events.ProgramFailed,
         "without `--resilient`",
@@ -239,7 +238,7 @@ RULES: Sequence[Rule] = (
         "one in reserve is excluded in any case",
         "relaunch without it",
         lambda c: bool(c.proven),
-        lambda c: _after_failure(c, c.proven),
+        lambda c: _without_bad(c, c.proven),
     ),
     Rule(
         events.ProgramFailed,
@@ -257,28 +256,28 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.ProgramFailed,
-        "twice running within three minutes of going on from a checkpoint, at a place that was passed before, or the "
-        "third time; and there is an older checkpoint, and the row has not gone back yet",
-        "relaunch from the checkpoint before the newest",
+        "twice running alike, with words of the program or unknown ones, within three minutes of going on from a "
+        "checkpoint or before a step or commit, at a place that was passed before, or the third time; and there is an "
+        "older checkpoint, and the row has not gone back yet",
+        "relaunch at once, from the checkpoint before the newest",
         lambda c: is_the_saves(c.row) and not c.went_back,
         _one_save_back,
     ),
     Rule(
         events.ProgramFailed,
         "the third without progress or a later one, the last two at the same place of the program, which no launch "
-        "ever passed, and on two nodes, or on several at once, or where it cannot run elsewhere; words of the network "
-        "never count as the program's, before the first step unknown ones only after 1 min without progress, and in a "
-        "job that has ever made any, the program's own after 1 min and unknown ones after 20",
+        "ever passed, or where an older checkpoint fails, too, and on two nodes, or on several at once, or where it "
+        "cannot run elsewhere; the last three at one step if the job ever went on after the same error; words of the "
+        "network never count as the program's, before the first step unknown ones only after 1 min without progress, "
+        "and in a job that has ever made any, the program's own after 1 min and unknown ones after 20",
         "end with its exit code",
-        lambda c: is_the_programs(c.row, can_move=c.can_move),
-        lambda c: End((c.failure, Fact("the program's", number=len(c.row)))),
+        lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back), survived=c.survived),
+        lambda c: End((c.failure, Fact("the program's", number=len(c.row)), *c.went_back)),
     ),
-    Rule(
+    _otherwise(
         events.ProgramFailed,
-        "",
         "relaunch; suspects change places; from the second one without progress on after a quarter of the time since "
-        "the first, 10 s to 5 min",
-        _always,
+        "the first, 10 s to 5 min; after 10 s while the evidence against a node that has moved is from 2 to 100",
         lambda c: _after_setback(c, c.failure, *c.event.evidence),
     ),
     Rule(
@@ -295,11 +294,9 @@ RULES: Sequence[Rule] = (
         lambda c: c.convicted is not None,
         _without_convicted,
     ),
-    Rule(
+    _otherwise(
         events.ProgramHung,
-        "",
         "the same as after a failure of the rank that the others wait for",
-        _always,
         lambda c: _after_setback(c, Fact("hangs"), c.event),
     ),
     Rule(
@@ -331,11 +328,9 @@ RULES: Sequence[Rule] = (
         lambda c: bool(c.excludable) and c.excludable.isdisjoint(c.roster.active),
         lambda c: Report(c.reserve_without(c.excludable), (Fact("out of reserve"),)),
     ),
-    Rule(
+    _otherwise(
         events.NodesAccused,
-        "",
         "relaunch without them (none named: on the same nodes); the primary goes on without its devices",
-        _always,
         _without_accused,
     ),
     Rule(
@@ -359,13 +354,9 @@ RULES: Sequence[Rule] = (
         lambda c: c.event.host == c.roster.primary,
         lambda c: Relaunch(c.status, (c.event, Change()), new_cluster=True),
     ),
-    Rule(events.NodeLost, "", "relaunch without it", _always, _without_lost),
-    Rule(
-        events.NodesDrained,
-        "",
-        "take them out of the reserve, until it says otherwise and they pass their probe",
-        _always,
-        _drain,
+    _otherwise(events.NodeLost, "relaunch without it", _without_lost),
+    _otherwise(
+        events.NodesDrained, "take them out of the reserve, until it says otherwise and they pass their probe", _drain
     ),
     Rule(
         events.NodeReturned,
@@ -396,33 +387,17 @@ RULES: Sequence[Rule] = (
         lambda c: c.status.waits_since_s is not None,
         _go_on,
     ),
-    Rule(
+    _otherwise(
         events.NodeReturned,
-        "",
         "put it at the end of the reserve",
-        _always,
         lambda c: Report(_returned(c), (c.event, Fact("in reserve"))),
     ),
-    Rule(
-        events.NodeJoined,
-        "",
-        "examine it, and put it at the end of the reserve",
-        _always,
-        _join,
-    ),
-    Rule(
-        events.NodesMissing,
-        "",
-        "end with 69",
-        _always,
-        _missing,
-    ),
-    Rule(
+    _otherwise(events.NodeJoined, "examine it, and put it at the end of the reserve", _join),
+    _otherwise(events.NodesMissing, "end with 69", _missing),
+    _otherwise(
         events.OutageEnded,
-        "",
         "begin the launch",
-        _always,
         lambda c: Report(replace(c.status, outage=None, launched_s=c.now_s), (c.event,)),
     ),
-    Rule(events.OutageTooLong, "", "end with 93", _always, lambda c: End((c.event,))),
+    _otherwise(events.OutageTooLong, "end with 93", lambda c: End((c.event,))),
 )

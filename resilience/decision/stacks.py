@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal
 
@@ -28,6 +28,8 @@ _WAITS: Sequence[frozenset[Doing]] = (
 )
 # Functions in which a rank waits for other ranks, or for a device that does.
 _COLLECTIVE = re.compile(r"[/\\](torch[/\\]distributed|horovod|deepspeed[/\\]comm|mpi4py)[/\\]")
+# The innermost of Python in a program that waits for Ray's workers, and in a worker without work.
+_IN_RAY = re.compile(r"[/\\]ray[/\\]_private[/\\]worker\.py$")
 _WAITING = {"backward", "_engine_run_backward", "synchronize", "item", "tolist", "block_until_ready"}
 # Functions of the kernel in which a process waits at a socket, or at any of several files.
 _SOCKET_WAIT = re.compile(
@@ -91,66 +93,62 @@ class RankStack:
             return "killed"
         if self.state in _KERNEL and not (self.state == "D" and self.active):
             return _KERNEL[self.state]
-        called = self._called()
-        if any(frame.function in _WAITING or _COLLECTIVE.search(frame.file) for frame in called):
+        if self._is_in(_COLLECTIVE) or any(frame.function in _WAITING for frame in self._called()):
             return "waits for others"
-        if self._waits_at_socket(called):
+        if self._main and _IN_RAY.search(self._main[0].file):
+            return "waits for others"
+        at_socket = self._is_in(_SOCKET_FILE) or _SOCKET_WAIT.search(self.waits_in)
+        if self.state == "S" and not self.active and at_socket and not self._is_in(_CHILD_FILE):
             return "waits at a socket"
         if not self.threads:
             return "unreadable"
         return "works" if self.active else "stuck"
 
-    def _waits_at_socket(self, called: Sequence[Frame]) -> bool:
-        if self.active or any(_CHILD_FILE.search(frame.file) for frame in called):
-            return False
-        at_socket = any(_SOCKET_FILE.search(frame.file) for frame in called)
-        return self.state == "S" and (at_socket or bool(_SOCKET_WAIT.search(self.waits_in)))
-
     @property
     def is_held(self) -> bool:
         """Whether a signal has stopped it or the kernel holds it, or a child that it waits for."""
-        return self._is_held_itself or (self.doing == "stuck" and any(c._is_held_itself for c in self.children))
-
-    @property
-    def _is_held_itself(self) -> bool:
-        return self.doing in HELD
+        return self.doing in HELD or (self.doing == "stuck" and any(child.doing in HELD for child in self.children))
 
     @property
     def awaited_child(self) -> RankStack | None:
         """The child that it seems to wait for: one that is held, was killed, or else is in the user's code."""
-        in_users = [child for child in self.children if child.threads and any(f.is_users for f in child.threads[0])]
-        held = [child for child in self.children if child._is_held_itself]
+        held = [child for child in self.children if child.doing in HELD]
         killed = [child for child in self.children if child.signum]
+        in_users = [child for child in self.children if any(frame.is_users for frame in child._main)]
         return next(iter((*held, *killed, *in_users)), None)
 
     @property
     def waits_for_idle_pool(self) -> bool:
         """Whether it waits for a result that no process of its pool is at work on: one has ended with the task."""
-        if not any(_POOL_FILE.search(frame.file) for frame in self._called()):
+        if not self._is_in(_POOL_FILE):
             return False
-        tasks = [_task_in_pool(child.threads[0]) for child in self.children if child.threads]
-        workers = [task for task in tasks if task is not None]
-        return bool(workers) and all(task.endswith("get") for task in workers)
+        tasks = [task for child in self.children if (task := _task_in_pool(child._main)) is not None]
+        return bool(tasks) and all(task.endswith("get") for task in tasks)
 
     @property
     def is_ending(self) -> bool:
         """Whether its program is over: only what Python does before a process ends is still at work."""
-        return bool(self.threads) and not any(frame.function == "<module>" for frame in self.threads[0])
+        return bool(self.threads) and not any(frame.function == "<module>" for frame in self._main)
 
     @property
     def place(self) -> str:
         """Where it stands: ``all_reduce (train.py:88)``; empty if its stack is not known."""
-        frames = self.threads[0] if self.threads else ()
-        users = next((frame for frame in frames if frame.is_users), None)
+        users = next((frame for frame in self._main if frame.is_users), None)
         if users is None:
-            return f"{frames[0].function} ({frames[0].place})" if frames else ""
+            return f"{self._main[0].function} ({self._main[0].place})" if self._main else ""
         public = (frame.function for frame in reversed(self._called()) if not _WRAPPER.search(frame.function))
         return f"{next(public, users.function)} ({users.place})"
 
+    @property
+    def _main(self) -> Sequence[Frame]:
+        return self.threads[0] if self.threads else ()
+
+    def _is_in(self, file: re.Pattern[str]) -> bool:
+        return any(file.search(frame.file) for frame in self._called())
+
     def _called(self) -> Sequence[Frame]:
         """Return the frames of the main thread that the innermost of the user's own has called."""
-        frames = self.threads[0] if self.threads else ()
-        return frames[: next((at for at, frame in enumerate(frames) if frame.is_users), 0)]
+        return self._main[: next((at for at, frame in enumerate(self._main) if frame.is_users), 0)]
 
 
 def _task_in_pool(frames: Sequence[Frame]) -> str | None:
@@ -160,26 +158,18 @@ def _task_in_pool(frames: Sequence[Frame]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
-    """The child process that a rank seems to wait for."""
-
-    pid: int
-    doing: Doing
-    place: str = ""
-    signum: int = 0  # the signal that has ended it
-
-
-@dataclass(frozen=True, slots=True)
 class Standing:
-    """Ranks that stand at the same place and do the same."""
+    """Ranks that stand at the same place and do the same, or a child process."""
 
     doing: Doing  # what they do, and where; `place` is empty if it is not known
     place: str
     n_ranks: int = 1  # how many they are
     host: str = ""  # the first of them; `rank` is None for a program without ranks
     rank: int | None = None
-    child: Child | None = None  # that a single rank seems to wait for
+    child: Standing | None = None  # that a single rank seems to wait for
     waits_for_idle_pool: bool = False  # it waits for a pool none of whose workers has anything to do
+    pid: int = 0  # of a child, with the signal that has ended it
+    signum: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +182,12 @@ class Standstill:
 
 def _standing(ranks: Sequence[RankStack]) -> Standing:
     first = ranks[0]
+    group = Standing(first.doing, first.place, len(ranks), first.host, first.rank)
     if len(ranks) > 1 or first.doing in _WAITS[1]:
-        return Standing(first.doing, first.place, len(ranks), first.host, first.rank)
+        return group
     child = first.awaited_child
-    awaited = None if child is None else Child(child.pid, child.doing, child.place, child.signum)
-    return Standing(first.doing, first.place, 1, first.host, first.rank, awaited, first.waits_for_idle_pool)
+    awaited = Standing(child.doing, child.place, pid=child.pid, signum=child.signum) if child else None
+    return replace(group, child=awaited, waits_for_idle_pool=first.waits_for_idle_pool)
 
 
 def with_unread(stacks: Sequence[RankStack], lives: Iterable[RankLife]) -> tuple[RankStack, ...]:
@@ -227,10 +218,11 @@ def odd_ones(stacks: Sequence[RankStack]) -> tuple[RankStack, ...]:
         free = tuple(stack for stack in read if stack.doing not in waits)
         if 0 < len(free) < len(read):
             return free
-    busy = tuple(stack for stack in stacks if stack.doing == "unreadable" and stack.active)
-    others = [stack for stack in stacks if stack not in busy]
-    if busy and others and all(stack.doing in _WAITS[1] and not stack.active for stack in others):
-        return busy  # it is no Python; that the others sleep says that it does not spin to wait
+    # Compiled code that is busy, or waits for something else than a peer
+    away = tuple(stack for stack in stacks if stack.doing == "unreadable" and (stack.active or stack.waits_in))
+    others = [stack for stack in stacks if stack not in away]
+    if away and others and all(stack.doing in _WAITS[1] and not stack.active for stack in others):
+        return away  # that the others sleep says that it does not spin to wait
     largest = groups_of(read)[0] if read else ()
     if 2 * len(largest) <= len(read) or largest[0].doing == "waits at a socket":
         return ()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from laggard.kvstore.checkpoints.complete import Newest
 from laggard.resilience.decision import events
 from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import Failure, OtherEnd
@@ -15,58 +16,51 @@ from laggard.resilience.decision.ledger import NodeEvidence
 from laggard.resilience.decision.origin import SIGNALS_OF_SHELLS
 from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
-from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.errors import ProcessesStillRunningError
+from laggard.resilience.reading.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.text import abbreviated, duration
-
-
-class _Words(NamedTuple):
-    """The words of a kind of fact, and what comes between it and the facts before and after it."""
-
-    text: str
-    before: str = "; "
-    after: str = "; "
-
 
 # Of the processes that ended beside the one that was first.
 MAX_OTHERS_NAMED = 3
 MOMENT_S = 0.05
 
-_FACTS: Mapping[FactKind, _Words] = {
-    "--resilient would relaunch it": _Words("--resilient would relaunch it"),
-    "--resilient would relaunch without it": _Words("--resilient would relaunch without it"),
-    "--resilient relaunches": _Words("without --resilient nothing is relaunched"),
-    "--exhaust-resources would go on": _Words("--exhaust-resources would go on without it"),
-    "answers again": _Words("{hosts} answers again"),
-    "devices moved": _Words("devices of {hosts} change places"),
-    "devices too few": _Words("no node with devices is left: {hosts} cannot run the program"),
-    "examined first": _Words("it is examined first", before=": "),
-    "excluded for": _Words("excluded for {duration}", before=": "),
-    "hangs": _Words("the program hangs", after=": "),
-    "hourly restarts used up": _Words("--max-restarts-per-hour={number} is used up"),
-    "in reserve": _Words("it is in the reserve", before=": "),
-    "irreplaceable": _Words("no other node could take the place of {hosts}"),
-    "last failure": _Words("the last failure", after=": "),
-    "last hang": _Words("the last hang", after=": "),
-    "no progress": _Words("no progress for {duration}: no commit to State, no step reported (--give-up-after)"),
-    "node": _Words("node", after=" "),
-    "moved": _Words("{hosts} change places"),
-    "nodes too few": _Words("{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer"),
-    "not accused in use": _Words("no accused node is in use"),
-    "not excluded": _Words("{hosts} is not excluded"),
-    "not returned": _Words("{hosts} {have} not returned within {duration}"),
-    "out of reserve": _Words("removed from the reserve"),
-    "one save back": _Words("one checkpoint back, in case the newest is at fault"),
-    "own error": _Words("the error is the program's own"),
-    "the program's": _Words("the program: {number} failures without progress, the last two at the same place"),
-    "pause": _Words("after a wait of {duration}"),
-    "primary cannot run": _Words(
-        "no node is left to run the program: the primary, {hosts}, has no processors and no GPUs for it"
-    ),
-    "quarantined": _Words("and --quarantine=1 would take {hosts} back", before=", "),
-    "restarts used up": _Words("--max-restarts={number} is used up"),
-    "unused": _Words("but was not in use", before=", "),
-    "waiting": _Words("waiting up to {duration} for {hosts} to return"),
+# What comes between a fact and what is said before it or after it, where that is no semicolon.
+_BEFORE: Mapping[FactKind | None, str] = {
+    **dict.fromkeys(("examined first", "excluded for", "in reserve"), ": "),
+    **dict.fromkeys(("quarantined", "unused"), ", "),
+}
+_AFTER: Mapping[FactKind | None, str] = {**dict.fromkeys(("hangs", "last failure", "last hang"), ": "), "node": " "}
+# The words of the facts whose name is not what is said.
+_FACTS: Mapping[FactKind, str] = {
+    "--resilient relaunches": "without --resilient nothing is relaunched",
+    "--exhaust-resources would go on": "--exhaust-resources would go on without it",
+    "answers again": "{hosts} answers again",
+    "devices moved": "devices of {hosts} change places",
+    "devices too few": "no node with devices is left: {hosts} cannot run the program",
+    "examined first": "it is examined first",
+    "excluded for": "excluded for {duration}",
+    "hangs": "the program hangs",
+    "hourly restarts used up": "--max-restarts-per-hour={number} is used up",
+    "in reserve": "it is in the reserve",
+    "irreplaceable": "no other node could take the place of {hosts}",
+    "last failure": "the last failure",
+    "last hang": "the last hang",
+    "no progress": "no progress for {duration}: no commit to State, no step reported (--give-up-after)",
+    "moved": "{hosts} change places",
+    "nodes too few": "{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer",
+    "not accused in use": "no accused node is in use",
+    "not excluded": "{hosts} is not excluded",
+    "not returned": "{hosts} {have} not returned within {duration}",
+    "out of reserve": "removed from the reserve",
+    "one save back": "one checkpoint back, in case the newest is at fault",
+    "own error": "the error is the program's own",
+    "the program's": "the program: {number} failures without progress, the last two at the same place",
+    "pause": "after a wait of {duration}",
+    "primary cannot run": "no node is left to run the program: the primary, {hosts}, has no processors or GPUs for it",
+    "quarantined": "and --quarantine=1 would take {hosts} back",
+    "restarts used up": "--max-restarts={number} is used up",
+    "unused": "but was not in use",
+    "waiting": "waiting up to {duration} for {hosts} to return",
 }
 _FINDINGS: Mapping[FindingKind, str] = {
     "gpu lost": "gpu {of} is lost",
@@ -87,15 +81,14 @@ def reason(facts: events.Reason) -> str:
     """Return a reason in one sentence."""
     text, between = "", ""
     for fact in facts:
-        before, after = _FACTS[fact.kind][1:] if isinstance(fact, Fact) else ("; ", "; ")
-        if text:
-            text += before if between == "; " else between
-        text, between = text + _PARTS[type(fact)](fact), after
+        kind = fact.kind if isinstance(fact, Fact) else None
+        text += (between or _BEFORE.get(kind, "; ")) if text else ""
+        text, between = text + _PARTS[type(fact)](fact), _AFTER.get(kind, "")
     return text
 
 
 def _plain_fact(fact: Fact) -> str:
-    return _FACTS[fact.kind].text.format(
+    return _FACTS.get(fact.kind, fact.kind).format(
         hosts=abbreviated(fact.hosts),
         have="has" if len(fact.hosts) == 1 else "have",
         number=f"{fact.number:.0f}",
@@ -119,7 +112,7 @@ def change(of: Change) -> str:
     if of.primary_is_back:
         parts.append(f"{devices[0]} are used again")
     if of.alone:
-        parts.append(f"{'the primary' if of.alone_is_primary else of.alone} goes on alone")
+        parts.append(f"{of.alone} goes on alone")
     return "; ".join(parts) or "on the same nodes"
 
 
@@ -197,15 +190,15 @@ def node_evidence(of: NodeEvidence) -> str:
     """Return what the ledger has against a node."""
     where = f"{of.host} gpu {of.device}" if of.device else of.host
     failures = "1 failure" if of.failures == 1 else f"{of.failures} failures"
+    value = (
+        f"{of.value:.2g}"
+        if of.value < 100
+        else f"{of.value:.0f}"
+        if of.value < 1e4
+        else f"{of.value:.1e}".replace("e+0", "e")
+    )
     placements = "1 placement" if of.placements == 1 else f"{of.placements} placements"
-    return f"{where}: {failures} followed it over {placements}, evidence {_short(of.value)}"
-
-
-def _short(value: float) -> str:
-    if value < 1e4:
-        return f"{value:.2g}" if value < 100 else f"{value:.0f}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
+    return f"{where}: {failures} followed it over {placements}, evidence {value}"
 
 
 def standstill(of: Standstill) -> str:
@@ -300,11 +293,6 @@ def _no_answer(why: NoAnswer) -> str:
     return f"HTTP {why.status}" if why.kind == "HTTP" else why.kind
 
 
-def _too_long(of: events.OutageTooLong) -> str:
-    given_up = f"no progress for {duration(of.waited_s)}, and --give-up-after is over"
-    return f"{given_up}: {waits_for(of.outage)}"
-
-
 def drained(of: events.NodesDrained) -> str:
     """Return which nodes leave the reserve, and what their manager says of them."""
     hosts = abbreviated(sorted(word.host for word in of.words))
@@ -327,6 +315,12 @@ def node_word(of: NodeWord) -> str:
     return f"Slurm says {of.host} is {of.state}{f': {of.why}' if of.why else ''}"
 
 
+def went_back(of: Newest) -> str:
+    """Return that it did not help to set a checkpoint aside."""
+    both = f"the {of.name} of step {of.checkpoint.step} and from the one before it, of step {of.before.step}"
+    return f"it fails from {both}: change the program, or have it go on from something else"
+
+
 _PARTS: Mapping[type, Callable[[Any], str]] = {
     Fact: _plain_fact,
     Change: change,
@@ -341,7 +335,10 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.NodeReturned: returned,
     Unanswered: waits_for,
     events.OutageEnded: lambda of: f"{target(of.outage.target)} answers again after {duration(of.lasted_s)}",
-    events.OutageTooLong: _too_long,
+    events.OutageTooLong: lambda of: (
+        f"no progress for {duration(of.waited_s)} (--give-up-after): {waits_for(of.outage)}"
+    ),
+    Newest: went_back,
     events.NodeJoined: lambda of: f"{of.host} has joined the cluster",
 }
 """What words each part of a reason."""

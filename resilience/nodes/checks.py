@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
-from laggard.resilience.decision.targets import NoAnswer, Target
 from laggard.resilience.nodes.notices import About
+from laggard.resilience.reading.targets import NoAnswer, Target
 from laggard.resilience.wire import Command, Inbox
 from laggard.resilience.wire import checks as wire
 from laggard.resilience.wire.node import Ping, Pong

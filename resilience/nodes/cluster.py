@@ -22,7 +22,6 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.base import AgentProcess
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.evidence import NodeCheck
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.reasons import NodeWord, StuckProcesses, WhyLost
 from laggard.resilience.decision.roster import Roster
@@ -31,6 +30,7 @@ from laggard.resilience.errors import LeftoversError, NodeDownError, ProcessesSt
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.notices import Notice
 from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import SetUp
 from laggard.system.clock_offset import ClockOffset
 

@@ -13,7 +13,7 @@ from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision.events import OutageEnded, ProgramHung, Reason
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.ledger import NodeEvidence
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 from laggard.resilience.record.entries import (
     FailureFound,
     GaveUp,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from laggard.resilience.decision.evidence import NodeCheck
 from laggard.resilience.decision.stacks import RankStack
-from laggard.resilience.decision.targets import NoAnswer, Target
+from laggard.resilience.reading.targets import NoAnswer, Target
 from laggard.resilience.wire.message import Command, Report
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from laggard.resilience.decision.options import Watched
+Watched = Literal["slow-gpu", "sections", "slow-link"]
+"""What ``--detect`` can watch for."""
 
 
 @dataclass(frozen=True, slots=True)

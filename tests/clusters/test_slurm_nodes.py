@@ -73,7 +73,7 @@ def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
     job.wait_for(f"without {SECOND}; {THIRD} comes in from the reserve")
     job.wait_for("launch 1: 4 ranks on 4 devices of 2 nodes")
     site.network.cut(THIRD)
-    job.wait_for(f"without {THIRD}; the primary goes on alone")
+    job.wait_for(f"without {THIRD}; {FIRST} goes on alone")
     assert job.finish() == 0, job.output
     assert "launch 2: 4 ranks on 2 devices of 1 node" in job.output
     assert "iterations per rank: [1600, 1600, 1600, 1600], expected 1600 each" in job.output

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from laggard.resilience.agent.tasks import WINDOW_BYTES
-from laggard.resilience.decision.targets import NoAnswer, Target
+from laggard.resilience.reading.targets import NoAnswer, Target
 from laggard.resilience.wire import ALIVE, Command, Report, decode, encode
 from laggard.resilience.wire.checks import AskTargets, CheckNode, NodeChecked, TargetsAsked
 from laggard.resilience.wire.node import Ping, Pong, SetUp, ToldToEnd

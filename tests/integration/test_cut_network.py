@@ -13,10 +13,10 @@ import pytest
 
 from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.remote import RemoteAllocation
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from tests.clusters.machines import Machine, Network, missing_for_machines, wait_for
 from tests.processes import command_line
 

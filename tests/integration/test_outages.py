@@ -163,7 +163,7 @@ def test_a_wait_can_be_interrupted(start_job: Start) -> None:
 def test_a_job_is_given_up_when_nothing_answers_for_long(start_job: Start) -> None:
     job = start_job(*NODES, "--give-up-after=3", program=NEEDS_WHAT_IS_NOWHERE)
     assert job.finish() == 93, job.everything()
-    assert "--give-up-after is over: waits for nothing.invalid:443, not resolved since" in job.account
+    assert "(--give-up-after): waits for nothing.invalid:443, not resolved since" in job.account
 
 
 def test_a_node_that_is_lost_meanwhile_is_replaced_and_the_wait_goes_on(start_job: Start, tmp_path: Path) -> None:

@@ -43,3 +43,26 @@ def test_a_poisoned_checkpoint_is_set_aside(start_job: Callable[..., RunningJob]
     assert "checkpoint of step 4 is set aside: the next launch goes on from step 3" in job.account
     assert "goes on from 3\n" in job.output
     assert "done with 6.0" in job.output
+
+
+def test_what_fails_from_the_checkpoint_before_it_too_ends_the_job_and_says_so(
+    start_job: Callable[..., RunningJob],
+) -> None:
+    program = """
+        from laggard import Checkpointer, Job, State
+
+        job = Job.current()
+        checkpoints = Checkpointer(State.current(), keep=3)
+        if (step := checkpoints.latest()) is not None:
+            job.progress(step)
+            raise KeyError("what the program lacks")
+        for step in (3, 4):
+            job.progress(step)
+            checkpoints.save(step, step)
+        raise RuntimeError("odd")
+    """
+    options = ("--local-nodes=1", "--resilient", "--per-node", "--backoff=0", "--telemetry-level=0")
+    job = start_job(*options, program=program)
+    assert job.finish() == 1, job.everything()
+    says = "it fails from the checkpoint of step 4 and from the one before it, of step 3: change the program"
+    assert says in job.account

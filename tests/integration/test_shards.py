@@ -174,14 +174,25 @@ def test_the_last_ones_are_kept_and_the_others_leave_the_memory_of_all_nodes(nod
 
 def _memory_of(nodes: ShardNodes, host: str) -> list[int]:
     """Return the sizes of the files in memory that a node's server has open; none of them may have a name."""
-    sizes = []
+    return [each.stat().st_size for each in _files_of(nodes, host)]
+
+
+def _files_of(nodes: ShardNodes, host: str) -> list[Path]:
+    files = []
     for each in Path(f"/proc/{nodes.processes[host].pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
             link = str(each.readlink())
             if link.startswith((f"{MEMORY_FOLDER}/", "/memfd:")):
                 assert link.endswith("(deleted)")
-                sizes.append(each.stat().st_size)
-    return sizes
+                files.append(each)
+    return files
+
+
+def _damage(nodes: ShardNodes, host: str) -> None:
+    for each in _files_of(nodes, host):
+        with each.open("r+b") as file:
+            file.seek(BLOCK_BYTES + 9)
+            file.write(b"!")
 
 
 def test_a_shard_beyond_the_bound_is_refused_with_both_sizes(nodes_of: MakeNodes) -> None:
@@ -229,6 +240,21 @@ def test_arrays_are_read_in_part_from_another_node(nodes_of: MakeNodes) -> None:
     nodes.checkpointer("n1").save(2, b"x" * 2000)
     assert elsewhere.restore(2) == b"x" * 2000
     assert elsewhere.open_trees(2)[0].read() == b"x" * 2000
+
+
+def test_a_copy_that_is_damaged_in_the_nodes_own_memory_is_read_from_a_peer(nodes_of: MakeNodes) -> None:
+    nodes = nodes_of(2)
+    nodes.start()
+    checkpoints = nodes.checkpointer("n1")
+    checkpoints.save(1, tree(1))
+    assert checkpoints.wait(1, DEADLINE_S)
+    _damage(nodes, "n1")
+    assert is_tree(checkpoints.restore(1), 1)
+    assert is_tree(checkpoints.restore_part(1), 1)
+    _damage(nodes, "n2")
+    block = f"the block at byte {BLOCK_BYTES} does not match its checksum"
+    with pytest.raises(DamagedCheckpointError, match=rf"on n1, {block}; n2: {block}\).* none before it"):
+        checkpoints.restore(1)
 
 
 def test_the_shared_directory_outlives_all_nodes(nodes_of: MakeNodes, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.checkpoints.complete import Checkpoint, set_aside_key
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.errors import DamagedCheckpointError, FencedError, NoCheckpointError
 from laggard.kvstore.server.process import StateServer
@@ -107,6 +108,17 @@ def test_a_launch_that_went_back_has_the_newest_checkpoint(job: Job) -> None:
     job.begin()
     job.rank().save(11, tree(11))
     assert job.rank().latest() == 11
+
+
+def test_what_was_set_aside_is_deleted_before_the_one_to_go_on_from(job: Job) -> None:
+    for step in (10, 20):
+        job.rank().save(step, tree(step))
+    state = State(job.client, job.server.endpoint, 0)
+    state[set_aside_key("checkpoint", Checkpoint(0, 20, 1))] = True
+    job.begin()
+    assert job.rank().latest() == 10
+    job.rank().save(11, tree(11))
+    assert sorted(state) == ["checkpoint/0/10/0-1", "checkpoint/1/11/0-1"]
 
 
 def test_a_step_that_two_launches_saved_is_read_from_the_later_one(job: Job) -> None:

@@ -14,7 +14,7 @@ import pytest
 from laggard.resilience.agent import target_check
 from laggard.resilience.agent.mounts import is_network_mount, network_mounts
 from laggard.resilience.agent.target_check import no_answer
-from laggard.resilience.decision.targets import NoAnswer, Target
+from laggard.resilience.reading.targets import NoAnswer, Target
 
 LOCAL = "127.0.0.1"
 

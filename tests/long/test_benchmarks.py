@@ -46,6 +46,10 @@ SMALL = {
     "blame": Small(
         "--jobs 2 --seed 1", ["| one-off | 1 | 0 | 0 |", "wrong exclusions: 0 of 6 nodes", "wrong ends: 0 of 2 jobs"]
     ),
+    "poisoned": Small(
+        "--jobs 1 --live 1 --healthy 20 --seed 1",
+        ["| all that have to go back |  | 1 | 1 | 1 |", "| run | 1 |", "| simulated | 20 |"],
+    ),
     "chaos": Small(
         "--faults 1 --seed 2",  # on two nodes, of which one is killed
         ["none lost or repeated", "1 faults in ", "│ state server ", "0 storms failed"],

@@ -16,7 +16,7 @@ Start = Callable[..., RunningJob]
 
 WORDLESS = """
 import sys
-from laggard.resilience.decision import signatures
+from laggard.resilience.reading import signatures
 
 signatures._COMPILED = ()
 from laggard.__main__ import main

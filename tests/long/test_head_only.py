@@ -78,7 +78,7 @@ def test_a_job_of_two_nodes_goes_on_without_its_primary_and_down_to_it_alone(sta
     assert job.process_of("node1", "laggard.resilience.agent.detect").is_running()
     (job.directory / "go").touch()
     assert job.finish() == 0, job.everything()
-    change = "without node2; the devices of node1 (the primary) are used again; the primary goes on alone"
+    change = "without node2; the devices of node1 (the primary) are used again; node1 goes on alone"
     assert change in job.account
     assert "[node1] launch 2 rank 0 on node1 of ['node1']\n" in job.output
     assert job.processes() == []

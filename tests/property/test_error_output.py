@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.resilience.decision.error_output import MAX_QUOTE, complaints_of, root_cause_of
+from laggard.resilience.reading.error_output import MAX_QUOTE, complaints_of, root_cause_of
 
 PREFIXES = [
     "",
@@ -30,7 +30,6 @@ PIECES = [
     "Error in atexit._run_exitfuncs:",
     "╭───────────────────── Traceback (most recent call last) ──────────────────────╮",
     "╰──────────────────────────────────────────────────────────────────────────────╯",
-    "KeyError                                  Traceback (most recent call last)",
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
     "Root Cause (first observed failure):",
     "  rank      : 3 (local_rank: 3)",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laggard.resilience.decision.events import JobStatus, ProgramFailed, Relaunch, Settings
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.ledger import Incident, evidence_against
-from laggard.resilience.decision.placement import SCHEDULERS, Below, draw
+from laggard.resilience.decision.placement import SCHEDULERS, Below, Placement, draw
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Roster
 
@@ -72,9 +72,14 @@ def test_a_bad_node_is_put_out_whatever_the_program_does(n_nodes: int) -> None:
     assert sum(bad for _, _, bad in found) >= 0.95 * JOBS
 
 
-@given(st.integers(2, 6), st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=8), st.integers(0, 2**32))
+@given(
+    st.integers(2, 6),
+    st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=8),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
 def test_the_mean_of_the_evidence_after_a_draw_is_at_most_what_it_was(
-    n_nodes: int, course: list[tuple[int, bool]], seed: int
+    n_nodes: int, course: list[tuple[int, bool]], seed: int, has_moved: bool
 ) -> None:
     """Over all draws, each as likely: for every node, and whatever rank fails next."""
     hosts = [f"n{number}" for number in range(n_nodes)]
@@ -84,10 +89,11 @@ def test_the_mean_of_the_evidence_after_a_draw_is_at_most_what_it_was(
         for number, drawn in course
     )
     suspect, rank = chance.choice(hosts), chance.randrange(n_nodes)
-    n_choices = 2 if n_nodes == 2 else n_nodes - 1
+    before = Placement(drawn={suspect: 1}) if has_moved else SCHEDULERS
+    n_choices = n_nodes if has_moved or n_nodes == 2 else n_nodes - 1
     means = dict.fromkeys(hosts, 0.0)
     for choice in range(n_choices):
-        _, placement = draw(Roster(tuple(hosts)), SCHEDULERS, [suspect], {}, always(choice))
+        _, placement = draw(Roster(tuple(hosts)), before, [suspect], {}, always(choice))
         after = (*ledger, Incident(placement.order[rank], 0.0, 0.0, drawn=placement.drawn))
         for host in hosts:
             means[host] += evidence_against(host, after, 0.0).value / n_choices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.resilience.decision.targets import MAX_TARGETS, targets_in
+from laggard.resilience.reading.targets import MAX_TARGETS, targets_in
 
 HOSTS = ("node1", "node2", "10.0.1.1", "db.site", "localhost", "127.0.0.1", "[::1]", "cache")
 OWN = ("node1", "node2", "10.0.1.1")

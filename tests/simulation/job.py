@@ -35,11 +35,11 @@ from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.decision import hang
 from laggard.resilience.decision.events import Settings
-from laggard.resilience.decision.heartbeat_timing import LEASE_S
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.nodes import program as program_module
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.record.account import Account
+from laggard.resilience.wire.heartbeat_timing import LEASE_S
 from laggard.telemetry.settings import TelemetrySettings
 from tests.simulation.allocation import AgentHandle, Allocation
 from tests.simulation.judge import Judge

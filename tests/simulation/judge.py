@@ -21,8 +21,8 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Settings,
 )
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.errors import NodeDownError
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from tests.simulation.processes import Process
 from tests.simulation.scheduler import Thread
 

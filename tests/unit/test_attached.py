@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.errors import UsageError
 from laggard.resilience.ray.allocation import RayNode, records_of
 from laggard.resilience.ray.attached_cluster import job_config

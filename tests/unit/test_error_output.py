@@ -6,10 +6,10 @@ import textwrap
 
 import pytest
 
-from laggard.resilience.decision.error_output import complaints_of
 from laggard.resilience.decision.failure import explain
 from laggard.resilience.decision.origin import ProcessEnd
-from laggard.resilience.decision.prefixes import MAX_LINE, clean_line
+from laggard.resilience.reading.error_output import complaints_of
+from laggard.resilience.reading.prefixes import MAX_LINE, clean_line
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in step\n    run()\n'
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from laggard.detectors.judging.groups import label_of, read_groups
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.run import group_file
-from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import UsageError
 
 FILE = """

@@ -119,8 +119,8 @@ def test_a_suspect_device_changes_places_within_its_node() -> None:
     devices = {"n2": ("0", "1", "2", "3"), "n3": ("0",)}
     placement = draw_devices(SCHEDULERS, {"n2": "1", "n3": "0", "n4": "", "n1": "0"}, devices, pick(2))
     assert (placement.devices, placement.devices_drawn) == ({"n2": ("0", "3", "2", "1")}, {"n2": 3})
-    again = draw_devices(placement, {"n2": "3"}, devices, pick(0))
-    assert again.devices == {"n2": ("3", "0", "2", "1")}
+    again = draw_devices(placement, {"n2": "3"}, devices, pick(1))
+    assert (again.devices, again.devices_drawn) == ({"n2": ("3", "0", "2", "1")}, {"n2": 4})
     kept = draw_devices(again, {}, devices, pick())
     assert (kept.devices, kept.devices_drawn) == (again.devices, {})
     assert draw_devices(SCHEDULERS, {"n2": "1"}, {"n2": ("0", "1")}, pick(0)).devices_drawn == {"n2": 2}

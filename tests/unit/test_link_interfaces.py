@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.links.interfaces import address_on, chosen_interface
-from laggard.resilience.decision.options import JobOptions
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.errors import UsageError
 
 THERE = {"lo": "127.0.0.1", "eth0": "10.0.0.1", "ib0": "10.1.0.1", "ib1": "10.1.1.1", "ib10": "10.1.2.1"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from laggard.resilience.command.option import declared_in, flag_of
+from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.run import run
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, Settings
-from laggard.resilience.decision.option import declared_in, flag_of
-from laggard.resilience.decision.options import JobOptions
 from laggard.resilience.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

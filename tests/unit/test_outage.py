@@ -15,8 +15,8 @@ from laggard.resilience.decision.outage import (
     may_be_an_outage,
     outage_among,
 )
-from laggard.resilience.decision.signatures import Kind
-from laggard.resilience.decision.targets import NoAnswer, Target
+from laggard.resilience.reading.signatures import Kind
+from laggard.resilience.reading.targets import NoAnswer, Target
 
 V6, V4 = Target("port", "::1", 80), Target("port", "127.0.0.1", 80)
 FILE = Target("path", of="/data/x")

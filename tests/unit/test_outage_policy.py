@@ -25,7 +25,7 @@ from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
+from laggard.resilience.reading.targets import NoAnswer, Target, Unanswered
 from tests.decided import ended
 
 NOW_S = 1e9

@@ -15,8 +15,8 @@ from laggard.resilience.decision.events import OutageEnded, OutageTooLong
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.outage import FIRST_WAIT_S, LONGEST_WAIT_S
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.decision.signatures import Kind
-from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
+from laggard.resilience.reading.signatures import Kind
+from laggard.resilience.reading.targets import NoAnswer, Target, Unanswered
 
 SERVICE, LOCAL = Target("port", "db.site", 5432), Target("port", "127.0.0.1", 5432)
 REFUSED = NoAnswer("refused")

@@ -38,7 +38,7 @@ from laggard.resilience.decision.reasons import Change, WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.row import Course
 from laggard.resilience.decision.rules import RULES
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 from tests.decided import Ended, ended
 
 PLAIN = Settings(nodes=2)
@@ -134,7 +134,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         EXHAUSTING,
         TWO,
         accused("n3"),
-        Go(ALONE, "without n3; the primary goes on alone"),
+        Go(ALONE, "without n3; n1 goes on alone"),
     ),
     (
         "a slow primary goes on as a head-only node, and the reserve takes its place",
@@ -175,7 +175,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         accused("n3"),
         Go(
             Roster(("n1",), (), out("n2", "n3"), out("n1")),
-            "without n3; the devices of n1 (the primary) are used again; the primary goes on alone",
+            "without n3; the devices of n1 (the primary) are used again; n1 goes on alone",
             new_cluster=True,
         ),
     ),
@@ -265,7 +265,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         replace(EXHAUSTING, wait_for_nodes_s=0.0),
         Roster(("n2",), (), (), primary="n1"),
         NodeLost("n2"),
-        Ended(69, "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"),
+        Ended(69, "no node is left to run the program: the primary, n1, has no processors or GPUs for it"),
     ),
     (
         "without --resilient a slow node is only reported",
@@ -642,7 +642,7 @@ def test_a_node_that_failures_follow_over_drawn_places_is_left_out_and_the_rest_
     assert isinstance(decision, Relaunch)
     assert wording.reason(decision.reason) == (
         "rank 5 on n5 exited with 1 after 12 min 4 s; "
-        "n5: 5 failures followed it over 5 placements, evidence 393; without n5"
+        "n5: 5 failures followed it over 5 placements, evidence 571; without n5"
     )
     assert decision.wait_s == 0
 
@@ -691,13 +691,33 @@ def test_a_second_loss_within_a_day_is_enough_and_losses_of_several_nodes_at_onc
         (accused(), Change()),
         (accused("n2"), Change(without=("n2",), came=("n3",))),
         (accused("n1", "n2"), Change(("n2",), ("n3",), primary="n1", alone="n3")),
-        (accused("n2", "n3"), Change(("n2",), alone="n1", alone_is_primary=True)),
+        (accused("n2", "n3"), Change(("n2",), alone="n1")),
     ],
 )
 def test_a_relaunch_names_what_changes_and_nothing_else(event: Event, change: Change) -> None:
     decision = after(EXHAUSTING, JobStatus(THREE, NOW_S), event)
     assert isinstance(decision, Relaunch)
     assert decision.reason[-1] == change
+
+
+def test_an_error_after_which_the_job_made_progress_is_remembered_as_one_that_it_survives() -> None:
+    status = JobStatus(THREE, NOW_S)
+    for number, progressed in enumerate((True, True, False, False)):
+        decision = after(RESILIENT, status, failed(), now_s=NOW_S + number, progressed=progressed)
+        assert isinstance(decision, Relaunch)
+        status = decision.status
+        assert bool(status.survived) == (number > 0)
+
+
+def test_nothing_is_waited_for_while_failures_follow_a_node_over_drawn_places() -> None:
+    settings = replace(RESILIENT, places_ranks=True, nodes=3)
+    status, waits_s = JobStatus(THREE, NOW_S), []
+    for age_s in range(0, 1200, 200):
+        decision = after(settings, status, failed("n2"), now_s=NOW_S + age_s, progressed=False)
+        assert isinstance(decision, Relaunch)
+        waits_s.append(decision.wait_s)
+        status = decision.status
+    assert waits_s == [0, 50, 10, 10, 10, 10]
 
 
 def test_relaunches_wait_for_a_quarter_of_the_time_without_progress_and_at_most_five_minutes() -> None:
@@ -771,7 +791,7 @@ def test_a_job_whose_primary_cannot_run_programs_begins_on_the_others() -> None:
     hosts = ("n1", "n2", "n3")
     begun = begin(RESILIENT, hosts, (), NOW_S, head_only=True)
     assert begun == JobStatus(Roster(("n2", "n3"), primary="n1"), NOW_S)
-    no_one = "no node is left to run the program: the primary, n1, has no processors and no GPUs for it"
+    no_one = "no node is left to run the program: the primary, n1, has no processors or GPUs for it"
     assert ended(begin(EXHAUSTING, ("n1",), (), NOW_S, head_only=True)) == Ended(69, no_one)
 
 

@@ -157,10 +157,29 @@ def test_a_node_alone_has_no_peer() -> None:
 
 def test_the_newest_of_each_is_what_has_an_older_one_and_was_not_set_aside() -> None:
     keys = ["a/0/1/0-1", "a/0/2/0-1", "a/1/1/0-1", "b/0/1/0-2", "b/0/1/1-2", "b/0/2/0-2", "c/x/0/1/0-1", "c/x/0/9/0-1"]
-    found = list(newest_of_each(keys, lambda _: None, directory=False))
-    assert found == [Newest("a", Checkpoint(1, 1, 1), 2), Newest("c/x", Checkpoint(0, 9, 1), 1)]
+    found = list(newest_of_each(keys, lambda _: None, {}, directory=False))
+    assert found == [
+        Newest("a", Checkpoint(1, 1, 1), Checkpoint(0, 2, 1)),
+        Newest("c/x", Checkpoint(0, 9, 1), Checkpoint(0, 1, 1)),
+    ]
     keys.append(set_aside_key("a", found[0].checkpoint))
-    assert next(newest_of_each(keys, lambda _: None, directory=False)) == Newest("a", Checkpoint(0, 2, 1), 1)
+    assert next(newest_of_each(keys, lambda _: None, {}, directory=False)) == Newest(
+        "a", Checkpoint(0, 2, 1), Checkpoint(0, 1, 1)
+    )
     assert sorted(that_can_go_on("a", keys)) == [Checkpoint(0, 1, 1), Checkpoint(0, 2, 1)]
     keys.append(set_aside_key("a", Checkpoint(0, 2, 1)))
-    assert [each.name for each in newest_of_each(keys, lambda _: None, directory=False)] == ["c/x"]
+    assert [each.name for each in newest_of_each(keys, lambda _: None, {}, directory=False)] == ["c/x"]
+
+
+def test_the_newest_is_one_that_can_be_read() -> None:
+    keys = [f"a/0/{step}/0-1/shard" for step in (1, 2, 3)]
+    copies = {keys[0]: {"n1": "server1"}, keys[1]: {"n1": "server1"}, keys[2]: {"n2": "server2"}}
+
+    def read(key: str) -> ShardRecord:
+        return ShardRecord("id", 1 << 21, 1, copies=copies[key])
+
+    newest = [
+        [each.checkpoint.step for each in newest_of_each(keys, read, servers, directory=False)]
+        for servers in ({"n1": "server1", "n2": "server2"}, {"n1": "server1"}, {"n2": "server2"})
+    ]
+    assert newest == [[3], [2], []]

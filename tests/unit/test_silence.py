@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.resilience.decision.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.nodes.cluster import N_SILENT
+from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 
 
 @pytest.mark.parametrize(

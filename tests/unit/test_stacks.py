@@ -90,11 +90,11 @@ def test_a_rank_that_cannot_be_read_is_named_so_and_neither_waits_nor_is_to_blam
     assert odd_ones([rank(0, ()), rank(1, ()), rank(2, ()), rank(3, LOAD)]) == ()
 
 
-def test_a_compiled_program_that_is_busy_while_all_others_sleep_is_awaited() -> None:
-    sleeping = [replace(rank(number, ()), waits_in="wait_woken") for number in range(3)]
-    busy = replace(rank(3, ()), active=True)
-    assert odd_ones([*sleeping, busy]) == (busy,)
-    assert worded([*sleeping, busy]) == "3 ranks wait at a socket; rank 3 on node2 cannot be read"
+@pytest.mark.parametrize("odd", [replace(rank(3, ()), active=True), replace(rank(3, ()), waits_in="do_sys_pause")])
+def test_compiled_code_that_is_not_at_a_socket_while_all_others_are_is_awaited(odd: RankStack) -> None:
+    at_sockets = [replace(rank(number, ()), waits_in="wait_woken") for number in range(3)]
+    assert odd_ones([*at_sockets, odd]) == (odd,)
+    assert worded([*at_sockets, odd]) == "3 ranks wait at a socket; rank 3 on node2 cannot be read"
 
 
 def test_a_rank_that_was_seen_before_and_has_given_no_stack_cannot_be_read() -> None:
@@ -150,6 +150,14 @@ def test_one_that_waits_at_a_socket_while_the_others_are_in_a_collective_is_awai
 def test_who_moves_bytes_or_waits_for_a_child_at_a_socket_does_not_wait_for_a_peer() -> None:
     assert replace(at_socket(0), active=True).doing == "works"
     assert replace(rank(0, DATA_LOADER), waits_in="poll_schedule_timeout").doing == "stuck"
+
+
+def test_of_rays_processes_the_one_that_is_in_the_users_code_is_awaited() -> None:
+    in_ray = f"{SITE}/ray/_private/worker.py"
+    driver = RankStack("node1", None, 7, "S", threads=((Frame("get_objects", in_ray, 1055), STEP, MAIN),))
+    idle = RankStack("node1", None, 8, "S", threads=((Frame("main_loop", in_ray, 1069),),))
+    busy = RankStack("node2", None, 9, "R", active=True, threads=((STEP, Frame("main_loop", in_ray, 1069)),))
+    assert odd_ones([driver, idle, busy]) == (busy,)
 
 
 DATA_LOADER = (

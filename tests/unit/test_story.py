@@ -15,7 +15,7 @@ from laggard.detectors.verdict import Evidence, Verdict
 from laggard.resilience.decision.events import ProgramHung
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.reasons import Change
-from laggard.resilience.decision.signatures import Kind
+from laggard.resilience.reading.signatures import Kind
 from laggard.resilience.record.effective_time import EffectiveTime, TimeParts, effective_time
 from laggard.resilience.record.entries import LaunchEndCause
 from laggard.resilience.record.timeline import Launch, LogLine, RecordedFailure, RecordedVerdict, Timeline

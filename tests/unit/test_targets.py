@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.resilience.decision.targets import Target, targets_in
+from laggard.resilience.reading.targets import Target, targets_in
 
 OWN = ("node1", "node2", "10.0.1.1")
 

@@ -12,7 +12,7 @@ from laggard.detectors.verdict import Action, Evidence, Verdict
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.decision.events import OutageEnded, ProgramHung
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.decision.targets import NoAnswer, Target, Unanswered
+from laggard.resilience.reading.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.record.entries import (
     FailureFound,
     GaveUp,

@@ -13,7 +13,7 @@ import pytest
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent import hook
 from laggard.resilience.agent.imports import MAX_LISTS, MAX_QUIET_LOOKS, QUIET_LOOKS, Imports
-from laggard.resilience.decision.warm_start import can_be_warm
+from laggard.resilience.controller.warm_ranks import can_be_warm
 from laggard.resilience.nodes.rank_variables import launch_variables, shared_variables
 
 PYTHON = "/usr/bin/python3"

@@ -12,8 +12,8 @@ import pytest
 from laggard.resilience import wire
 from laggard.resilience.decision.evidence import GpuHealth, Memory, NodeCheck
 from laggard.resilience.decision.stacks import Frame, RankStack
-from laggard.resilience.decision.targets import NoAnswer, Target
 from laggard.resilience.errors import MessageError
+from laggard.resilience.reading.targets import NoAnswer, Target
 from laggard.resilience.wire import Command, Inbox, Report, decode, encode
 from laggard.resilience.wire.checks import AskTargets, NodeChecked, Stacks, TargetsAsked
 from laggard.resilience.wire.node import Ping, Pong, SetUp

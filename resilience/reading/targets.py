@@ -7,7 +7,6 @@ no outage. So these patterns may find too much, but not what the program never w
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from laggard.resilience.decision.prefixes import clean_line
-from laggard.resilience.decision.traceback_styles import BEGIN
+from laggard.resilience.reading.prefixes import clean_line
+from laggard.resilience.reading.reading import BEGIN
 
 TargetKind = Literal["name", "port", "url", "path", "mount"]
 Trouble = Literal[
@@ -25,57 +24,43 @@ Trouble = Literal[
 
 MAX_TARGETS = 4
 LAST_LINES = 30  # without a traceback; with one, all from it on
-BUSY_STATUSES = (429, 502, 503, 504)
-"""With these HTTP answers for "later", a server or the proxy before it does not count as answering."""
 # Of a file system elsewhere: away, or its server gone. The first two happen on a node's own disk too.
-PATH_ERRORS = {
+_PATH_ERRORS = (
     *(errno.ENOENT, errno.EIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ESTALE, errno.EREMOTEIO),
-}
+)
 MAX_PORT = 65535
 PYTORCHS_PORT = 29500  # where ranks of one machine meet, unless they are told otherwise
 
-_NAME = r"[A-Za-z][\w.-]*\w|\d+(?:\.\d+){3}"
+_UNRESOLVED = r"resol|not known|lookup|gai ?error|getaddrinfo|nodename nor|translate host|unknownhost|no such host"
+_IS_UNRESOLVED = re.compile(rf"(?i){_UNRESOLVED}|no address associated")
 _NETWORK = re.compile(
-    r"refused|time[d-]?[ -]?out|unreachable|no route to host|name resolution|not known|resolve|lookup|getaddrinfo|"
-    r"gai ?error|nodename nor|(could not|can.?t|cannot|failed to|unable to) (be )?connect|connecting|no such host|"
-    r"resolution failed|host ?not ?found|unknownhost|max retries|unavailable|"
-    r"connect(ion)?\b.* (failed|error|aborted|reset)|"
-    r"connection ?(failed|error|aborted|reset)|connect call failed|temporar|too many requests|bad gateway|"
-    r"endpoint url|network is down|\b(429|50[234])\b",
-    re.IGNORECASE,
+    rf"(?i){_UNRESOLVED}|refused|time[d-]?[ -]?out|unreachable|no route to host|network is down|max retries|"
+    r"connect(?!ion closed)|unavailable|temporar|too many requests|bad gateway|endpoint url|\b(429|50[234])\b"
 )
-_UNRESOLVED = re.compile(
-    r"name resolution|not known|resol|lookup|gai ?error|getaddrinfo|nodename nor|translate host|unknownhost|"
-    r"no address associated|no such host",
-    re.IGNORECASE,
-)
-_NAME_SERVER = re.compile(r"Temporary failure in name resolution|\[Errno -3\]", re.IGNORECASE)
+_NAME_SERVER = re.compile(r"(?i)Temporary failure in name resolution|\[Errno -3\]")
+_NAME = r"[A-Za-z][\w.-]*\w|\d+(?:\.\d+){3}"
+_NAME_OR_IPV6 = rf"{_NAME}|[0-9a-f]*:[0-9a-f:.]+"
 _POOL = re.compile(r"(HTTPS?)ConnectionPool\(host=['\"]([^'\"]+)['\"], port=(\d+)\)(?:.*?with url: (/[^\s?)]*))?")
-_URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,20})://[^\s'\"<>()\[\]{},`]+", re.IGNORECASE)
-_TUPLE = re.compile(rf"\(\\?['\"]?({_NAME}|[0-9a-f]*:[0-9a-f:]+)\\?['\"]?, ?(\d{{1,5}})[,)]", re.IGNORECASE)
-_AND_PORT = re.compile(rf"['\"]?\b({_NAME})['\"]?(?: \([^)\s]*\))?,? port:? (\d{{1,5}})\b")
-_BRACKETS = re.compile(rf"\[({_NAME}|[0-9a-f]*:[0-9a-f:.]+)\]:(\d{{1,5}})\b", re.IGNORECASE)
-_HOST_PORT = re.compile(rf"(?<![\w./@-])({_NAME}):(\d{{1,5}})\b(?![.:]?\d)")
-_BEFORE_HOST = re.compile(r"(?:\b(?:to|host|connecting|from|at|on|for|tcp|server)|://)[ :]+['\"(]?$", re.IGNORECASE)
-_SOURCE_FILE = re.compile(
-    r"\.(py|pyx|cpp|cc|c|cu|cuh|h|hpp|go|rs|java|kt|f90|f|jl|sh|log|txt|json|ya?ml)$", re.IGNORECASE
+_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20})://[^\s'\"<>()\[\]{},`]+")
+_TUPLE = re.compile(rf"(?i)\(\\?['\"]?({_NAME_OR_IPV6})\\?['\"]?, ?(\d{{1,5}})[,)]")
+# "timeout:30" is no host: a name without a dot needs a word before it that says so. "train.py:30" is none either.
+_IS_HOST = r"(?<![\w./@-])(?=localhost|[\w-]+\.)|(?:\b(?:to|host|connecting|from|at|on|for|tcp|server)|:/)[ :/]+['\"(]?"
+_IS_FILE = r"\S+\.(?:py|pyx|cpp|cc|c|cu|cuh|h|hpp|go|rs|java|kt|f90|f|jl|sh|log|txt|json|ya?ml):"
+_PORTS = (
+    _TUPLE,
+    re.compile(rf"['\"]?\b({_NAME})['\"]?(?: \([^)\s]*\))?,? port:? (\d{{1,5}})\b"),
+    re.compile(rf"(?i)\[({_NAME_OR_IPV6})\]:(\d{{1,5}})\b"),
+    re.compile(rf"(?i)(?:{_IS_HOST})(?!{_IS_FILE})({_NAME}):(\d{{1,5}})\b(?![.:]?\d)"),
 )
-_NAMES = (
-    re.compile(
-        rf"(?:host ?name|host address|\bhost|UnknownHostException|resolution failed for|dial tcp: lookup)"
-        rf":? ['\"\u2018\u201c]?({_NAME})(?:['\"\u2019\u201d:\s]|$)",
-        re.IGNORECASE,
-    ),
-    re.compile(rf"resolve ['\"\u2018\u201c]({_NAME})['\"\u2019\u201d]", re.IGNORECASE),
+_NAMED = re.compile(
+    r"(?i)(?:\bhost(?: ?name| address)?|UnknownHostException|resolution failed for|lookup|resolve):? ['\"\u2018\u201c]?"
+    rf"(?!(?:address|name|the|host\w*|by|for|is|not|to|was)\b)({_NAME})(?=['\"\u2019\u201d:\s]|$)"
 )
-_NO_NAMES = {"address", "name", "the", "hostname", "by", "for", "is", "not", "to", "was"}
 _PATHS = (
     re.compile(r"\[Errno (?P<errno>\d+)\] [^:'\"]*: b?(?P<quote>['\"])(?P<path>.+?)(?P=quote)"),
     re.compile(r"(?:^|[\s'\"\u2018])(?P<path>/[^\s:'\"\u2019]+)['\"\u2019]?: (?P<words>[A-Z][a-z/]+(?: [a-z/]+)+)"),
 )
-_WORDS = {os.strerror(each): each for each in PATH_ERRORS} | {"Remote I/O error": errno.EREMOTEIO}
-# A literal in a line of code that a traceback shows, as `create_connection(("db.site", 5432))`.
-_LITERAL = re.compile(rf"\(\s*['\"]({_NAME})['\"], ?(\d{{1,5}})\s*\)")
+_WORDS = {os.strerror(each): each for each in _PATH_ERRORS}
 _CHAINED = "above exception"
 
 
@@ -170,27 +155,25 @@ def _in_line(line: str, is_own: Callable[[Target], bool]) -> Iterator[Target]:
         return
     endpoints = list(_endpoints(line))
     yield from (others := [target for target in endpoints if not is_own(target)])
-    if not others and _UNRESOLVED.search(line):
+    if not others and _IS_UNRESOLVED.search(line):
         # That the name of a node of the job is not resolved is no matter of that node's.
-        hosts = [target.host for target in endpoints] or list(_names(line))
-        yield from (Target("name", host) for host in hosts if not _is_address(host))
+        hosts = [target.host for target in endpoints] or [match[1] for match in _NAMED.finditer(line)]
+        yield from (Target("name", host) for host in hosts if host[0].isalpha() and ":" not in host)
 
 
 def _endpoints(line: str) -> Iterator[Target]:
     for match in _POOL.finditer(line):
         yield from _of_url(f"{match[1].lower()}://{match[2]}:{match[3]}{match[4] or '/'}")
+    yield from _urls(line)
+    rest = _URL.sub(" ", _POOL.sub(" ", line))
+    for pattern in _PORTS:
+        yield from _ports(pattern, rest)
+        rest = pattern.sub(" ", rest)
+
+
+def _urls(line: str) -> Iterator[Target]:
     for match in _URL.finditer(line):
         yield from _of_url(match[0].rstrip(".:;"))
-    rest = _URL.sub(" ", _POOL.sub(" ", line))
-    for pattern in (_TUPLE, _AND_PORT, _BRACKETS):
-        for match in pattern.finditer(rest):
-            yield from _of_port(match[1], match[2])
-        rest = pattern.sub(" ", rest)
-    for match in _HOST_PORT.finditer(rest):
-        # "timeout:30" is no host: a name without a dot needs a word before it that says so.
-        sure = match[1] == "localhost" or "." in match[1] or _BEFORE_HOST.search(rest[: match.start()])
-        if sure and not _SOURCE_FILE.search(match[1]):
-            yield from _of_port(match[1], match[2])
 
 
 def _of_url(url: str) -> Iterator[Target]:
@@ -209,16 +192,10 @@ def _of_url(url: str) -> Iterator[Target]:
         yield Target("port", host, port)
 
 
-def _of_port(host: str, port: str) -> Iterator[Target]:
-    if 0 < int(port) <= MAX_PORT:
-        yield Target("port", host, int(port))
-
-
-def _names(line: str) -> Iterator[str]:
-    for pattern in _NAMES:
-        for match in pattern.finditer(line):
-            if match[1].lower() not in _NO_NAMES and not _is_address(match[1]):
-                yield match[1]
+def _ports(pattern: re.Pattern[str], line: str) -> Iterator[Target]:
+    for match in pattern.finditer(line):
+        if 0 < int(match[2]) <= MAX_PORT:
+            yield Target("port", match[1], int(match[2]))
 
 
 def _paths(line: str) -> Iterator[Target]:
@@ -226,21 +203,12 @@ def _paths(line: str) -> Iterator[Target]:
         for match in pattern.finditer(line):
             of = match.groupdict()
             number = int(of["errno"]) if "errno" in of else _WORDS.get(of["words"])
-            if number in PATH_ERRORS:
+            if number in _PATH_ERRORS:
                 yield Target("path", of=of["path"])
 
 
 def _in_code(line: str) -> Iterator[Target]:
-    for match in _LITERAL.finditer(line):
-        yield from _of_port(match[1], match[2])
+    """Yield the literals of a line of code, as in ``create_connection(("db.site", 5432))``."""
+    yield from _ports(_TUPLE, line)
     if "{" not in line:
-        for match in _URL.finditer(line):
-            yield from _of_url(match[0])
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        yield from _urls(line)

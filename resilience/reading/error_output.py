@@ -10,10 +10,9 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from laggard.resilience.decision.prefixes import clean_line, rank_of, speaker_and_words
-from laggard.resilience.decision.reading import Traceback, reading_of, sequence_number
-from laggard.resilience.decision.signatures import Signature, is_warning, signature_of
-from laggard.resilience.decision.traceback_styles import BEGIN, in_pythons_style
+from laggard.resilience.reading.prefixes import clean_line, rank_of, speaker_and_words
+from laggard.resilience.reading.reading import BEGIN, Traceback, in_pythons_style, reading_of, sequence_number
+from laggard.resilience.reading.signatures import Signature, signature_of
 
 MAX_QUOTE = 240
 MAX_FRAMES = 3
@@ -57,7 +56,7 @@ class Complaint:
     @property
     def is_cascade(self) -> bool:
         """Whether it only says that another process has ended."""
-        return self.signature is not None and self.signature.cascade
+        return self.signature is not None and self.signature.says == "peer"
 
     @property
     def says_why(self) -> bool:
@@ -72,10 +71,8 @@ def root_cause_of(lines: Sequence[str]) -> RootCause | None:
         return None
     below = reversed(lines[begins[-1] :])  # of each field the first counts: a traceback and other output may follow
     fields = {match[1]: match[2] for line in below if (match := _FIELD.match(line))}
-    rank, ended = (
-        re.match(r"\d+", fields.get("rank", "")),
-        re.match(r"(-?\d+) \(pid: (\d+)\)", fields.get("exitcode", "")),
-    )
+    rank = re.match(r"\d+", fields.get("rank", ""))
+    ended = re.match(r"(-?\d+) \(pid: (\d+)\)", fields.get("exitcode", ""))
     return RootCause(int(rank[0]), int(ended[1]), int(ended[2])) if rank and ended else None
 
 
@@ -144,9 +141,7 @@ def _told_in_summary(lines: Sequence[str]) -> dict[int | None, list[str]]:
             told = None
             if match[1] == "rank" and (number := re.match(r"\d+", match[2])):
                 rank = int(number[0])
-            elif (
-                match[1] == "traceback" and rank is not None and (match[2].startswith(BEGIN) or signature_of(match[2]))
-            ):
+            elif match[1] == "traceback" and (match[2].startswith(BEGIN) or signature_of(match[2])):
                 told = found[rank] = [match[2]]
         elif told is not None and line.startswith(_INDENT):
             told.append(line.removeprefix(_INDENT))
@@ -162,8 +157,10 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
         return None
     reading = reading_of(whole)
     begin = max(0, reading.traceback.begin - 1) if reading.traceback else len(whole)
+    while 0 < begin < len(whole) and not whole[begin].strip(" ^~"):  # Ray keeps the marks of a frame that it leaves out
+        begin -= 1
     addresses = (match[1] for line in whole[begin:] if (match := _RAY_ADDRESS.search(line)))
-    last = _without_code_of_warnings(written)[-1]
+    last = next((line for line in reversed(written) if line[0] != " "), written[-1])  # no code below a warning
     return Complaint(
         rank,
         _shortened(reading.quote),
@@ -173,12 +170,6 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
         last_line=_shortened(last),
         went_on=written[-1] != (reading.traceback.error if reading.traceback else reading.quote),
     )
-
-
-def _without_code_of_warnings(written: Sequence[str]) -> Sequence[str]:
-    """Leave out the line of code that Python prints below a warning."""
-    before = ("", *written)
-    return [line for line, above in zip(written, before, strict=False) if not (line[:1] == " " and is_warning(above))]
 
 
 def _place(traceback: Traceback | None) -> str:

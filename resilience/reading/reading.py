@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from laggard.resilience.decision.prefixes import is_chatter
-from laggard.resilience.decision.signatures import (
+from laggard.resilience.reading.prefixes import is_chatter
+from laggard.resilience.reading.signatures import (
     KILLED,
     Signature,
     how_much,
@@ -21,8 +21,17 @@ from laggard.resilience.decision.signatures import (
     signature_of,
     signature_of_error,
 )
-from laggard.resilience.decision.traceback_styles import BEGIN, FRAME, names_error
 
+BEGIN = "Traceback (most recent call last):"
+# rich draws a box (so do typer and others); loguru points at the frame that caught the error; Ray leaves out the first
+# line, as does whoever cuts an output.
+_BOX_BEGINS = re.compile(r"^╭─+ Traceback \(most recent call last\) ─+╮$")
+_PYTHONS_FRAME = re.compile(r'\s*File ".+", line \d+, in ')
+_FRAME = re.compile(r'\s*(?:> )?(?:File )?"?(\S.*?)"?(?:, line |:)\d+,? in ([^(\s]+)')
+_ERROR = re.compile(
+    r"(\w+\.)*\w*(Error|Exception|Exit|Interrupt|Group|Fault|Empty|Full|Timeout)(\(\w+\))?(:|$)"
+    r"|(\w+\.)+\w*(error|timeout)(:|$)"
+)
 # Lines before the last traceback that may belong to it: libraries log what happened before they raise.
 EPISODE_LINES = 50
 # Other output between two lines of a traceback, lines of an error's message, and what an exit may still print.
@@ -87,6 +96,28 @@ class Reading:
         return self.says("why", "type") or (self.signature is None and self.quote != "")
 
 
+def names_error(line: str) -> bool:
+    """Return whether a line begins with the name of an exception, as the last one of a traceback does."""
+    return _ERROR.match(line) is not None
+
+
+def in_pythons_style(lines: Sequence[str]) -> Iterator[str]:
+    """Return clean lines with their tracebacks as Python would have written them."""
+    is_open = False
+    for line in lines:
+        if line.startswith(("│", "╰", "> File ")):  # in a box, or pointed at: indented, it is a frame or its code
+            yield f"  {line.strip('│ ')}"
+        elif _BOX_BEGINS.match(line):
+            yield BEGIN
+        else:
+            if not is_open and _PYTHONS_FRAME.match(line):
+                yield BEGIN
+                is_open = True
+            # Other output may stand between frames: only the name of an error ends them.
+            is_open = line.startswith(BEGIN) or (is_open and not names_error(line))
+            yield line
+
+
 def reading_of(lines: Sequence[str]) -> Reading:
     """Return the line that says why, of clean lines with tracebacks in Python's style."""
     chains = _chains(lines, _tracebacks_in(lines))
@@ -126,9 +157,9 @@ def _tracebacks_in(lines: Sequence[str]) -> list[Traceback]:
     for begin in (at for at, line in enumerate(lines) if line.startswith(BEGIN)):
         error = _place_of_error(lines, begin)
         frames = [
-            f"{frame[1].rpartition('/')[2]}:{frame[3]}"
+            f"{frame[1].rpartition('/')[2]}:{frame[2]}"
             for line in lines[begin:error]
-            if (frame := FRAME.match(line)) and not _NOT_THE_USERS.search(frame[1])
+            if (frame := _FRAME.match(line)) and not _NOT_THE_USERS.search(frame[1])
         ]
         message = tuple(itertools.takewhile(_goes_on, lines[error : error + MAX_BETWEEN]))
         found.append(Traceback(begin, error + 1, tuple(frames), message))
@@ -149,7 +180,7 @@ def _place_of_error(lines: Sequence[str], begin: int) -> int:
         if line.startswith((" ", "\t")) or not line:
             continue
         rest = list(itertools.takewhile(lambda each: not each.startswith(BEGIN), lines[at + 1 : at + 1 + MAX_BETWEEN]))
-        if names_error(line) or not (any(map(FRAME.match, rest)) or any(map(names_error, rest[:2]))):
+        if names_error(line) or not (any(map(_FRAME.match, rest)) or any(map(names_error, rest[:2]))):
             return at
     return len(lines)
 

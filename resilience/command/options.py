@@ -7,34 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from laggard.kvstore.control import NodeRecord
+from laggard.resilience.command.option import declared_in, flag_of, option
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
-from laggard.resilience.decision.option import declared_in, flag_of, option
-from laggard.resilience.decision.warm_start import Preload
 from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated
+from laggard.resilience.wire.detection import Watched
 
-if TYPE_CHECKING:  # every agent imports this module, and needs no client of the state server
-    from laggard.kvstore.control import NodeRecord
-
-Watched = Literal["slow-gpu", "sections", "slow-link"]
-"""What ``--detect`` can watch for."""
-
+Preload = Literal["auto", "none"]
 Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
-# Variables by which a job of each manager is found; of LSF's each job has at least the last.
-_OF_JOBS: Mapping[Manager, tuple[str, ...]] = {
-    "slurm": ("SLURM_JOB_ID",),
-    "pbs": ("PBS_NODEFILE",),
-    "lsf": ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"),
-    "ray": ("RAY_ADDRESS",),
-}
-_NEEDED: Mapping[Manager, tuple[str, str]] = {
-    "slurm": ("needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch"),
-    "pbs": ("needs a PBS job (PBS_NODEFILE)", "run laggard inside qsub"),
-    "lsf": ("needs an LSF job (LSB_MCPU_HOSTS)", "run laggard inside bsub"),
-    "ray": ("needs a Ray cluster", "set RAY_ADDRESS to host:port of its head"),
+# Variables by which a job of each manager is found, and what is said without one; each job of LSF's has the last.
+_NEEDED: Mapping[Manager, tuple[tuple[str, ...], str, str]] = {
+    "slurm": (("SLURM_JOB_ID",), "needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch"),
+    "pbs": (("PBS_NODEFILE",), "needs a PBS job (PBS_NODEFILE)", "run laggard inside qsub"),
+    "lsf": (
+        ("LSB_DJOB_HOSTFILE", "LSB_MCPU_HOSTS", "LSB_HOSTS"),
+        *("needs an LSF job (LSB_MCPU_HOSTS)", "run laggard inside bsub"),
+    ),
+    "ray": (("RAY_ADDRESS",), "needs a Ray cluster", "set RAY_ADDRESS to host:port of its head"),
 }
 
 NO_LEAVES: Mapping[str, str] = MappingProxyType({})
@@ -220,10 +213,7 @@ class JobOptions:
         unset="a temporary folder",
     )
     checkpoint_memory: str | None = option(
-        None,
-        "How much of each node's memory checkpoints may use, as 200G.",
-        "SIZE",
-        unset="most of /dev/shm",
+        None, "How much of each node's memory checkpoints may use, as 200G.", "SIZE", unset="most of /dev/shm"
     )
     checkpoint_dir: Path | None = option(
         None,
@@ -277,11 +267,11 @@ class JobOptions:
             raise UsageError("--hostlist and --hostfile", f"are for ssh, not for --wlm={named}", "leave one out")
         if named == "ssh" and not hosts:
             raise UsageError("--wlm=ssh", "needs hosts", "name them with --hostlist=A,B or --hostfile=FILE")
-        found = [manager for manager, variables in _OF_JOBS.items() if any(environ.get(name) for name in variables)]
+        found = [manager for manager, (variables, *_) in _NEEDED.items() if any(map(environ.get, variables))]
         if named is None:
             return found[0] if found else "local"
         if named in _NEEDED and named not in found:
-            raise UsageError(f"--wlm={named}", *_NEEDED[named])
+            raise UsageError(f"--wlm={named}", *_NEEDED[named][1:])
         return named
 
     def may_miss(self, total: int) -> int:

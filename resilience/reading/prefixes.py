@@ -21,25 +21,18 @@ _WHO = re.compile(
     re.VERBOSE,
 )
 _TIME = r"\d\d:\d\d:\d\d(?:[.,:]\d+)?"
+_DAY = r"(?:\d{4}[-/]\d\d[-/]\d\d[ T_]|\d\d/\d\d/\d\d\ |(?:[A-Z][a-z]{2}\ )?[A-Z][a-z]{2}\ [ \d]\d\ )"
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE)"
 # When, how important, and by which line of code: one space ends it, since what follows may be indented.
 _WHEN = re.compile(
     rf"""
-    \[?\d{{4}}[-/]\d\d[-/]\d\d[ T_]{_TIME}(?:Z|\ ?[+-]\d\d:?\d\d|\ UTC)?\]?:?(?:\s|$)    # ISO 8601
-    | \[\d{{4}}-\d\d-\d\d\ {_TIME}\ [DIWEF]\ \d+\ \d+\]\            # Ray's own
-    | \[?\d\d/\d\d/\d\d\ {_TIME}\]?\ (?={_LEVEL})                   # Spark
-    | \[?(?:[A-Z][a-z]{{2}}\ )?[A-Z][a-z]{{2}}\ [ \d]\d\ {_TIME}(?:\ \d{{4}})?\]?(?:\ |(?=\[))    # ctime, and syslog
-      (?:\S+\ \S+\[\d+\]:\ )?
-    | \[?[DIWEF]\d{{3,4}}\ (?:{_TIME}|00:00:\d+\.\d+)\ +(?:\d+\ )?\S+?:\d+\]\     # glog, absl, C++ of PyTorch
-    | \[?[DIWEF]\ \S+:\d+\]\                                        # TensorFlow behind the time, older PyTorch
-    | {_LEVEL}\ \d\d-\d\d\ {_TIME}\ \[?[\w./-]+:\d+\]\              # vLLM
-    | (?:{_LEVEL}\ )?\[\d\d/\d\d\ {_TIME}\ [\w.]+\]:\               # detectron2
+    \[?{_DAY}{_TIME}(?:Z|\ ?[+-]\d\d:?\d\d|\ UTC|\ \d{{4}}|\ [DIWEF]\ \d+\ \d+)?\]?:?(?:\s|$|(?=\[))  # ISO, ctime, Ray
+    | \[?[DIWEF](?:\d{{3,4}}\ (?:{_TIME}|00:00:\d+\.\d+)\ +(?:\d+\ )?|\ )\S+?:\d+\]\    # glog, absl, TensorFlow
+    | (?:{_LEVEL}\ )?\[?\d\d[-/]\d\d\ {_TIME}\ \[?[\w./:-]+\]:?\    # vLLM, detectron2
     | \[{_LEVEL}\]\ (?:\[[^\]]*\]\ )?                               # DeepSpeed behind the time
-    | \|\ {_LEVEL}\ *\|\ (?:[^|]*?\ [-|]\ )?                        # loguru behind the time
-    | (?:-\ )?(?:[\w.]+\ -\ )?{_LEVEL}\ -\ (?:[\w.]+\ -\ )?         # logging, by format or by basicConfig
-    | {_LEVEL}:[\w.]+: | {_LEVEL}\ [A-Z]\w+:\                       # the second as Spark has it
-    | std(?:out|err)\ [FP]\                                         # containerd behind the time
-    | \[[\w.-]+:\d+\]\                                              # Open MPI: host and process
+    | (?:[|-]\ )?(?:[\w.]+\ -\ )?{_LEVEL}\ *[|-]\ (?:[^|]*?\ [|-]\ )?    # logging and loguru behind the time
+    | {_LEVEL}:[\w.]+: | {_LEVEL}\ [A-Z]\w+:\                       # basicConfig, Spark
+    | std(?:out|err)\ [FP]\ | \[[\w.-]+:\d+\]\ | \S+\ [\w.-]+\[\d+\]:\  # containerd, Open MPI, syslog behind the time
     """,
     re.VERBOSE,
 )
