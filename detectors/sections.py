@@ -39,7 +39,7 @@ _FIRST = "-"  # the id before that of a stream's first sample
 
 
 def budget_share(launch: int, section: int) -> float:
-    """Return the share of the budget that a section gets; those of all sections and launches sum to that of sections."""
+    """Return the share of the budget that a section gets; those of all launches sum to what sections have."""
     return SECTIONS_SHARE / ((launch + 1) * (launch + 2) * (section + 1) * (section + 2))
 
 

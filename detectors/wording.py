@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
 _DAY_S = 86400.0
+_MOST = 1e12
+_LARGE = ((1e9, " billion"), (1e6, " million"))
 _ORDINALS = {2: "second", 3: "third"}
 _OTHER_KIND = (
     "which looks like another model or pipeline stage, so it is only compared with {0} like it: "
@@ -314,12 +316,9 @@ def _rounds(number: int) -> str:
 
 
 def _many(number: float) -> str:
-    """Return a large number as one says it: ``40,000``, ``3.1 million``."""
-    for least, word in ((1e12, "a million million"), (1e9, " billion"), (1e6, " million")):
-        if number >= least:
-            return word if least == 1e12 else f"{_two_digits(number / least)}{word}"
-    return f"{float(_two_digits(number)):,.0f}"
-
-
-def _two_digits(number: float) -> str:
-    return f"{float(f'{number:.2g}'):g}"
+    """Return a large number as one says it, in two digits: ``40,000``, ``3.1 million``."""
+    number = float(f"{number:.1e}")
+    if number >= _MOST:
+        return "a million million"
+    least, word = next(((least, word) for least, word in _LARGE if number >= least), (1.0, ""))
+    return f"{number / least:,.3g}{word}" if word else f"{number:,.0f}"
