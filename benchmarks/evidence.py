@@ -131,8 +131,8 @@ def budget(setting: Setting) -> list[str]:
         short = play(kind(np.random.default_rng(77), jobs, _SIZE), _ROUNDS)
         many = 3 * setting.trials
         outcomes = [
-            play(kind(np.random.default_rng(seed), min(many, 500), _SIZE), 3 * _ROUNDS, (_COST_S,))
-            for seed in range(1, 1 + max(1, many // 500))
+            play(kind(np.random.default_rng(seed), min(many, 200), _SIZE), 3 * _ROUNDS, (_COST_S,))
+            for seed in range(1, 1 + max(1, many // 200))
         ]
         restarts = sum(int(outcome.restarts.sum()) for outcome in outcomes)
         total = sum(outcome.restarts.shape[1] for outcome in outcomes)

@@ -119,11 +119,12 @@ def _begin_past(history: History, rows: NDArray[np.intp], variance: Floats, smal
     """Make a past of the first rounds: their median, but of a device that became slow in them their faster part."""
     first = history.first[:, rows]
     changes: Floats = np.diff(first, axis=0)
-    base = np.median(first, axis=0)
-    faster = np.sort(first, axis=0)[1:3].mean(axis=0)
-    by_change = DEVIATION_PER_DISTANCE * np.median(np.abs(changes), axis=0) / np.sqrt(np.float32(2))
-    is_step = base - faster > np.maximum(smallest / 2, _STEP_NOISES * np.maximum(np.sqrt(variance), by_change))
-    base = np.where(is_step, faster, base)
+    ordered = np.sort(first, axis=0)
+    base, faster = ordered[WARM_UP // 2 - 1 : WARM_UP // 2 + 1].mean(axis=0), ordered[1:3].mean(axis=0)
+    for place in np.flatnonzero(base - faster > np.maximum(smallest / 2, _STEP_NOISES * np.sqrt(variance))):
+        by_change = DEVIATION_PER_DISTANCE * np.median(np.abs(changes[:, place])) / np.sqrt(2)
+        if base[place] - faster[place] > _STEP_NOISES * by_change:
+            base[place] = faster[place]
     history.base[rows], history.last[rows] = base, first[-1] - base
-    history.change[rows] = noise.seen(np.square(changes) / np.float32(2), variance).mean(axis=0)
+    history.change[rows] = noise.seen((np.square(changes) / 2).astype(np.float32), variance).mean(axis=0)
     history.distance[rows] = noise.seen((first - base) ** 2, variance).mean(axis=0) * WARM_UP / (WARM_UP - 1)

@@ -183,7 +183,7 @@ def play(
     chips, found = np.clip(rng.normal(0, 0.015, devices), -0.03, 0.03), []
     for number in range(rounds):
         readings = chips + noise * rng.standard_normal(devices)
-        slower(number, readings)
+        slower(number, readings)  # type: ignore[arg-type]
         verdicts = analysis.update_arrays(names(devices), np.exp(readings)[:, None], now_s=10.0 * number)
         found += [(number, verdict) for verdict in verdicts]
     return found
