@@ -23,7 +23,7 @@ from scipy.stats import beta
 
 from benchmarks.economics import days, intermittent
 from benchmarks.evidence import ablation, at_times, budget, never_blind, noisy_steps, optimum, quiet_day
-from benchmarks.hard_days import hard_days, own_checkpoints
+from benchmarks.hard_days import bounds, hard_days, own_checkpoints
 from benchmarks.peers import RULES
 from benchmarks.references import references as idle_and_cold
 from benchmarks.setting import Setting
@@ -436,7 +436,8 @@ def _virtual_job(rng: np.random.Generator, size: int, rounds: int) -> Seconds:
 def economics(setting: Setting) -> list[str]:
     """Compare what rules for restarts lose, over generated days of incidents and phases."""
     few = setting.part(25)
-    return [*days(setting.part(5)), "", *intermittent(), "", *hard_days(few), "", *own_checkpoints(few)]
+    tables = (days(setting.part(5)), intermittent(), hard_days(few), own_checkpoints(few), bounds(few))
+    return [line for lines in tables for line in (*lines, "")]
 
 
 def references(setting: Setting) -> list[str]:

@@ -30,7 +30,21 @@ from laggard.detectors.economics.restart_cost import (
 )
 from laggard.detectors.economics.restart_decision import Tradeoff
 
-__all__ = ["DAY_S", "RULES", "Rule", "Slow", "World", "days", "fault_s", "intermittent", "laggards", "phases", "play"]
+__all__ = [
+    "DAY_S",
+    "RULES",
+    "VERDICT_S",
+    "Rule",
+    "Slow",
+    "Wait",
+    "World",
+    "days",
+    "fault_s",
+    "intermittent",
+    "laggards",
+    "phases",
+    "play",
+]
 
 DAY_S = 86_400.0
 VERDICT_S = 12.0  # from the first slow round to the verdict
@@ -171,8 +185,11 @@ def after(least_lost_s: Callable[[float], float]) -> Rule:
     )
 
 
-def laggards(believed_s: Callable[[World, float, int], float]) -> Rule:
-    """Return laggard's rule, with what it takes a restart to cost at some moment, after so many others."""
+def laggards(believed_s: Callable[[World, float, int], float], *, is_stated: bool = False) -> Rule:
+    """Return laggard's rule, with what it takes a restart to cost at some moment, after so many others.
+
+    ``is_stated``: what it takes the first one to cost was only stated.
+    """
 
     def rule(world: World) -> Wait:
         incidents = Incidents()
@@ -184,7 +201,7 @@ def laggards(believed_s: Callable[[World, float, int], float]) -> Rule:
 
             def tradeoff(now_s: float) -> Tradeoff:
                 cost = RestartCost(max(LEAST_COST_S, believed_s(world, now_s, restarts)))
-                return Tradeoff(cost=cost, n_nodes=N_NODES, n_reserve=left)
+                return Tradeoff(cost=cost, n_nodes=N_NODES, n_reserve=left, is_stated=is_stated and not restarts)
 
             steps_s = 60.0 if world.saves_s else math.inf
             return _asked_after_s(incidents, slow, tradeoff, device, place, steps_s)
@@ -216,8 +233,8 @@ def _asked_after_s(
 
 
 def stated(factor: float) -> Rule:
-    """Return laggard's rule for a cost that is stated wrong by a factor, until the first restart has shown it."""
-    return laggards(lambda world, now_s, restarts: world.cost_s(now_s) * (1 if restarts else factor))
+    """Return laggard's rule for a cost that is stated, wrong by a factor, until the first restart has shown it."""
+    return laggards(lambda world, now_s, restarts: world.cost_s(now_s) * (1 if restarts else factor), is_stated=True)
 
 
 RULES: dict[str, Rule] = {
@@ -225,8 +242,9 @@ RULES: dict[str, Rule] = {
     "at once": after(lambda _: 0.0),
     "break-even": after(lambda cost_s: cost_s),
     "never": after(lambda _: math.inf),
-    "laggard, cost / 5": stated(1 / 5),
-    "laggard, cost x 5": stated(5),
+    "laggard, cost stated": stated(1),
+    "laggard, stated / 5": stated(1 / 5),
+    "laggard, stated x 5": stated(5),
     "laggard, cost unknown": laggards(lambda *_: UNKNOWN_START_S + UNKNOWN_WORK_S),
 }
 

@@ -11,12 +11,27 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.economics import DAY_S, RULES, Rule, Slow, World, clairvoyant, day, fault_s, laggards, phases, play
+from benchmarks.economics import (
+    DAY_S,
+    RULES,
+    VERDICT_S,
+    Rule,
+    Slow,
+    Wait,
+    World,
+    clairvoyant,
+    day,
+    fault_s,
+    laggards,
+    phases,
+    play,
+)
 from benchmarks.tables import table
 from laggard.detectors.economics.restart_cost import UNKNOWN_WORK_S
 
-__all__ = ["hard_days", "own_checkpoints"]
+__all__ = ["bounds", "hard_days", "own_checkpoints"]
 
 SLOWDOWNS = (1.1, 1.5, 2.0, 10.0)
 COSTS_S = (30.0, 300.0, 1800.0)
@@ -24,6 +39,7 @@ START_S = 65.0  # a restart of a program with checkpoints of its own, without th
 INTERVALS_S = (300.0, 900.0, 1800.0, 3600.0)
 _SEED = 2900
 _SHORT_S = 150.0  # the mean
+_MAY_LOSE_S = (0.0, *np.geomspace(10, 10_000, 13).tolist(), math.inf)
 
 Make = Callable[[np.random.Generator, float], list[Slow]]
 
@@ -93,10 +109,16 @@ def _shown(ratios: Sequence[tuple[float, float]]) -> str:
     return f"{np.mean(means):.2f}/{max(means):.2f}/{max(worst for _, worst in ratios):.1f}"
 
 
-def _ratios(made: Sequence[list[Slow]], worlds: Sequence[World], rule: Rule) -> tuple[float, float]:
-    """Return what a rule loses over what one loses who knows the future: on average, and on the worst day."""
-    days = list(zip(made, worlds, strict=True))
-    best_s = np.array([clairvoyant(slows, world) for slows, world in days])
+def _best_s(made: Sequence[list[Slow]], worlds: Sequence[World]) -> NDArray[np.float64]:
+    """Return what one loses on each day who knows the future."""
+    return np.array([clairvoyant(slows, world) for slows, world in zip(made, worlds, strict=True)])
+
+
+def _ratios(
+    made: Sequence[list[Slow]], worlds: Sequence[World], best_s: NDArray[np.float64], rule: Rule
+) -> tuple[float, float]:
+    """Return what a rule loses over the best: on average, and on the worst day."""
+    days = zip(made, worlds, strict=True)
     lost_s = np.array([play(slows, world, rule(world)).lost_s for slows, world in days])
     return float(lost_s.sum() / best_s.sum()), float((lost_s / best_s).max())
 
@@ -110,8 +132,9 @@ def hard_days(trials: int) -> Iterator[str]:
         for slowdown, cost_s in product(SLOWDOWNS, COSTS_S):
             random, world = np.random.default_rng(_SEED), World(cost_s, n_reserve=kind.n_reserve)
             made = [kind.draw(random, slowdown) for _ in range(trials)]
+            best_s = _best_s(made, [world] * trials)
             for name, rule in rules.items():
-                found[name].append(_ratios(made, [world] * trials, rule))
+                found[name].append(_ratios(made, [world] * trials, best_s, rule))
         rows.append([what, *(_shown(each) for each in found.values())])
     yield from table(["a day with", *rules], rows)
 
@@ -125,17 +148,16 @@ def own_checkpoints(trials: int) -> Iterator[str]:
     }
     rows = []
     for interval_s in INTERVALS_S:
-        cells = []
-        for rule in rules.values():
-            ratios = []
-            for slowdown in SLOWDOWNS:
-                random = np.random.default_rng(_SEED)
-                made = [day(random, slowdown) for _ in range(trials)]
-                begins = [random.uniform(0, interval_s) for _ in made]
-                saves = [(0.0, *np.arange(begin_s, DAY_S, interval_s).tolist()) for begin_s in begins]
-                ratios.append(_ratios(made, [World(START_S, each) for each in saves], rule))
-            cells.append(_shown(ratios))
-        rows.append([f"{interval_s / 60:g} min", *cells])
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in rules}
+        for slowdown in SLOWDOWNS:
+            random = np.random.default_rng(_SEED)
+            made = [day(random, slowdown) for _ in range(trials)]
+            begins = [random.uniform(0, interval_s) for _ in made]
+            worlds = [World(START_S, (0.0, *np.arange(at, DAY_S, interval_s).tolist())) for at in begins]
+            best_s = _best_s(made, worlds)
+            for name, rule in rules.items():
+                found[name].append(_ratios(made, worlds, best_s, rule))
+        rows.append([f"{interval_s / 60:g} min", *(_shown(each) for each in found.values())])
     yield from table(["a checkpoint every", *rules], rows)
 
 
@@ -147,3 +169,38 @@ def _half_the_interval(world: World, now_s: float, _: int) -> float:
 
 def _assumed(work_s: float) -> Rule:
     return laggards(lambda world, *_: world.start_s + work_s)
+
+
+def bounds(trials: int) -> Iterator[str]:
+    """Search for the best rule that knows how long faults last: how much they may lose, before a restart and after it.
+
+    A cost is stated right or five times too large, and a fault ends when it hurts most; or two faults have one reserve.
+    """
+    losses = np.geomspace(0.1, 10, 4001)  # over the cost as it is stated
+    worst = np.maximum(1 + 1 / np.minimum(losses, 1), 1 + 5 * losses)
+    yield f"A stated cost, right or five times too large: {worst.min():.2f}, at {losses[worst.argmin()]:.2f} of it."
+    yield ""
+    rows = []
+    for slowdown, cost_s in product((2.0, 10.0), COSTS_S):
+        kind, random, world = (
+            KINDS["two faults, one in reserve"],
+            np.random.default_rng(_SEED),
+            World(cost_s, n_reserve=1),
+        )
+        made = [kind.draw(random, slowdown) for _ in range(trials)]
+        best_s = _best_s(made, [world] * trials)
+        phases_s = [sum(slow.share * slow.length_s for slow in slows if not slow.device) for slows in made]
+        faults = [[slow for slow in slows if slow.device] for slows in made]
+        lost_s = [
+            np.array([play(each, world, _by_loss(*may_lose_s)).lost_s for each in faults]) + phases_s
+            for may_lose_s in product(_MAY_LOSE_S, repeat=2)
+        ]
+        least = min(each.sum() / best_s.sum() for each in lost_s), min((each / best_s).max() for each in lost_s)
+        found = _ratios(made, [world] * trials, best_s, RULES["laggard"])
+        rows.append([f"{slowdown:g}", f"{cost_s:g} s", *(f"{each:.2f}" for each in (*least, *found))])
+    yield from table(["slowdown", "restart costs", "best mean", "best worst day", "laggard's mean", "worst day"], rows)
+
+
+def _by_loss(first_s: float, then_s: float) -> Wait:
+    """Return how long to wait if a fault may lose so much before the first restart, and so much after it."""
+    return lambda slow, restarts: max(VERDICT_S, (then_s if restarts else first_s) / slow.share)

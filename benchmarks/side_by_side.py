@@ -22,7 +22,7 @@ __all__ = ["BUDGETS", "NEVER", "ROUND_S", "Outcome", "grouped", "play"]
 ROUND_S = 3.0
 BUDGETS = (0.05, 1e-4)
 NEVER = 10**6  # rounds
-_DUE, _LEAST_S = 0.45, 20.0  # of a restart's cost, as in the product
+_DUE, _LEAST_S = 0.45, 16.0  # of a restart's cost, as in the product
 
 
 @dataclass(frozen=True, slots=True)

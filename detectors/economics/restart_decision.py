@@ -4,13 +4,17 @@ That a device is slow is settled (``detectors/statistics/``); here it is asked w
 How long an incident will last is not known, but most are over soon and some last for hours, so one that has lasted long
 is likely to go on for long. Hence the job waits until it has lost 45 % of what a restart costs. At worst that loses 3.2
 times as much as one who knows (twice, if it waited for all of the cost), and on average less, above all if the cost is
-less than it is taken for.
+less than it is taken for: 45 % is the best there is if it may be five times less. A cost that is only stated counts
+half, since a restart that was not needed shows what restarts cost, and one that is waited for does not.
 
 Incidents that end by themselves are phases of the program (checkpoints, evaluations) or an intermittent fault. No
 restart ends a phase, since it goes with the device's place in the launch (its rank), so one that lasts no longer than
 those before it is waited for. An intermittent fault goes with the device; each of its incidents may be too short to pay
-for a restart, so their losses are summed up, and one restart is made to find out, once they have lost as much together,
-and at a pace at which the rest of the job, or a day, would lose 3.4 times the cost.
+for a restart, so their losses are summed up, and one restart is made to find out: at half of what one incident may
+lose, since who comes again goes on coming, but only at a pace that pays. For a phase it costs ``1 / k`` more than to
+stay if the rest of the job, or a day, loses ``k`` times the cost, and to stay costs ``k`` times as much with a fault:
+both are equal at 1.6. Phases lose little of the time, though, so at less than 2 % of it they are likelier, and ``k``
+is 3.4.
 
 With no node in reserve, a restart also costs what the job does without the node for the day for which it is away.
 """
@@ -25,11 +29,13 @@ from laggard.detectors.evidence import Reason
 
 PHASES_FROM = 3  # incidents that have ended by themselves, after which another one is expected to
 PHASE_MARGIN = 1.5  # times the longest of them
-_LOST = 0.45  # of the cost: what one incident may lose, or those that ended by themselves together
-_LEAST_LOST_S = 20.0  # what one may lose at least, or the cost if that is less: two minutes of a phase
-_AHEAD = 3.4  # times the cost: what these must be about to lose in the rest of the job
-# Of so few nodes in reserve none is given to find out, unless so much of the time is lost, and of 15 min before it
-_FEW, _PHASES_LOSE, _BEFORE_S = 2, 0.02, 900.0
+_LOST = 0.45  # of the cost: what one incident may lose
+_SEEN_BEFORE = 0.5  # of that: what those that ended by themselves may lose together with the present one
+_STATED = 0.5  # how much of a cost counts that is only stated
+_LEAST_LOST_S = 16.0  # what may be lost at least, or the cost if that is less: two minutes of a phase that is 15 % slow
+_AHEAD, _AHEAD_OF_PHASES = 1.6, 3.4  # times the cost: what these must be about to lose in the rest of the job
+_PHASES_LOSE, _BEFORE_S = 0.02, 900.0  # of the time, and of 15 min before it: what phases lose at most
+_FEW = 2  # nodes in reserve, of which none is given to find out about what may be phases
 _DAY_S = 86_400.0  # a node that is left out is away for so long (`--quarantine`), and a job is taken to go on for it
 
 
@@ -42,6 +48,12 @@ class Tradeoff:
     n_reserve: int | None = None  # nodes in reserve; `None`: not known
     # The smallest slowdown that matters: a healthy device may differ so much from its typical peer
     min_slowdown: float = 1.0
+    is_stated: bool = False  # whether no launch has shown the cost yet
+
+    @property
+    def patience(self) -> float:
+        """The part of the cost that may be lost before a restart."""
+        return _LOST * (_STATED if self.is_stated else 1.0)
 
     @property
     def missed_s(self) -> float:
@@ -114,7 +126,7 @@ def decide(incident: Incident, past: Past, tradeoff: Tradeoff) -> Decision:
         return _never(Reason("as fast as ever"))
     if slowdown < tradeoff.min_slowdown:
         return _never(Reason("as slow as peers"))
-    alone_s, why = (math.inf, None) if incident.at_times else _alone_in_s(incident, past, cost.cost_s, share)
+    alone_s, why = (math.inf, None) if incident.at_times else _alone_in_s(incident, past, tradeoff, share)
     together_s = _together_in_s(incident, past, tradeoff, share)
     if together_s < alone_s:
         alone_s, why = together_s, Reason("lost much together")
@@ -123,9 +135,10 @@ def decide(incident: Incident, past: Past, tradeoff: Tradeoff) -> Decision:
     return Decision(alone_s <= 0, alone_s, why)
 
 
-def _alone_in_s(incident: Incident, past: Past, cost_s: float, share: float) -> tuple[float, Reason | None]:
+def _alone_in_s(incident: Incident, past: Past, tradeoff: Tradeoff, share: float) -> tuple[float, Reason | None]:
     """Return how long until the present incident alone is reason enough, and why not earlier."""
-    may_lose_s = max(_LOST * cost_s, min(_LEAST_LOST_S, cost_s)) * 2.0**past.n_in_vain
+    cost_s = tradeoff.whole.cost_s
+    may_lose_s = max(tradeoff.patience * cost_s, min(_LEAST_LOST_S, cost_s)) * 2.0**past.n_in_vain
     due_s = max(0.0, (may_lose_s - incident.lost_s) / share)
     ends_s = PHASE_MARGIN * past.longest_s - incident.slow_s
     if past.expects_end and ends_s > due_s:
@@ -140,15 +153,23 @@ def _together_in_s(incident: Incident, past: Past, tradeoff: Tradeoff, share: fl
     if past.is_programs_own or not (past.n_passed or incident.at_times):
         return math.inf
     cost_s = max(LEAST_COST_S, tradeoff.whole.cost_s) * 2.0 ** (past.n_asked + past.n_in_vain)
-    remaining_s = tradeoff.cost.remaining_s
     lost_s, span_s = past.lost_s + incident.lost_s, max(1.0, past.span_s, incident.span_s)
-    ahead_s = max(_DAY_S, span_s) if remaining_s is None else max(1.0, remaining_s)
-    least_s = max(_LOST * cost_s, _AHEAD * cost_s * span_s / ahead_s)
-    if tradeoff.n_reserve is not None and tradeoff.n_reserve <= _FEW:
-        least_s = max(least_s, _PHASES_LOSE * (span_s + _BEFORE_S))
+    least_s = max(_LEAST_LOST_S, _least_together_s(tradeoff, cost_s, span_s, seen_before=past.n_passed > 0))
     if incident.at_times:
         share = max(lost_s / span_s, 1e-6)  # of the time, slow or not
     return max(0.0, (least_s - lost_s) / share)
+
+
+def _least_together_s(tradeoff: Tradeoff, cost_s: float, span_s: float, *, seen_before: bool) -> float:
+    """Return what incidents must have lost in some time for a restart to pay: as faults do, or as phases may."""
+    remaining_s = tradeoff.cost.remaining_s
+    part = span_s / (max(_DAY_S, span_s) if remaining_s is None else max(1.0, remaining_s))
+    may_lose_s = tradeoff.patience * cost_s
+    at_faults_pace_s = max(_PHASES_LOSE * (span_s + _BEFORE_S), _AHEAD * may_lose_s / _LOST * part)
+    of_faults_s = max(may_lose_s * (_SEEN_BEFORE if seen_before else 1.0), at_faults_pace_s)
+    if tradeoff.n_reserve is not None and tradeoff.n_reserve <= _FEW:
+        return of_faults_s
+    return min(of_faults_s, max(may_lose_s, _AHEAD_OF_PHASES * cost_s * part))
 
 
 def _never(why: Reason) -> Decision:

@@ -158,6 +158,7 @@ class Restarts:
             n_nodes=len(launch.nodes),
             n_reserve=self._n_reserve if launch.nodes else None,
             min_slowdown=min_slowdown,
+            is_stated=price.source == "given",
         )
 
     def _slowdown(self, subject: Subject, episodes: Episodes, judged: Collection[DeviceId]) -> float | None:

@@ -302,7 +302,7 @@ def test_an_incident_goes_on_in_the_next_launch_and_begins_anew_in_the_next_job(
     nodes = tuple(NodeRecord(host, "", ("0",)) for host in HOSTS)
 
     def detector(run: str) -> SlowGPUDetector:
-        found = SlowGPUDetector(state=state, restart_cost=60)
+        found = SlowGPUDetector(state=state, restart_cost=120)
         found._judge.begin(LaunchRecord(0, nodes, nodes[:1]), run)
         return found
 

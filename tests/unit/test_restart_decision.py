@@ -12,6 +12,7 @@ from laggard.detectors.economics.restart_decision import Incident, Past, Tradeof
 
 NEVER = math.inf
 HUNDRED = Tradeoff(cost=RestartCost(100.0))
+STATED = Tradeoff(cost=RestartCost(100.0), is_stated=True)
 
 
 def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None = None) -> Incident:
@@ -39,8 +40,9 @@ def few(n_reserve: int) -> Tradeoff:
         # one incident
         (incident(), Past(), Tradeoff(cost=RestartCost(0.0)), 0.0, ""),
         (incident(), Past(), HUNDRED, (45 - 8) / 0.2, ""),
-        (incident(), Past(), Tradeoff(cost=RestartCost(30.0)), (20 - 8) / 0.2, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(30.0)), (16 - 8) / 0.2, ""),
         (incident(), Past(), Tradeoff(cost=RestartCost(10.0)), (10 - 8) / 0.2, ""),
+        (incident(), Past(), STATED, (22.5 - 8) / 0.2, ""),
         (incident(slow_s=1000.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(lost_s=46.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(slowdown=1.0, lost_s=500.0), Past(), HUNDRED, NEVER, "as fast as ever"),
@@ -68,31 +70,55 @@ def few(n_reserve: int) -> Tradeoff:
         (incident(slow_s=400.0), Past(n_passed=2, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=601.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=600.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
-        (incident(slow_s=10.0), Past(n_passed=3, longest_s=20.0), HUNDRED, (45 - 2) / 0.2, ""),
-        # all together: as much as one alone, at a pace of 3.4 times the cost in a day
-        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=37.0), HUNDRED, 0.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=36.0), HUNDRED, 5.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=82.0, n_asked=1), HUNDRED, 0.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=81.0, n_asked=1), HUNDRED, 5.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=81.0, n_in_vain=1), HUNDRED, 5.0, "together"),
+        (incident(slow_s=10.0), Past(n_passed=3, longest_s=20.0), HUNDRED, (22.5 - 2) / 0.2, "together"),
+        # all together: half as much as one alone, at a pace of 3.4 times the cost in a day
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=15.0), HUNDRED, 0.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=13.5), HUNDRED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=38.0, n_asked=1), HUNDRED, 0.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=36.0, n_asked=1), HUNDRED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=36.0, n_in_vain=1), HUNDRED, 5.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=161.0, span_s=43_200.0), HUNDRED, 5.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=331.0, span_s=1e6), HUNDRED, 5.0, "together"),
         (incident(), Past(lost_s=1e6), HUNDRED, (45 - 8) / 0.2, ""),  # of none that ended by itself
         (incident(slow_s=1000.0), Past(n_passed=9, lost_s=1e6), HUNDRED, 0.0, "likely"),  # either is reason enough
         (
             incident(),
-            Past(n_passed=9, longest_s=1e6, lost_s=4.5),
-            Tradeoff(cost=RestartCost(10.0)),  # taken for 30 s if it is to find out
+            Past(n_passed=9, longest_s=1e6, lost_s=7.0),
+            Tradeoff(cost=RestartCost(10.0)),  # 16 s at least if it is to find out
             5.0,
             "together",
         ),
         (
             incident(),
-            Past(n_passed=9, longest_s=1e6, lost_s=331.0, span_s=10_000.0),
-            Tradeoff(cost=RestartCost(100.0, remaining_s=10_000.0)),  # at this pace it loses as much again
+            Past(n_passed=9, longest_s=1e6, lost_s=161.0, span_s=10_000.0),
+            Tradeoff(cost=RestartCost(100.0, remaining_s=20_000.0)),  # at this pace it loses twice as much again
             5.0,
             "together",
         ),
+        # at more than 2 % of the time, 1.6 times the cost in a day, of which half counts if it is only stated
+        (
+            incident(),
+            Past(n_passed=9, longest_s=1e6, lost_s=873.0, span_s=43_200.0),
+            Tradeoff(cost=RestartCost(1000.0)),
+            5.0,
+            "together",
+        ),
+        (
+            incident(),
+            Past(n_passed=9, longest_s=1e6, lost_s=15_991.0, span_s=43_200.0),
+            Tradeoff(cost=RestartCost(20_000.0)),
+            5.0,
+            "together",
+        ),
+        (
+            incident(),
+            Past(n_passed=9, longest_s=1e6, lost_s=7991.0, span_s=43_200.0),
+            Tradeoff(cost=RestartCost(20_000.0), is_stated=True),
+            5.0,
+            "together",
+        ),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=161.0, span_s=43_200.0), STATED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=36.0, span_s=2000.0), HUNDRED, 5.0, "together"),
         # of one or two nodes in reserve none is given to find out about what loses less than 2 % of the time
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=209.0, span_s=10_000.0), few(1), 5.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=209.0, span_s=10_000.0), few(2), 5.0, "together"),

@@ -98,7 +98,7 @@ def test_a_device_loses_nothing_while_a_slower_one_that_stays_holds_up_the_job(
 
 @pytest.mark.parametrize("holds_up", [True, False])
 def test_a_device_for_which_a_restart_was_asked_holds_up_the_job_until_it_is_made(*, holds_up: bool) -> None:
-    weighing, known = restarts(111.0), grounds({ONE: 2.0, OTHER: 1.25})
+    weighing, known = restarts(222.0), grounds({ONE: 2.0, OTHER: 1.25})
     both = [verdict(*ONE, 2.0), verdict(*OTHER, 1.25)]
     rounds = [weighing.weigh(both, replace(known, holds_up=holds_up), DEVICES, now_s) for now_s in (100, 110, 120)]
     assert [[each.action for each in found] for found in rounds] == [["restart", "report"], *[["report"] * 2] * 2]
@@ -113,10 +113,10 @@ def test_a_device_for_which_a_restart_was_asked_holds_up_the_job_until_it_is_mad
         (Episode(50.0, 1.5, 0.2), (60 - 10) / 0.2),
     ],
 )
-def test_a_restart_is_due_once_45_percent_of_its_cost_are_lost_at_the_pace_of_the_last_rounds(
+def test_a_restart_is_due_once_half_of_45_percent_of_its_stated_cost_are_lost_at_the_pace_of_the_last_rounds(
     episode: Episode | None, in_s: float
 ) -> None:
-    [found] = restarts(400 / 3).weigh([verdict(*ONE, 2.0)], Grounds(lambda _: episode), DEVICES, 100.0)
+    [found] = restarts(800 / 3).weigh([verdict(*ONE, 2.0)], Grounds(lambda _: episode), DEVICES, 100.0)
     assert found.evidence.weighed is not None
     assert found.evidence.weighed.in_s == pytest.approx(in_s)
 
@@ -177,7 +177,7 @@ def test_a_restart_was_in_vain_if_another_device_is_slow_in_the_same_place(
 def test_a_restart_leaves_out_what_is_half_way_to_its_own_as_far_as_there_are_reserves(
     others: list[DeviceId], slowdown: float, launch: LaunchRecord, actions: list[str]
 ) -> None:
-    weighing, known = Restarts(RestartCost(111.0)), grounds({ONE: 2.0, **dict.fromkeys(others, slowdown)})
+    weighing, known = Restarts(RestartCost(222.0)), grounds({ONE: 2.0, **dict.fromkeys(others, slowdown)})
     weighing.begin(launch)
     found = weighing.weigh([verdict(*ONE, 2.0), *(verdict(*each, slowdown) for each in others)], known, DEVICES, 100.0)
     assert [each.action for each in found] == actions
@@ -193,7 +193,7 @@ def test_a_job_that_goes_on_after_its_end_has_no_known_end(now_s: float, why: Re
 
 
 @pytest.mark.parametrize(
-    ("given", "in_s"), [(RestartCost(60.0), (0.45 * 60 - 20) / 0.2), (None, (0.45 * 660 - 20) / 0.2)]
+    ("given", "in_s"), [(RestartCost(200.0), (0.225 * 200 - 20) / 0.2), (None, (0.45 * 660 - 20) / 0.2)]
 )
 def test_a_device_that_is_slow_at_times_must_lose_more_while_the_work_that_would_be_lost_is_only_assumed(
     given: RestartCost | None, in_s: float

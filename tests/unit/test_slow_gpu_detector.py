@@ -148,7 +148,7 @@ SLOW = {DEVICES[7]: 2.0}  # half of the wall time is lost
         (None, {"began_s": 20.0, "relaunch_s": 90.0}, ["report"], "a restart costs 100 s (assumed, "),
         (None, {}, ["report"], "a restart costs 11 min (assumed, "),
         (40.0, {}, ["report", "restart"], "a restart costs 40 s (as given): not yet, at 00:0"),
-        (110_000.0, {}, ["report"], "(as given): not yet, on 1970-01-02"),
+        (220_000.0, {}, ["report"], "(as given): not yet, on 1970-01-02"),
         (RestartCost(1e10), {}, ["report"], "(as given): not yet, on 2"),
         (RestartCost(40.0, remaining_s=70.0), {}, ["report"], "no restart, since in the 70 s that remain"),
         (None, {"ends_s": 140.0}, ["report"], "no restart, since in the 110 s that remain it would not pay"),
@@ -167,9 +167,9 @@ def test_a_restart_is_asked_for_when_it_is_worth_it_and_the_first_verdict_says_w
 
 
 def test_the_second_verdict_says_what_was_lost() -> None:
-    _, verdict = Launch(40).rounds(20, SLOW)
+    _, verdict = Launch(100).rounds(20, SLOW)
     assert str(verdict.evidence).startswith(
-        "node3 gpu 1: still slow: at least 99 % slower, 25 s lost in 50 s; a restart costs 40 s"
+        "node3 gpu 1: still slow: at least 99 % slower, 25 s lost in 50 s; a restart costs 100 s"
     )
     assert str(verdict.evidence).endswith("now, since it is likely to lose more than that")
 
@@ -245,7 +245,7 @@ def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
 
 
 def test_an_open_incident_is_kept_with_its_verdict() -> None:
-    launch = Launch(60)
+    launch = Launch(120)
     [verdict] = launch.rounds(5, SLOW)
     assert launch.detector._judge.restarts is not None
     kept = json.loads(json.dumps(launch.detector._judge.restarts.to_state()))
@@ -258,14 +258,14 @@ def test_an_open_incident_is_kept_with_its_verdict() -> None:
 
 
 def test_a_slow_node_is_one_incident_from_its_first_verdict_to_its_last() -> None:
-    launch = Launch(90.0)
+    launch = Launch(200.0)
     launch.rounds(10)
     found = launch.rounds(20, {DEVICES[6]: 1.5, DEVICES[7]: 2.0})
     assert [(verdict.host, verdict.gpu, verdict.action) for verdict in found] == [
         ("node3", None, "report"),
         ("node3", None, "restart"),
     ]
-    assert re.search(r"node3: still slow: at least \d+ % slower, 45 s lost in 90 s; ", str(found[1].evidence))
+    assert re.search(r"node3: still slow: at least \d+ % slower, 50 s lost in 100 s; ", str(found[1].evidence))
     [verdict] = launch.rounds(20)
     assert re.fullmatch(r"node3: was slow for 190 s, \d\d s lost", str(verdict.evidence))
 
@@ -351,7 +351,7 @@ def test_on_the_node_a_users_test_can_run_the_product(monkeypatch: pytest.Monkey
 def test_two_slow_devices_are_left_out_in_one_restart_as_far_as_there_are_reserves() -> None:
     one, both = {DEVICES[7]: 1.3}, {DEVICES[7]: 1.3, DEVICES[2]: 1.3}
     for reserve, hosts in ((RESERVE * 2, ["node1", "node3"]), (RESERVE, ["node3"])):
-        launch = Launch(100.0, reserve=reserve)
+        launch = Launch(200.0, reserve=reserve)
         assert launch.rounds(12) == []
         launch.rounds(10, one)
         rounds = [launch.rounds(1, both) for _ in range(30)]
