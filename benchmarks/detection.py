@@ -1,8 +1,8 @@
 """Slow-GPU detection on real GPU timings: false alarms, delays and misses, compared with other tools' rules.
 
 ``python -m benchmarks detection --data DIR [--plot FILE]``; ``DIR`` contains ``sgemm_v100.csv`` and
-``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source). ``--only economics`` and
-``--only references`` need no timings.
+``resnet_v100.csv`` (see :mod:`benchmarks.timings` for their public source). What is simulated needs none, for instance
+``--only optimum``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from benchmarks.dependence import at_times, dependence, noisy_steps, phases, unsteady_devices
 from benchmarks.economics import days, intermittent
+from benchmarks.evidence import ablation, at_times, budget, never_blind, noisy_steps, optimum, quiet_day
 from benchmarks.hard_days import bounds, hard_days, own_checkpoints
 from benchmarks.peers import RULES
 from benchmarks.references import references as idle_and_cold
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     )
     options = parser.parse_args(argv)
     trials = options.trials or (100 if options.quick else 1000)
-    without_timings = {section.__name__: section for section in (economics, references)}
+    without_timings = {section.__name__: section for section in _WITHOUT_TIMINGS}
     if options.only in without_timings:
         print("\n".join(without_timings[options.only](Setting([], [], [], trials, options.largest))))
         return 0
@@ -433,30 +433,6 @@ def _virtual_job(rng: np.random.Generator, size: int, rounds: int) -> Seconds:
     return np.where(hit, seconds * rng.uniform(1.5, 2, shape), seconds)
 
 
-def guarantee(setting: Setting) -> list[str]:
-    """Check the false-alarm bound at measurable budgets, with noise correlated at 0.56 between readings, and spikes."""
-    rows = []
-    for budget in (0.1, 0.01):
-        for scale in (0.002, 0.01, 0.03):
-            jobs = setting.part(5, 50)
-            rng = np.random.default_rng(6)
-            false = sum(
-                any(v.action == "restart" for _, v in play(_correlated(rng, scale), false_alarm_budget=budget))
-                for _ in range(jobs)
-            )
-            rows.append([budget, f"{100 * scale:g} %", bound(false, jobs)])
-    return table(["budget", "noise", "healthy jobs of 16 devices x 200 rounds with a restart verdict"], rows)
-
-
-def _correlated(rng: np.random.Generator, scale: float) -> Seconds:
-    """Draw AR(1) noise with a correlation of 0.56, and spikes of one round in 5 % of the rounds."""
-    noise = rng.normal(0, scale, (200, 16))
-    for number in range(1, len(noise)):
-        noise[number] = 0.56 * noise[number - 1] + (1 - 0.56**2) ** 0.5 * noise[number]
-    seconds = np.exp(noise + rng.normal(0, 0.017, 16))
-    return np.where(rng.random(noise.shape) < 0.05, seconds * rng.uniform(1.1, 3, noise.shape), seconds)[:, :, None]
-
-
 def economics(setting: Setting) -> list[str]:
     """Compare what rules for restarts lose, over generated days of incidents and phases."""
     few = setting.part(25)
@@ -591,6 +567,7 @@ def plot(setting: Setting, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+_WITHOUT_TIMINGS = (optimum, never_blind, budget, at_times, quiet_day, ablation, economics, references)
 _SECTIONS = (
     healthy_jobs,
     steps,
@@ -600,12 +577,13 @@ _SECTIONS = (
     layouts,
     disturbances,
     virtual,
-    guarantee,
-    dependence,
+    optimum,
     noisy_steps,
-    unsteady_devices,
+    never_blind,
+    budget,
     at_times,
-    phases,
+    quiet_day,
+    ablation,
     economics,
     references,
     speed,

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.statistics.history import History
+from laggard.detectors.statistics.history import CLOCKS, History
 
 __all__ = ["draw"]
 
@@ -29,7 +29,7 @@ def draw(path: Path) -> None:
     evidence, verdict_round = [], 0
     for number, one_round in enumerate(seconds):
         verdicts = analysis.update_arrays(names, one_round[:, None])
-        evidence.append(History.from_state(analysis.to_state()["history"]).evidence.sum(axis=0)[0])
+        evidence.append(History.from_state(analysis.to_state()["history"]).evidence[0])
         verdict_round = verdict_round or (number if verdicts else 0)
     rounds = np.arange(1, _ROUNDS + 1)
     figure = Figure(figsize=(8, 6), layout="constrained")
@@ -37,11 +37,12 @@ def draw(path: Path) -> None:
     for row in range(_DEVICES):
         color, label = _LINES.get(row, ("0.8", None))
         above.plot(rounds, 1000 * seconds[:, row], color=color, label=label)
-        below.semilogy(rounds, np.array(evidence)[:, row], color=color, label=label)
-    below.axhline(1 / analysis.false_alarm_budget, color="black", linestyle="--", label="1 / budget: the verdict")
+        below.plot(rounds, np.array(evidence)[:, row], color=color, label=label)
+    bar = 2 * np.log(100) + np.log(2 * CLOCKS / analysis.false_alarm_budget)
+    below.axhline(bar, color="black", linestyle="--", label="the first excursion is found")
     below.axvline(verdict_round + 1, color="black", linestyle=":")
     above.set_ylabel("reading (ms)")
-    below.set(xlabel="round", ylabel="evidence")
+    below.set(xlabel="round", ylabel="evidence (nats)")
     above.legend(fontsize="small")
     below.legend(fontsize="small", loc="center left")
     figure.savefig(path, dpi=110)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DEPENDENT", "INTERMITTENT", "PHASES", "Job", "LogSeconds", "noisy", "quiet", "unsteady"]
+__all__ = ["DEPENDENT", "DISTURBED", "INDEPENDENT", "INTERMITTENT", "Job", "LogSeconds", "day", "noisy", "quiet"]
 
 LogSeconds = NDArray[np.float64]
 Slower = Callable[[int, np.random.Generator, int], float | LogSeconds]
@@ -53,14 +53,6 @@ def _runs(rng: np.random.Generator, jobs: int, size: int, *, mean: float) -> Ite
         yield readings + slower
 
 
-def _late_noise(rng: np.random.Generator, jobs: int, size: int) -> Iterator[LogSeconds]:
-    """One device's noise becomes 10 % after 300 quiet rounds."""
-    for number, readings in enumerate(quiet(rng, jobs, size)):
-        if number >= 300:
-            readings[:, 0] += 0.1 * rng.standard_normal(jobs)
-        yield readings
-
-
 def _hits(rng: np.random.Generator, jobs: int, size: int, *, share: float) -> Iterator[LogSeconds]:
     """One device is hit in this share of all rounds."""
     for readings in quiet(rng, jobs, size):
@@ -74,28 +66,96 @@ def _all_hit(rng: np.random.Generator, jobs: int, size: int, *, share: float) ->
         yield readings + (rng.random(readings.shape) < share) * rng.uniform(*_HIT, readings.shape)
 
 
-def _bimodal(rng: np.random.Generator, jobs: int, size: int, *, changes: float) -> Iterator[LogSeconds]:
-    """Each device reads one of two values, 8 % apart, and changes with this probability from round to round."""
-    slower = rng.random((jobs, size)) < 0.5
+def _normal(rng: np.random.Generator, jobs: int, size: int, *, noise: float) -> Iterator[LogSeconds]:
+    return noisy(rng, jobs, size, draw=lambda shape: rng.normal(0, noise, shape))
+
+
+def _student(rng: np.random.Generator, jobs: int, size: int, *, noise: float) -> Iterator[LogSeconds]:
+    return noisy(rng, jobs, size, draw=lambda shape: noise * rng.standard_t(3, shape) / 3**0.5)
+
+
+def _quarter(rng: np.random.Generator, jobs: int, size: int) -> Iterator[LogSeconds]:
+    """Noise of 1 %, and of 3 % for a quarter of the devices."""
+    return noisy(
+        rng, jobs, size, draw=lambda shape: np.where(np.arange(size) < size // 4, 0.03, 0.01) * rng.normal(0, 1, shape)
+    )
+
+
+def _walk(rng: np.random.Generator, jobs: int, size: int) -> Iterator[LogSeconds]:
+    """Each device wanders off, by 2 % in 200 rounds."""
+    walk = np.zeros((jobs, size))
     for readings in quiet(rng, jobs, size):
-        slower ^= rng.random(slower.shape) < changes
-        yield readings + 0.08 * slower
+        walk += 0.02 / 200**0.5 * rng.standard_normal(walk.shape)
+        yield readings + walk
 
 
+def _jump(rng: np.random.Generator, jobs: int, size: int) -> Iterator[LogSeconds]:
+    """Noise of all devices that jumps from 0.5 to 3 % in round 100."""
+    for number, readings in enumerate(quiet(rng, jobs, size)):
+        yield readings + (0.005 if number < 100 else 0.03) * rng.standard_normal(readings.shape)
+
+
+INDEPENDENT: dict[str, Job] = {
+    "normal, 0.5 %": partial(_normal, noise=0.005),
+    "normal, 5 %": partial(_normal, noise=0.05),
+    "normal, 8 %": partial(_normal, noise=0.08),
+    "normal, 10 %": partial(_normal, noise=0.1),
+    "heavy tails, 8 %": partial(_student, noise=0.08),
+}
 DEPENDENT: dict[str, Job] = {
-    "independent noise of 0.2 %": quiet,
-    "AR(1) noise of 2 %, correlation 0.9": partial(_wandering, correlation=0.9),
-    "AR(1) noise of 2 %, correlation 0.98": partial(_wandering, correlation=0.98),
+    "a quarter of the devices three times as noisy": _quarter,
+    "AR(1) of 2 %, correlation 0.56": partial(_wandering, correlation=0.56),
+    "AR(1) of 2 %, correlation 0.9": partial(_wandering, correlation=0.9),
+    "AR(1) of 2 %, correlation 0.98": partial(_wandering, correlation=0.98),
+    "a random walk of 2 % in 200 rounds": _walk,
+    "noise that jumps from 0.5 to 3 %": _jump,
     "slow runs of 2 rounds on average": partial(_runs, mean=2),
     "slow runs of 3 rounds on average": partial(_runs, mean=3),
     "slow runs of 10 rounds on average": partial(_runs, mean=10),
-    "one device with 10 % noise from round 300 on": _late_noise,
     "each device hit in 20 % of all rounds": partial(_all_hit, share=0.2),
-    "each device hit in 40 % of all rounds": partial(_all_hit, share=0.4),
-    "one device hit in 20 % of all rounds": partial(_hits, share=0.2),
     "one device hit in 40 % of all rounds": partial(_hits, share=0.4),
-    "two values 8 % apart, each round anew": partial(_bimodal, changes=0.5),
-    "two values 8 % apart, 10 rounds on end": partial(_bimodal, changes=0.1),
+}
+
+
+def day(
+    rng: np.random.Generator,
+    jobs: int,
+    size: int,
+    *,
+    phases: bool = True,
+    bursts: bool = True,
+    correlation: float = 0.0,
+    noise: float = 0.004,
+) -> Iterator[LogSeconds]:
+    """Undeclared phases, bursts of a neighbour, 1 % outliers, perhaps noise that lasts.
+
+    A checkpoint of 21 s every 10 min makes a node 20 % slower, an evaluation of 90 s every 30 min one device 15 %.
+    A burst begins once in 2,000 rounds of a device, lasts three rounds on average, and is 10 to 50 % slow.
+    """
+    chips, lasting, burst = _chips(rng, jobs, size), rng.standard_normal((jobs, size)), np.zeros((jobs, size))
+    checkpoint, evaluation = rng.integers(200, size=jobs), rng.integers(600, size=jobs)
+    number = 0
+    while True:
+        lasting = correlation * lasting + (1 - correlation**2) ** 0.5 * rng.standard_normal((jobs, size))
+        readings = chips + noise * lasting
+        if phases:
+            readings[:, :4] += (np.log(1.2) * ((number + checkpoint) % 200 < 7))[:, None]
+            readings[:, 4] += np.log(1.15) * ((number + evaluation) % 600 < 30)
+        if bursts:
+            burst[rng.random(burst.shape) < 1 / 3] = 0
+            begins = (burst == 0) & (rng.random(burst.shape) < 1 / 2000)
+            burst[begins] = rng.uniform(*_HIT, np.count_nonzero(begins))
+            outlier = rng.random(burst.shape) < 0.01
+            readings += burst + outlier * rng.uniform(0.1, 1.5, burst.shape)
+        yield readings
+        number += 1
+
+
+DISTURBED: dict[str, Job] = {
+    "phases": partial(day, bursts=False),
+    "bursts and outliers": partial(day, phases=False),
+    "phases, bursts and outliers": day,
+    "the same, and AR(1) of 1 %, correlation 0.9": partial(day, correlation=0.9, noise=0.01),
 }
 
 
@@ -130,51 +190,10 @@ def _every(rounds: int, lasts: int, ratio: float) -> Slower:
     return lambda number, *_: float(np.log(ratio)) * (number >= 16 and number % rounds < lasts)
 
 
-def _once(begins: int, lasts: int, ratio: float) -> Slower:
-    return lambda number, *_: float(np.log(ratio)) * (begins <= number < begins + lasts)
-
-
 INTERMITTENT: dict[str, Job] = {
     "20 % slower in a fifth of the rounds, at random": partial(_pattern, slower=_at_random(0.2, 1.2)),
     "50 % slower in 3 of 20 rounds, at random": partial(_pattern, slower=_at_random(0.15, 1.5)),
     "50 % slower in 3 rounds on end of every 20": partial(_pattern, slower=_every(20, 3, 1.5)),
     "50 % slower in every sixth round": partial(_pattern, slower=_every(6, 1, 1.5)),
-}
-
-
-def unsteady(
-    rng: np.random.Generator, jobs: int, size: int, *, shares: LogSeconds, ratio: float, onset: int
-) -> Iterator[LogSeconds]:
-    """Slow the last device down in a share of its rounds, from a round on: each job has its share.
-
-    A third of the jobs is slow at random, a third in runs of three rounds on average, a third in a rhythm of ten.
-    """
-    kinds, phases = np.arange(jobs) % 3, rng.integers(10, size=jobs)
-    goes_on = np.where(kinds == 0, shares, np.where(shares < 1, 2 / 3, 1))
-    begins = np.where(kinds == 0, shares, np.minimum(1, shares / (3 * np.maximum(1 - shares, 1e-9))))
-    slow = rng.random(jobs) < shares
-    for number, readings in enumerate(quiet(rng, jobs, size)):
-        if number >= onset:
-            in_rhythm = (number + phases) % 10 < np.round(10 * shares)
-            readings[:, -1] += np.log(ratio) * np.where(kinds == 2, in_rhythm, slow)
-            slow = rng.random(jobs) < np.where(slow, goes_on, begins)
-        yield readings
-
-
-_NODE = slice(4)
-PHASES: dict[str, Job] = {
-    "a checkpoint of 20 s every 10 minutes, one node 8 % slower": partial(
-        _pattern, slower=_every(200, 7, 1.08), devices=_NODE
-    ),
-    "a checkpoint of 20 s every 10 minutes, one node 20 % slower": partial(
-        _pattern, slower=_every(200, 7, 1.2), devices=_NODE
-    ),
-    "an evaluation of 30 s every 10 minutes, one device 15 % slower": partial(_pattern, slower=_every(200, 10, 1.15)),
-    "one blip of 15 s, one device 10 % slower": partial(_pattern, slower=_once(100, 5, 1.1)),
-    "one node 6 % faster in the first eight rounds (idle)": partial(
-        _pattern, slower=lambda number, *_: -0.06 * (number < 8), devices=_NODE
-    ),
-    "one node warms up by 6 % in its first 100 rounds": partial(
-        _pattern, slower=lambda number, *_: 0.06 * float(np.minimum(number / 100, 1)), devices=_NODE
-    ),
+    "40 % slower in 70 % of the rounds, at random": partial(_pattern, slower=_at_random(0.7, 1.4)),
 }

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.job_kinds import PHASES, LogSeconds, quiet
+from benchmarks.job_kinds import LogSeconds, quiet
 from benchmarks.tables import table
 from laggard.collectors.causes import TEMPERATURE, UTILISATION
 from laggard.collectors.device import DeviceId
@@ -52,10 +52,6 @@ Kind = Callable[[np.random.Generator, int], Iterator[Conditions]]
 _NODE = slice(PER_NODE)
 _HALF = slice(SIZE // 2)
 _LAST_STAGE = slice(SIZE - 2, SIZE)  # of eight
-
-
-def _phase(name: str) -> Kind:
-    return lambda rng, jobs: map(Conditions, PHASES[name](rng, jobs, SIZE))
 
 
 def _idle_first(
@@ -112,7 +108,6 @@ KINDS: dict[str, Kind] = {
     "the same, temperature known": partial(_cold_replacement, is_known=True),
     "all idle for 20 rounds, then the last of eight stages 10 % busier, utilisation known": _busier_stage,
     "all idle until the first progress, then 20 % slower, give or take 2 %": _busy_with_progress,
-    **{name: _phase(name) for name in PHASES if "node 6 %" not in name and "warms" not in name},
 }
 
 

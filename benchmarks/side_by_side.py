@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from benchmarks.job_kinds import LogSeconds
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.statistics.history import RESTART
+from laggard.detectors.statistics.history import AT_TIMES
 
-__all__ = ["BUDGETS", "ROUND_S", "Outcome", "play"]
+__all__ = ["BUDGETS", "NEVER", "ROUND_S", "Outcome", "grouped", "play"]
 
 ROUND_S = 3.0
-BUDGETS = (0.1, 0.01, 1e-4)
+BUDGETS = (0.05, 1e-4)
+NEVER = 10**6  # rounds
+_DUE, _LEAST_S = 0.45, 16.0  # of a restart's cost, as in the product
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,62 +31,61 @@ class Outcome:
 
     Attributes
     ----------
+    evidence
+        Which jobs have evidence against any device, by budget, ``(n_budgets, n_jobs)``.
     restarts
-        Which jobs would restart, by what a restart costs and by budget, ``(n_costs, n_budgets, n_jobs)``.
-    first_verdict
-        The number of the round of each device's first verdict, from 0, and -1 without; ``(n_jobs, n_devices)``.
-    first_restart
-        The same for the first round in which its evidence is enough for a restart at the smallest budget.
+        Which jobs restart at the last budget, by what that costs, ``(n_costs, n_jobs)``.
+    found, at_times
+        The round, from 0, in which a device was last found to be slow for the first time since ``since``, and to be
+        slow at times; ``NEVER`` without; ``(n_jobs, n_devices)``.
     """
 
+    evidence: NDArray[np.bool_]
     restarts: NDArray[np.bool_]
-    first_verdict: NDArray[np.intp]
-    first_restart: NDArray[np.intp]
+    found: NDArray[np.intp]
+    at_times: NDArray[np.intp]
+
+
+def grouped(shape: tuple[int, int], **settings: float) -> tuple[SlowGPUAnalysis, tuple[DeviceId, ...]]:
+    """Return an analysis of so many jobs of so many devices, and the devices' names."""
+    names = tuple((f"job{job}-{row // 4}", str(row % 4)) for job, row in np.ndindex(*shape))
+    analysis = SlowGPUAnalysis(groups={name: place // shape[1] for place, name in enumerate(names)}, **settings)
+    analysis.false_alarm_budget = BUDGETS[-1] * shape[0]
+    return analysis, names
 
 
 def play(
-    jobs: Iterator[LogSeconds], rounds: int, costs_s: Sequence[float] = (0.0,), *, min_slowdown: float = 1.05
+    jobs: Iterator[LogSeconds], rounds: int, costs_s: Sequence[float] = (), *, since: int = 0, **settings: float
 ) -> Outcome:
-    """Play the jobs' rounds at a budget of 1e-4, and note when evidence stands for each budget.
-
-    A restart is made when the evidence is enough for one, and as much is lost as it costs.
-    """
-    shape = np.shape(first := next(jobs))
-    names = tuple((f"job{job}-{row // 4}", str(row % 4)) for job, row in np.ndindex(*shape))
-    places = {name: place for place, name in enumerate(names)}
-    nodes = _nodes(names)
-    analysis = SlowGPUAnalysis(
-        groups={name: place // shape[1] for name, place in places.items()}, min_slowdown=min_slowdown
-    )
-    analysis.false_alarm_budget = BUDGETS[-1] * shape[0]
-    restarts = np.zeros((len(costs_s), len(BUDGETS), shape[0]), np.bool_)
-    verdict_at, restart_at = np.full((2, len(names)), -1)
+    """Play the jobs' rounds; note when devices are found, and when as much is lost as a restart must cost to be due."""
+    first = next(jobs)
+    shape = (int(first.shape[0]), int(first.shape[1]))
+    analysis, names = grouped(shape, **settings)
+    most = np.full(shape[0], -np.inf)
+    restarts = np.zeros((len(costs_s), shape[0]), np.bool_)
+    found, at_times = np.full((2, *shape), NEVER)
+    due_s = np.maximum(_DUE * np.array(costs_s), np.minimum(_LEAST_S, costs_s))
     for number, readings in enumerate(islice(_chain(first, jobs), rounds)):
         now_s = ROUND_S * number
-        for verdict in analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=now_s):
-            rows = nodes[verdict.host] if verdict.gpu is None else [places[verdict.host, verdict.gpu]]
-            verdict_at[rows] = np.where(verdict_at[rows] < 0, number, verdict_at[rows])
-        history = analysis._history  # the evidence for three budgets in one run
-        evidence = shape[0] * history.evidence[:, RESTART].sum(axis=0)
-        restart_at[(restart_at < 0) & (evidence >= 1 / min(BUDGETS))] = number
-        enough = evidence.reshape(shape).max(axis=1) >= 1 / np.array(BUDGETS)[:, None]
-        restarts[np.array(costs_s) == 0] |= enough
-        for row in np.flatnonzero(evidence >= 1 / max(BUDGETS)) if any(costs_s) else ():
-            sizes = history.last_residuals(int(row))
-            slowdown = float(np.exp(np.median(sizes))) if len(sizes) else 1.0
-            lost_s = (1 - 1 / slowdown) * (now_s - history.since_s[row])
-            worth = lost_s >= np.array(costs_s)
-            restarts[:, :, row // shape[1]] |= worth[:, None] & (evidence[row] >= 1 / np.array(BUDGETS))
-    return Outcome(restarts, verdict_at.reshape(shape), restart_at.reshape(shape))
+        analysis._new_verdicts.reported_hosts.clear()
+        analysis._history.reported[:] = 255  # nothing is told: that would take longer than all else
+        analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=now_s)
+        history = analysis._history
+        odds = np.where(history.number > 0, history.odds, -np.inf).max(axis=0).reshape(shape).max(axis=1)
+        most = np.maximum(most, odds + np.log(shape[0]))
+        is_found = history.found[:AT_TIMES].any(axis=0).reshape(shape)
+        if number >= since:
+            found[is_found & (found == NEVER)] = number
+            at_times[history.found[AT_TIMES].reshape(shape) & (at_times == NEVER)] = number
+        for row in np.flatnonzero(is_found) if costs_s else ():
+            slow = analysis._slowness_at(int(row))
+            if slow is not None and slow.slowdown >= analysis.thresholds.min_slowdown:
+                slow_s = min(1.0, slow.rounds / float(history.lasts[0, row] or 1)) * (now_s - history.since_s[row])
+                restarts[:, row // shape[1]] |= (1 - 1 / max(1.0, slow.least)) * slow_s >= due_s
+    evidence = most >= -np.log(BUDGETS)[:, None]
+    return Outcome(evidence, restarts, found, at_times)
 
 
 def _chain(first: LogSeconds, rest: Iterator[LogSeconds]) -> Iterator[LogSeconds]:
     yield first
     yield from rest
-
-
-def _nodes(names: Sequence[DeviceId]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for place, (host, _) in enumerate(names):
-        found.setdefault(host, []).append(place)
-    return found

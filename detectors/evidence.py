@@ -40,9 +40,8 @@ class Slow:
     reference: Reference  # what it was compared with, and how many others that are
     n_peers: int = 0
     rounds: int = 1  # rounds since the first slow one
-    # Evidence after all corrections, to be compared with `1 / budget`; `None` for a single cross-section
-    e_value: float | None = None
-    budget: float = 0.0
+    # By chance that is found less than once in so many jobs; `None` for a single cross-section
+    jobs: float | None = None
     since_s: float | None = None  # Unix time of the first slow round and of the last one; `None` if unknown
     now_s: float | None = None
     share: float | None = None  # of its last rounds, if it is slow at times only

@@ -21,6 +21,7 @@ from laggard.detectors.judging.section_readings import Probes, SectionReadings, 
 from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
+from laggard.detectors.statistics.thresholds import SECTIONS_SHARE
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs
 from laggard.kvstore.errors import FencedError, KVStoreError
@@ -38,8 +39,8 @@ _FIRST = "-"  # the id before that of a stream's first sample
 
 
 def budget_share(launch: int, section: int) -> float:
-    """Return the share of the false-alarm budget that a section gets; those of all sections and launches sum to 1."""
-    return 1 / ((launch + 1) * (launch + 2) * (section + 1) * (section + 2))
+    """Return the share of the budget that a section gets; those of all launches sum to what sections have."""
+    return SECTIONS_SHARE / ((launch + 1) * (launch + 2) * (section + 1) * (section + 2))
 
 
 class SectionDetector(Startable):
@@ -62,8 +63,8 @@ class SectionDetector(Startable):
     min_slowdown
         The smallest slowdown that matters, as a ratio of times; no smaller one yields a restart verdict.
     false_alarm_budget
-        Bound on the probability of any false restart verdict over the whole run, see :class:`SlowGPUAnalysis`; sections
-        and launches share it.
+        Bound on the probability of any false verdict of the job, by probes, sections and links together; sections and
+        launches share a tenth of it.
     restart_cost
         What a restart costs, in seconds or as a :class:`RestartCost`, as for :class:`SlowGPUDetector`. ``None``: as
         measured. 0: at once.

@@ -26,7 +26,7 @@ from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
-from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, PROBES_SHARE, VIRTUAL_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
@@ -60,7 +60,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
     min_slowdown
         The smallest slowdown that matters: 1.05 is 5 %. By default 1.05 on GPUs and 1.5 on virtual devices.
     false_alarm_budget
-        Bound on the probability of any false restart verdict over the whole run; see :class:`SlowGPUAnalysis`.
+        Bound on the probability of any false verdict of the job, by probes, sections and links together; see
+        :class:`SlowGPUAnalysis`.
     restart_cost
         What a restart costs, in seconds or as a :class:`RestartCost`: one is asked for once the job has lost enough by
         a slow device. It counts until all of it is measured; ``None``: as measured, from the launch's start to the
@@ -111,7 +112,8 @@ class SlowGPUDetector(CollectorDetectorGroup):
             own_test=self.collector_test if _overrides(self, "collector_test") else None,
         )
         keeper = HistoryStore(state)
-        self._readings = DeviceReadings(min_slowdown=min_slowdown, false_alarm_budget=false_alarm_budget, groups=groups)
+        own_budget = PROBES_SHARE * false_alarm_budget
+        self._readings = DeviceReadings(min_slowdown=min_slowdown, false_alarm_budget=own_budget, groups=groups)
         self._judge = Judge(self._readings, Restarts(RestartCost.of(restart_cost)), keeper, HISTORY_KEY)
         self._sections = SectionDetector(
             groups=groups,

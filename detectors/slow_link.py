@@ -22,7 +22,7 @@ from laggard.detectors.judging.link_readings import KEPT, LinkReadings
 from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.statistics.thresholds import VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import LINKS_SHARE, VIRTUAL_MIN_SLOWDOWN
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.state.mapping import State
@@ -51,7 +51,8 @@ class SlowLinkDetector(Startable):
     min_slowdown
         The smallest slowdown that matters, as a ratio of times: by default 1.05, and 1.5 on nodes with virtual devices.
     false_alarm_budget
-        Bound on the probability of any false restart verdict over the whole run; launches share it.
+        Bound on the probability of any false verdict of the job, by probes, sections and links together; launches
+        share a tenth of it.
     restart_cost
         What a restart costs, in seconds or as a :class:`RestartCost`, as for :class:`SlowGPUDetector`. ``None``: as
         measured. 0: at once.
@@ -156,5 +157,5 @@ class SlowLinkDetector(Startable):
 
 
 def _share(launch: int) -> float:
-    """Return the share of the false-alarm budget that a launch gets; those of all launches sum to 1."""
-    return 1 / ((launch + 1) * (launch + 2))
+    """Return the share of the budget that a launch gets; those of all launches sum to that of links."""
+    return LINKS_SHARE / ((launch + 1) * (launch + 2))

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
 _DAY_S = 86400.0
+_MOST = 1e12
+_LARGE = ((1e9, " billion"), (1e6, " million"))
 _ORDINALS = {2: "second", 3: "third"}
 _OTHER_KIND = (
     "which looks like another model or pipeline stage, so it is only compared with {0} like it: "
@@ -107,11 +109,11 @@ def finding(about: Evidence) -> str:
     section = f", in the section {about.section}" if about.section else ""
     match about.found:
         case Slow() as found:
-            return f"{_slow(found, about)}{section}{_decision(about)}"
+            return f"{_slow(found, section)}{_decision(about)}"
         case StillSlow() as found:
-            pace = f"{100 * (found.slowdown - 1):.0f} % slower"
+            pace = f"at least {100 * (found.slowdown - 1):.0f} % slower"
             if found.slowdown >= _TIMES_FROM:
-                pace = f"{found.slowdown:.1f} times as slow as usual"
+                pace = f"at least {found.slowdown:.1f} times as slow as usual"
             lost = "" if about.weighed is None else f", {_lost(about.weighed)}"
             return f"still slow{' at times' if found.at_times else ''}: {pace}{lost}{section}{_decision(about)}"
         case WellAgain() as found:
@@ -124,17 +126,17 @@ def finding(about: Evidence) -> str:
             raise TypeError(f"{other!r} has words of its own")
 
 
-def _slow(found: Slow, about: Evidence) -> str:
-    many = "ranks" if about.section else "devices"
+def _slow(found: Slow, section: str) -> str:
+    many = "ranks" if section else "devices"
     reference = {
         "peers": f"its {_peers(found.n_peers)}",
-        "own past": f"its own past and {_peers(found.n_peers)}",
+        "own past": f"its own past and than {_peers(found.n_peers)}",
         "largest class": f"the largest class of {many}",
         "other nodes": f"the other {found.n_peers} nodes",
     }[found.reference]
-    parts = [f"{how_slow(found.slowdown)} {reference}"]
+    parts = [f"{how_slow(found.slowdown)} {reference}{section}"]
     if found.since_s is not None:
-        parts[0] += f" since {_moment(found.since_s, found.now_s)}"
+        parts[0] += f"{',' if section else ''} since {_moment(found.since_s, found.now_s)}"
     if found.n_devices:
         parts.append(
             f"by its {found.n_devices} {many} together" if found.are_together else f"all its {found.n_devices} {many}"
@@ -143,13 +145,11 @@ def _slow(found: Slow, about: Evidence) -> str:
         parts.append(_OTHER_KIND.format(many))
     if found.share is not None:
         parts.append(f"at times: in {100 * found.share:.0f} % of its last rounds")
-    if found.e_value is not None:
-        parts += [
-            _rounds(found.rounds),
-            f"e-value {_short(found.e_value)}",
-            f"false-alarm budget {_short(found.budget)}",
-        ]
-    return ", ".join(parts)
+    if found.jobs is None:
+        return ", ".join(parts)
+    comma = "," if found.since_s is not None or section or len(parts) > 1 else ""
+    lasts = f"{comma} for {_rounds(found.rounds)}; by chance less than once in {_many(found.jobs)} jobs"
+    return f"{', '.join(parts)}{lasts}"
 
 
 def _again(found: WellAgain) -> str:
@@ -315,6 +315,10 @@ def _rounds(number: int) -> str:
     return "1 round" if number == 1 else f"{number} rounds"
 
 
-def _short(number: float) -> str:
-    mantissa, exponent = f"{number:.1e}".split("e")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+def _many(number: float) -> str:
+    """Return a large number as one says it, in two digits: ``40,000``, ``3.1 million``."""
+    number = float(f"{number:.1e}")
+    if number >= _MOST:
+        return "a million million"
+    least, word = next(((least, word) for least, word in _LARGE if number >= least), (1.0, ""))
+    return f"{number / least:,.3g}{word}" if word else f"{number:,.0f}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laggard.detectors.statistics.estimates import Floats, median_and_deviation
+from laggard.detectors.statistics.estimates import DEVIATION_PER_DISTANCE, Floats
 from laggard.detectors.statistics.history import WARM_UP
 
 _ROUNDS = 5  # in a row that are as slow; then the new pace is the usual one
@@ -36,8 +36,8 @@ class CommonMode:
         if len(self._last) < WARM_UP:
             self._last = np.concatenate([self._last, pace[None]])
             return []
-        usual, noise = median_and_deviation(self._last)
-        change = pace - usual
+        usual = np.median(self._last, axis=0)
+        noise, change = DEVIATION_PER_DISTANCE * np.median(np.abs(self._last - usual), axis=0), pace - usual
         is_off = np.abs(change) > np.maximum(np.float32(np.log(_SMALLEST)), np.float32(_NOISES) * noise)
         side = np.where(is_off, np.sign(change), 0).astype(np.intp)
         goes_on = side * self._rounds_off > 0

@@ -10,26 +10,18 @@ from numpy.typing import NDArray
 
 from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.device_index import DeviceIndex
-from laggard.detectors.statistics.estimates import (
-    Floats,
-    Group,
-    center_and_spread,
-    high_median,
-    log_fastest,
-    log_usual,
-    repeat_noise,
-)
-from laggard.detectors.statistics.exceedance import born_slow
+from laggard.detectors.statistics.estimates import Floats, log_fastest, log_usual, repeat_noise
 from laggard.detectors.statistics.findings import verdict_of
 from laggard.detectors.statistics.grouping import Grouping
-from laggard.detectors.statistics.history import REPORT, RESTART
-from laggard.detectors.statistics.thresholds import Thresholds
+from laggard.detectors.statistics.thresholds import REPORT, RESTART, Thresholds
 from laggard.detectors.verdict import Verdict
 
 _NOISES = 2.1  # the fastest sample of a window varies less than that of one round
 _USUAL_NOISES = 4.0  # the usual sample of a healthy device is more often disturbed than its fastest
 _FEWEST_NODES = 3  # of two, either may be the slow one
 _NODE_PART = 4  # of a node's devices, one in so many may be faster than what the node is judged by
+_PASSES = 3  # each leaves out what the last one found slow
+_MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot tell which devices are slow
 
 
 def slow_devices(
@@ -37,9 +29,9 @@ def slow_devices(
 ) -> list[Verdict]:
     """Return the devices that are slower than their peers, by each probe's samples ``(n_repeats, n_devices)``."""
     # Each is judged by its fastest sample, and by its usual one: it may be slow most of the time only.
-    noise, groups = list(map(repeat_noise, of_probes)), grouping.groups
-    slowdown, level = _judged(list(map(log_fastest, of_probes)), noise, groups, thresholds, _NOISES)
-    usual, usual_level = _judged(list(map(log_usual, of_probes)), noise, groups, thresholds, _USUAL_NOISES)
+    noise = list(map(repeat_noise, of_probes))
+    slowdown, level = _judged(list(map(log_fastest, of_probes)), noise, grouping, thresholds, _NOISES)
+    usual, usual_level = _judged(list(map(log_usual, of_probes)), noise, grouping, thresholds, _USUAL_NOISES)
     by_usual = usual_level > level
     slowdown, level = np.where(by_usual, usual, slowdown), np.where(by_usual, usual_level, level)
     return [
@@ -64,10 +56,11 @@ def slow_nodes(
     by_node, noise = [], []
     for repeats in of_probes:
         log_seconds = log_fastest(repeats)
-        offset = log_seconds - grouping.per_device(center_and_spread(log_seconds, grouping.groups)[0])
+        offset = log_seconds - grouping.per_device(grouping.low_median(log_seconds))
         by_node.append(offset[np.lexsort((offset, index.hosts))[quarter]])
-        noise.append(np.broadcast_to(high_median(repeat_noise(repeats), [slice(None)]), sizes.shape))
-    slowdown, level = _judged(by_node, noise, [slice(None)], thresholds, _NOISES)
+        noise.append(np.broadcast_to(_middle_half(repeat_noise(repeats)), sizes.shape))
+    together = Grouping(np.zeros(len(sizes), np.int32))
+    slowdown, level = _judged(by_node, noise, together, thresholds, _NOISES)
     _, first = np.unique(index.hosts, return_index=True)
     return [
         verdict_of(
@@ -80,14 +73,40 @@ def slow_nodes(
 
 
 def _judged(
-    of_probes: Sequence[Floats], noise: Sequence[Floats], groups: Sequence[Group], thresholds: Thresholds, noises: float
+    of_probes: Sequence[Floats], noise: Sequence[Floats], grouping: Grouping, thresholds: Thresholds, noises: float
 ) -> tuple[Floats, NDArray[np.intp]]:
     """Return by how much each device is slower than its group on its worst probe, and the level that it exceeds."""
     found = [
-        born_slow(log_s, of_log, groups, thresholds, noises) for log_s, of_log in zip(of_probes, noise, strict=True)
+        _born_slow(log_s, noises * of_log, grouping, thresholds) for log_s, of_log in zip(of_probes, noise, strict=True)
     ]
     exceeds = np.any([each for _, each in found], axis=0)
     return np.exp(np.fmax.reduce([offset for offset, _ in found])), np.count_nonzero(exceeds, axis=0) - 1
+
+
+def _born_slow(
+    log_seconds: Floats, noise: Floats, grouping: Grouping, thresholds: Thresholds
+) -> tuple[Floats, list[NDArray[np.bool_]]]:
+    """Return how far each device is behind its group, in log seconds, and by level which devices exceed."""
+    # The reference is the group without the devices that the previous pass found slow: a slow quarter would move the
+    # median by half a spread, and widen the spread by a fifth.
+    counts, out = grouping.count(~np.isnan(log_seconds)), grouping.per_device
+    typical = np.array([_middle_half(noise[grouping.codes == group]) for group in range(len(grouping))], np.float32)
+    slow = np.zeros(log_seconds.shape, np.bool_)
+    for _ in range(_PASSES):
+        middle, spread = grouping.center_and_spread(np.where(slow, np.float32(np.nan), log_seconds))
+        limits = [limit + typical for limit in thresholds.against_peers(spread, counts)]
+        offset = log_seconds - out(middle)
+        slow = offset > out(limits[RESTART])
+    exceeds = [offset > out(limit) for limit in limits]
+    crowded = [(grouping.count(beyond) >= _MAJORITY * counts) & (counts != 2) for beyond in exceeds]
+    return offset, [beyond & ~out(many) for beyond, many in zip(exceeds, crowded, strict=True)]
+
+
+def _middle_half(noise: Floats) -> float:
+    """Return the interquartile mean: steadier than the median with few devices, and as robust to a few noisy ones."""
+    known = np.sort(noise[~np.isnan(noise)])
+    cut = len(known) // 4
+    return float(known[cut : len(known) - cut].mean()) if len(known) else 0.0
 
 
 def with_nodes(found: Iterable[Verdict], nodes: Iterable[Verdict]) -> list[Verdict]:

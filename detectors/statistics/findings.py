@@ -55,7 +55,7 @@ def _of_node(verdicts: list[Verdict], min_slowdown: float) -> Verdict | None:
     whole = replace(
         _slow(typical),
         rounds=max(each.rounds for each in found),
-        e_value=_slow(worst).e_value,
+        jobs=_slow(worst).jobs,
         since_s=min((each.since_s for each in found if each.since_s is not None), default=None),
         n_devices=len(found),
     )

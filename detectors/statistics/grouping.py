@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.detectors.statistics.device_index import DeviceIndex
-from laggard.detectors.statistics.estimates import Floats, Group, center_and_spread, deviation_per_distance
+from laggard.detectors.statistics.estimates import DEVIATION_PER_DISTANCE, FAST_QUANTILES, FAST_SHARES, Floats
 
 _CLASS_RATIO = 1.3  # two models or pipeline stages differ by more, chips of one model by less
 _CLASS_GAP_SPREADS = 6.0  # between two classes, of the wider one
@@ -26,20 +26,19 @@ class Grouping:
     def __init__(self, codes: NDArray[np.int32]) -> None:
         self.codes = codes  # each device's group, `(n_devices,)`
         self.sizes = np.bincount(codes, minlength=1)  # number of devices of each group, `(n_groups,)`
-        count = len(self.sizes)
-        # The devices of each group
-        self.groups: list[Group] = [slice(None)]
-        if count > 1:
-            order = np.argsort(codes, kind="stable")
-            self.groups = [*np.split(order, np.searchsorted(codes[order], np.arange(1, count)))]
-        # A thousand or two devices of each group, or all if it has fewer: enough for a median
-        self.samples: list[Group] = [
-            slice(None, None, step) if isinstance(group, slice) else group[::step]
-            for step, group in zip((self.sizes // _SAMPLED + 1).tolist(), self.groups, strict=True)
-        ]
+        # The devices whose readings stand for their group's: all of a small group, and some of a large one, drawn by
+        # chance, so that they are not all in the same place of their nodes
+        order = np.random.default_rng(len(codes)).permutation(len(codes)) if self.sizes.max() > _SAMPLED else None
+        rows = np.arange(len(codes)) if order is None else order
+        rows = rows[np.argsort(codes[rows], kind="stable")]
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
+        self._sample = rows[rank < _SAMPLED]
+        self._sample_codes = codes[self._sample]
+        sizes = np.minimum(self.sizes, _SAMPLED)
+        self._starts = np.cumsum(sizes) - sizes
 
     def __len__(self) -> int:
-        return len(self.groups)
+        return len(self.sizes)
 
     def per_device(self, by_group: NDArray[Any]) -> NDArray[Any]:
         """Give each device its group's value: ``(..., n_groups)`` to ``(..., n_devices)``, or broadcastable to it."""
@@ -48,6 +47,46 @@ class Grouping:
     def size_at(self, row: int) -> int:
         """Return the size of a device's group."""
         return int(self.sizes[self.codes[row]])
+
+    def count(self, flags: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Count the true flags of each group."""
+        return np.bincount(self.codes[flags], minlength=len(self))
+
+    def at_ranks(self, values: Floats, *ranks: Callable[[NDArray[np.intp]], NDArray[np.intp]]) -> Floats:
+        """Return each group's values at places in ascending order, ``(n_ranks, n_groups)``, ``NaN`` if it has none.
+
+        Each rank is a function of the number of known values.
+        """
+        ordered = values[self._sample]
+        known = np.bincount(self._sample_codes[~np.isnan(ordered)], minlength=len(self))
+        ordered = np.sort(ordered) if len(self) == 1 else ordered[np.lexsort((ordered, self._sample_codes))]
+        if not len(ordered):
+            return np.full((len(ranks), len(self)), np.nan, np.float32)
+        places = [np.minimum(self._starts + np.maximum(rank(known), 0), len(ordered) - 1) for rank in ranks]
+        return np.where(known > 0, ordered[np.stack(places)], np.float32(np.nan))
+
+    def low_median(self, values: Floats) -> Floats:
+        """Return the smaller of the two middle values of each group: with half of it slow still a good one."""
+        return np.asarray(self.at_ranks(values, _low_middle)[0])
+
+    def high_median(self, values: Floats) -> Floats:
+        """Return the greater of the two middle values of each group."""
+        return np.asarray(self.at_ranks(values, lambda known: known // 2)[0])
+
+    def center_and_spread(self, values: Floats) -> tuple[Floats, Floats]:
+        """Return the low median of each group, and the standard deviation estimated from its fast half."""
+        # The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the
+        # normal distribution. Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single
+        # fast device.
+        tenth, fifth = FAST_SHARES
+        center, *fast = self.at_ranks(
+            values, _low_middle, lambda known: (known - 1) // tenth, lambda known: (known - 1) // fifth
+        )
+        return center, ((center - np.stack(fast)) / FAST_QUANTILES).min(axis=0)
+
+
+def _low_middle(known: NDArray[np.intp]) -> NDArray[np.intp]:
+    return (known - 1) // 2
 
 
 def joint_classes(of_probes: Sequence[Floats], index: DeviceIndex) -> NDArray[np.int32]:
@@ -83,7 +122,7 @@ def slow_minorities(of_probes: Sequence[Floats], grouping: Grouping) -> dict[int
     """Return the slowdown of each device in a class that is smaller, and clearly slower, than the largest one."""
     # Readings alone cannot distinguish another model from a minority that is slow because of a fault.
     largest = int(np.argmax(grouping.sizes))
-    centers = [center_and_spread(log_seconds, grouping.groups)[0] for log_seconds in of_probes]
+    centers = [grouping.low_median(log_seconds) for log_seconds in of_probes]
     behind = np.fmax.reduce([center - center[largest] for center in centers])
     slow = (grouping.sizes < grouping.sizes[largest]) & (behind >= np.log(_CLASS_RATIO))
     return {int(row): float(np.exp(behind[grouping.codes[row]])) for row in np.flatnonzero(slow[grouping.codes])}
@@ -121,9 +160,8 @@ def _middle(ordered: Floats) -> float:
 
 
 def _spread(ordered: Floats) -> float:
-    return max(
-        _SPREAD_FLOOR, deviation_per_distance() * float(np.median(np.abs(ordered - np.float32(_middle(ordered)))))
-    )
+    distance = float(np.median(np.abs(ordered - np.float32(_middle(ordered)))))
+    return max(_SPREAD_FLOOR, float(DEVIATION_PER_DISTANCE) * distance)
 
 
 def _is_pair(fast: NDArray[np.bool_], slow: NDArray[np.bool_], index: DeviceIndex) -> bool:

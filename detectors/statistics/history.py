@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,64 +11,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.statistics.baseline import usual_and_noise
 from laggard.detectors.statistics.estimates import Floats
 
-_MEMORY = 64  # rounds after which the counts of a device's own noise are halved
-_MOST = 1000.0  # of such a count, which half precision still holds
-_LARGEST_STEP = 0.1  # log seconds: a device that is at times much slower must not move its past by that
-_OWN_PRIOR = 20.0  # pseudo-count of exceedances before a repeated one
-WARM_UP = 8  # rounds that make up a device's baseline; also how many residuals are kept
-SELF, PEER = 0, 1  # the two tests: against a device's own past, against its peers
-REPORT, RESTART = 0, 1  # the two levels of effect that each test looks for
+WARM_UP = 8  # rounds before a past is used
+WHOLE = 64  # rounds that make up a whole past, and over which noise is a mean
+CLOCKS = 4  # three sizes of slowdown, and slow at times
+AT_TIMES = 3  # the last of them
 
 # By name: type, fill value, leading axes.
 _LAYOUT: dict[str, tuple[type[np.generic], float, tuple[int, ...]]] = {
-    "baseline": (np.float32, np.nan, ()),
-    "common": (np.float32, 0, ()),
-    "noise": (np.float32, np.nan, ()),
-    "recent": (np.float32, 0, (WARM_UP,)),
-    "evidence": (np.float32, 0, (2, 2)),
-    "intermittent": (np.float32, 0, ()),
-    "run": (np.uint8, 0, (2, 2)),
-    "runs": (np.float16, 0, (2, 2)),
-    "exceedances": (np.float16, 0, (2, 2)),
-    "seen": (np.uint16, 0, ()),
+    "base": (np.float32, np.nan, ()),
+    "rounds": (np.float32, 0, ()),
+    "typical": (np.float32, np.nan, ()),
+    "first": (np.float32, np.nan, (WARM_UP,)),
+    "last": (np.float32, np.nan, ()),
+    "change": (np.float32, 0, ()),
+    "distance": (np.float32, 0, ()),
+    "held": (np.float32, 0, (2,)),
+    "n_held": (np.float32, 0, ()),
     "state": (np.uint8, 0, ()),
     "before": (np.float16, np.nan, ()),
+    "evidence": (np.float32, 0, (CLOCKS,)),
+    "of_noise": (np.float32, 0, (CLOCKS,)),
+    "lasts": (np.float32, 0, (CLOCKS,)),
+    "peak": (np.float32, 0, (CLOCKS,)),
+    "number": (np.uint32, 0, (CLOCKS,)),
+    "odds": (np.float32, 0, (CLOCKS,)),
+    "found": (np.bool_, 0, (CLOCKS,)),
+    "slower": (np.float32, 0, (2, CLOCKS)),
+    "with_past": (np.float32, 0, (CLOCKS,)),
+    "hits": (np.float32, 0, ()),
+    "run": (np.uint8, 0, ()),
+    "often": (np.float32, 0, ()),
     "since_s": (np.float64, np.nan, ()),
-    "rounds": (np.uint32, 0, ()),
     "reported": (np.uint8, 0, ()),
 }
-_OF_ONE_RUN = ("evidence", "intermittent", "run", "since_s", "rounds", "reported")
-_OF_ONE_STATE = ("baseline", "common", "noise", "recent", "seen", "intermittent")
+_PAST = ("base", "rounds", "typical", "first", "last", "change", "distance", "held", "n_held", "often")
+_OF_ONE_RUN = ("evidence", "of_noise", "lasts", "peak", "number", "odds", "found", "slower", "with_past", "hits", "run")
+_OF_ONE_INCIDENT = ("since_s", "reported")
 
 
 @dataclass
 class History:
-    """Arrays whose last axis is the device."""
+    """Arrays whose last axis is the device; the axis before it is the clock: a size of slowdown, or slow at times."""
 
-    # Log of a device's usual time relative to its group's, `NaN` until learned; refined until the 64th round
-    baseline: Floats
-    common: Floats  # the group's mean common mode while the baseline was learned, in log seconds
-    noise: Floats  # standard deviation of the log time from round to round
-    # Ring buffer of the last eight residuals (while learning: those of the baseline), first axis the position
-    recent: Floats
-    evidence: Floats  # weighted evidence, first axes `(test, level)`
-    # Weighted evidence that the device is slow again and again; negative for some time after a verdict that says so
-    intermittent: Floats
-    run: NDArray[np.uint8]  # length of the current run of exceedances in rounds (saturates), first axes `(test, level)`
-    # Number of runs of exceedances that ended, and of rounds in them, which are this device's noise; halved every 64
-    # rounds, first axes `(test, level)`
-    runs: NDArray[np.float16]
-    exceedances: NDArray[np.float16]
-    seen: NDArray[np.uint16]  # rounds with a good reading so far; less 32,768 on reaching 65,535
-    state: NDArray[np.uint8]  # the highest DeviceState so far: that of the baseline
+    base: Floats  # log of a device's usual time relative to its group's, `NaN` until learned
+    rounds: Floats  # of which its past is made
+    typical: Floats  # where its typical peer was then; `NaN`: not known
+    first: Floats  # log times of the warm-up, relative to the group's, first axis the round
+    last: Floats  # latest residual
+    change: Floats  # its noise as a variance: by the change from round to round, and by the distance from its past
+    distance: Floats
+    # What is learned once the evidence has gone: sum of residuals, and of their squares; and of how many rounds
+    held: Floats
+    n_held: Floats
+    state: NDArray[np.uint8]  # the highest DeviceState so far: that of the past
     # How far the device was from its typical peer in another state, in log seconds; `NaN`: there was none
     before: NDArray[np.float16]
-    since_s: NDArray[np.float64]  # when the current slow episode began, and how many rounds ago
-    rounds: NDArray[np.uint32]
-    reported: NDArray[np.uint8]  # rank of the worst verdict given in this episode
+    evidence: Floats  # in nats, by the share of outliers; positive while an excursion lasts
+    of_noise: Floats  # the same by noise alone
+    lasts: Floats  # rounds of the excursion
+    peak: Floats  # the most evidence in it
+    number: NDArray[np.uint32]  # which of its group's excursions it is; 0: it is too small to be counted
+    odds: Floats  # nats above what chance may do once in a job
+    found: NDArray[np.bool_]
+    # Sums over the excursion of how much slower than before and than its typical peer it was, in logs, at most so
+    # much as to be seen (at times: over its slow rounds)
+    slower: Floats
+    with_past: Floats  # rounds of the excursion in which the first of these was known
+    hits: Floats  # slow rounds of the excursion at times
+    run: NDArray[np.uint8]  # slow rounds on end
+    often: Floats  # share of the last rounds that were slow
+    since_s: NDArray[np.float64]  # when the current excursion began
+    reported: NDArray[np.uint8]  # rank of the worst verdict given in it
 
     @classmethod
     def empty(cls, devices: int) -> History:
@@ -78,7 +93,7 @@ class History:
     @classmethod
     def from_state(cls, arrays: Mapping[str, Any]) -> History:
         """Return the history that :meth:`to_state` returned."""
-        return cls(**{name: _unpacked(arrays[name], kind) for name, (kind, *_) in _LAYOUT.items()})
+        return cls(**{name: unpacked(arrays[name], kind) for name, (kind, *_) in _LAYOUT.items()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays by name."""
@@ -86,7 +101,7 @@ class History:
 
     def to_state(self) -> dict[str, Any]:
         """Return the arrays by name, as values of JSON."""
-        return {name: _packed(array) for name, array in self.arrays().items()}
+        return {name: packed(array) for name, array in self.arrays().items()}
 
     def take(self, rows: NDArray[np.intp]) -> History:
         """Return a copy with these rows, in this order."""
@@ -101,9 +116,15 @@ class History:
 
     def forget_run(self) -> None:
         """Drop the evidence and verdicts of a run; keep what is known of the devices."""
-        blank = History.empty(len(self.reported))
-        for name in _OF_ONE_RUN:
-            setattr(self, name, getattr(blank, name))
+        self._clear((*_OF_ONE_RUN, *_OF_ONE_INCIDENT), np.ones(len(self.reported), np.bool_))
+
+    def learn_again(self, which: NDArray[np.bool_]) -> None:
+        """Drop the past of some devices, and the evidence that rests on it."""
+        self._clear((*_PAST, *_OF_ONE_RUN), which)
+
+    def _clear(self, names: Sequence[str], which: NDArray[np.bool_]) -> None:
+        for name in names:
+            getattr(self, name)[..., which] = _LAYOUT[name][1]
 
     def enter_states(self, rows: NDArray[np.intp], states: NDArray[np.uint8], typical: Floats) -> NDArray[np.bool_]:
         """Let devices that gained a state learn their past anew; return which devices are in a lower one than that.
@@ -119,119 +140,31 @@ class History:
             Where each of these devices' typical peer is, relative to its group's common mode.
         """
         is_new = (states & ~self.state[rows]) != 0
-        new = rows[is_new]
-        self.before[new] = np.fmin(self.before[new], self.baseline[new] - typical[is_new])
-        self.state[new] |= states[is_new]
-        blank = History.empty(len(new))
-        for name in _OF_ONE_STATE:
-            getattr(self, name)[..., new] = getattr(blank, name)
-        for name in ("evidence", "run", "runs", "exceedances"):
-            getattr(self, name)[SELF][..., new] = 0
-        found = np.zeros(len(self.state), np.bool_)
+        new, found = rows[is_new], np.zeros(len(self.state), np.bool_)
+        if len(new):
+            self.before[new] = np.fmin(self.before[new], self.base[new] - typical[is_new])
+            self.state[new] |= states[is_new]
+            found[new] = True
+            self.learn_again(found)
+            found[new] = False
         found[rows] = (self.state[rows] & ~states) != 0
         return found
 
-    def remember(self, residual: Floats, level: Floats) -> NDArray[np.bool_]:
-        """Store one round's residuals (``NaN``: none); return which baselines this round completed."""
-        valid = ~np.isnan(residual)
-        for position, here in self._positions(self.seen):
-            np.copyto(self.recent[position], residual, where=valid & here)
-        learning = valid & np.isnan(self.baseline)
-        self.seen += valid
-        self._forget_old_noise(valid)
-        self._refine(residual, valid & ~learning & (self.seen <= _MEMORY))
-        if not learning.any():
-            return learning
-        self.common += np.where(learning, level / WARM_UP, 0)
-        ready = learning & (self.seen >= WARM_UP)
-        if ready.any():
-            which = slice(None) if ready.all() else ready  # avoids copies if all devices started together
-            usual, self.noise[which] = usual_and_noise(self.recent[:, which])
-            self.baseline[which] = usual
-            self.recent[:, which] -= usual
-        return ready
-
-    def density(self) -> Floats:
-        """Return the share of the last 64 to 128 rounds in which each device exceeded its past, in runs that ended."""
-        exceedances = self.exceedances[SELF, RESTART].astype(np.float32)
-        return np.asarray(exceedances / (self._remembered() + WARM_UP), np.float32)
-
-    def _remembered(self) -> Floats:
-        """Return how many rounds the counts of a device's own noise stand for."""
-        halved, latest = np.divmod(self.seen, _MEMORY)
-        return np.asarray(_MEMORY * (1 - np.exp2(-halved.astype(np.float32))) + latest, np.float32)
-
-    def _refine(self, residual: Floats, young: NDArray[np.bool_]) -> None:
-        """Move young baselines towards the mean of all their rounds, by no more than their noise."""
-        # The median of eight rounds is off by 0.4 of their noise, which matters where the noise is large.
-        if young.any():
-            most = np.minimum(self.noise, np.float32(_LARGEST_STEP))
-            step = np.clip(residual, -most, most) / np.maximum(self.seen, 1)
-            np.add(self.baseline, step, out=self.baseline, where=young, casting="same_kind")
-
-    def _forget_old_noise(self, valid: NDArray[np.bool_]) -> None:
-        """Halve the counts of devices that have now seen another 64 rounds: noise from long ago excuses nothing."""
-        old = valid & (self.seen % _MEMORY == 0)
-        if old.any():
-            self.runs[..., old] /= 2
-            self.exceedances[..., old] /= 2
-        self.seen[self.seen == np.iinfo(np.uint16).max] -= 2**15  # a multiple of the ring buffer's length and of 64
-
-    def note_ended(self, test: int, level: int, rows: NDArray[np.intp], lengths: NDArray[np.uint8]) -> None:
-        """Count runs of exceedances that ended, given their devices' rows and lengths."""
-        for counts, more in ((self.runs[test, level], 1), (self.exceedances[test, level], lengths)):
-            counts[rows] = np.minimum(counts[rows] + more, _MOST)
-
-    def own_rates(self, test: int, level: int) -> Floats:
-        """Return how often each device began to exceed in the last 64 to 128 rounds: an upper estimate."""
-        runs = self.runs[test, level].astype(np.float32)
-        good_rounds = np.maximum(self._remembered() - self.exceedances[test, level].astype(np.float32), 0)
-        return np.asarray((np.sqrt(runs) + runs) / (good_rounds + WARM_UP), np.float32)
-
-    def own_repeats(self, test: int, level: int, rows: NDArray[np.intp]) -> Floats:
-        """Return how often devices exceeded once more, given their rows: upper estimates."""
-        exceedances = self.exceedances[test, level][rows].astype(np.float32)
-        repeats = exceedances - self.runs[test, level][rows]
-        return np.asarray((repeats + np.sqrt(repeats)) / (exceedances + _OWN_PRIOR), np.float32)
-
-    def note_episodes(self, slow: NDArray[np.bool_], present: NDArray[np.bool_], now_s: float) -> None:
-        """Start or continue the episodes of devices that exceed; end those of devices that recovered."""
-        open_before = self.rounds > 0
-        if not (slow.any() or open_before.any()):
-            return
-        over = present & ~slow & (self.evidence.sum(axis=0).max(axis=0) < 1)
-        self.since_s[slow & ~open_before] = now_s
-        self.rounds += present & (slow | open_before)
-        self.since_s[over], self.rounds[over], self.reported[over] = np.nan, 0, 0
-
-    def last(self) -> Floats:
-        """Return each device's latest residual, ``NaN`` before the first."""
-        found = np.full(self.baseline.shape, np.nan, np.float32)
-        for position, here in self._positions(self.seen + np.uint16(WARM_UP - 1)):
-            np.copyto(found, self.recent[position], where=here & (self.seen > 0))
-        return found
-
-    def _positions(self, rounds: NDArray[np.uint16]) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-        """Yield each position of the ring buffer that is in use in these rounds, and where: usually one for all."""
-        positions = rounds % WARM_UP
-        for position in range(int(positions.min()), int(positions.max()) + 1) if positions.size else ():
-            yield position, positions == position
-
-    def last_residuals(self, row: int) -> Floats:
-        """Return the residuals of a device's current episode, eight at most."""
-        seen = int(self.seen[row])
-        count = min(int(self.rounds[row]), seen, WARM_UP)
-        return np.asarray(self.recent[(seen - 1 - np.arange(count)) % WARM_UP, row])
+    def note_incidents(self, now_s: float) -> None:
+        """Note when excursions of the smallest size begin, and end."""
+        goes_on = (self.evidence[0] > 0) | self.found.any(axis=0)
+        self.since_s[goes_on & np.isnan(self.since_s)] = now_s
+        self._clear(_OF_ONE_INCIDENT, ~goes_on)
 
 
-def _packed(array: NDArray[Any]) -> dict[str, Any]:
+def packed(array: NDArray[Any]) -> dict[str, Any]:
     """Return an array as values of JSON, which has no NaN and takes three times as long for lists of numbers."""
     little_endian = array.astype(array.dtype.newbyteorder("<"))
     return {"shape": list(array.shape), "base64": base64.b64encode(little_endian.tobytes()).decode()}
 
 
-def _unpacked(saved: Mapping[str, Any], dtype: type[np.generic]) -> NDArray[Any]:
-    """Return the array that :func:`_packed` took."""
+def unpacked(saved: Mapping[str, Any], dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the array that :func:`packed` took."""
     stored = np.dtype(dtype).newbyteorder("<")
     return np.frombuffer(base64.b64decode(saved["base64"]), stored).reshape(saved["shape"]).astype(dtype)
 

@@ -13,8 +13,8 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.errors import StateVersionError
 from laggard.detectors.evidence import Slow
-from laggard.detectors.notices import DisturbancesLast, Group, GroupNotice, Noisy, PaceChanged
-from laggard.detectors.statistics.common_mode import CommonMode
+from laggard.detectors.notices import GroupNotice
+from laggard.detectors.statistics.comparison import learn
 from laggard.detectors.statistics.cross_section import slow_devices, slow_nodes, with_nodes
 from laggard.detectors.statistics.device_index import (
     DeviceIndex,
@@ -25,19 +25,18 @@ from laggard.detectors.statistics.device_index import (
     check_names,
     codes_of,
 )
-from laggard.detectors.statistics.episodes import episode_at
-from laggard.detectors.statistics.estimates import Floats, RollingMean, log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.exceedance import Scales, compare
-from laggard.detectors.statistics.false_alarm_budget import Rates, accumulate
+from laggard.detectors.statistics.episodes import Slowness, episode_at, note_slowness, slowness_at
+from laggard.detectors.statistics.estimates import Floats, log_fastest, repeat_noise, repeats_of
+from laggard.detectors.statistics.excursions import Scale, advance, find, height, scale_of, settle
 from laggard.detectors.statistics.findings import merged_by_node, verdict_of
+from laggard.detectors.statistics.group_knowledge import GroupKnowledge, groups_before
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
-from laggard.detectors.statistics.history import PEER, REPORT, RESTART, SELF, WARM_UP, History, present_places
-from laggard.detectors.statistics.intermittent import accumulate_intermittent
+from laggard.detectors.statistics.history import History, present_places
 from laggard.detectors.statistics.new_verdicts import NewVerdicts
-from laggard.detectors.statistics.thresholds import SELF_NOISES, SILICON_SLOW, Thresholds
+from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds
 from laggard.detectors.verdict import Verdict
 
-_VERSION = 5  # of what is kept
+_VERSION = 6  # of what is kept
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 
@@ -46,41 +45,28 @@ class SlowGPUAnalysis:
     """Streaming detector of slow devices.
 
     In each round, a device's fastest reading is compared with its own past (after removing what its group has in
-    common) and with its peers.  A comparison that exceeds what a healthy device may show multiplies the evidence
-    against the device; one that does not divides it.
+    common) and with its peers.  How much more likely it is if the device is slow, by one of three sizes, than if it is
+    healthy, is added up from the round on in which it begins to look slow: that is an excursion (a CUSUM [1]_).  A
+    device is slow if its excursion is larger than those of healthy devices ever are, which is learned from those that
+    ended by themselves.
 
-    **Guarantee.** Assume that, given everything before, no healthy device exceeds its limit in a round with a
-    probability above the rate that the detector assumes for it. Then the probability of any restart verdict against
-    a healthy device, over the whole run, is at most ``false_alarm_budget``, whatever the length of the run and the
-    dependence between devices and rounds. This is because the evidence, summed over healthy devices and both tests,
-    with a round's budget divided among them, is a non-negative supermartingale, so Ville's inequality holds [1]_
-    [2]_ [3]_. The rate of a first exceedance starts at 2 %, that of a further one at 1 %. Both are learned from
-    runs of exceedances that have ended, the second by the run's age, as far as more than one device of the group
-    has them; they never fall below 0.5 %, and are at least those of the device's own last hundred rounds, but for
-    that at most 10 % or twice its group's. No distribution is assumed. "Healthy" means: not slower than its own
-    first rounds by ``min_slowdown``, no further from its peers than ordinary chips (7 %, or 3.5 spreads), and not
-    disturbed much more often than they are: a device that exceeds in far more than a tenth of its rounds, while its
-    peers do not, is taken for slow.
-    The same bound holds separately for suspect verdicts against devices that exceed the smaller report limits only by
-    chance, and for those against devices that exceed at times only.  :meth:`check` judges one cross-section and is
-    outside this guarantee: its error rate is measured (``docs/benchmarks``).
-
-    **Dependence.** What a disturbance of one device lasts is not known before some have ended.  So in a job in which
-    healthy devices are slow for several rounds on end, the first such run breaks the assumption, and with it the bound,
-    if a restart is made at once; it does not once the run must also have cost what a restart costs, as long as that is
-    more than almost all runs cost (``docs/detection.md`` has the figures).  The same holds for the first twenty rounds
-    of readings that wander.  :meth:`take_notices` says when the analysis finds itself in such a job.
+    **Guarantee.** Assume that a healthy device's excursion goes on for one more step no more often than it is assumed
+    to, given everything before. Then the probability of any verdict against a healthy device, over the whole run, is at
+    most ``false_alarm_budget``: excursion number j of its size and group gets the share 1 / (j (j + 1)) of the budget,
+    and the shares sum to it, whatever the length of the run and the dependence between devices.  ``docs/detection.md``
+    says for which noise the assumption holds, and by how much it fails elsewhere.  :meth:`check` judges one
+    cross-section and is outside this guarantee: its error rate is measured (``docs/benchmarks``).
 
     **Few devices.** One device: no claim.  Two: with history, the one that became slower than its own past while the
     other did not; without history, the slower one, but only if it is slower by a factor of two (or ``min_slowdown``
-    squared).  Three and more: also by comparison with the peers, with a margin that shrinks with their number (5 % at
-    three, 2.2 % at four).  If 45 % or more of a group look slow at once, the peers cannot tell which devices are slow:
-    then only a device that became slower than its own past is accused, and none that was slow from the start.
+    squared).  Three and more: also by comparison with the peers, whose median is the less certain the fewer they are.
+    If 45 % or more of a group look slow at once, the peers cannot tell which devices are slow: then only a device that
+    became slower than its own past is accused, and none that was slow from the start.
 
     Parameters
     ----------
     false_alarm_budget
-        Bound on the probability of any false restart verdict over the whole run, however long.
+        Bound on the probability of any false verdict over the whole run, however long.
     min_slowdown
         The smallest slowdown that matters, as a ratio of times; no smaller one yields a restart verdict.
     groups
@@ -92,9 +78,7 @@ class SlowGPUAnalysis:
 
     References
     ----------
-    .. [1] Ville, "Etude critique de la notion de collectif", 1939.
-    .. [2] Shin, Ramdas and Rinaldo, "E-detectors: a nonparametric framework for sequential change detection", 2023.
-    .. [3] Howard, Ramdas, McAuliffe, Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", 2021.
+    .. [1] Page, "Continuous inspection schemes", Biometrika 41, 1954.
 
     Examples
     --------
@@ -120,12 +104,11 @@ class SlowGPUAnalysis:
         self._labels = groups
         self._index = DeviceIndex()
         self._history = History.empty(0)
-        self._rounds_tested = np.zeros(2, np.int64)
+        self._residual, self._scale = np.zeros(0, np.float32), Scale.empty()  # of the last round
         self._new_verdicts = NewVerdicts()
         self._reported_kinds: set[tuple[str, str | None]] = set()
-        self._notices: list[GroupNotice] = []
-        self._has_begun = False  # to learn about the groups
-        self._regroup()
+        self._grouping = Grouping(np.zeros(0, np.int32))
+        self._known = GroupKnowledge(1)
 
     # -- readings ------------------------------------------------------------------------------------------------------
 
@@ -175,18 +158,17 @@ class SlowGPUAnalysis:
         rows = self._rows_of(devices)
         if not len(self._index):
             return []
-        self._has_begun = True
-        typical = self._grouping.per_device(self._typical)
-        is_lower = None
+        in_state = np.ones(len(self._index), np.bool_)
         if states is not None:
-            is_lower = self._history.enter_states(rows, states, np.broadcast_to(typical, len(self._index))[rows])
+            typical = np.broadcast_to(self._grouping.per_device(self._known.pace.typical), in_state.shape)
+            in_state = ~self._history.enter_states(rows, states, typical[rows])
         repeats = repeats_of(seconds)
         log_seconds = self._in_rows(log_fastest(repeats), rows)
-        learning = np.isnan(self._history.baseline).any()
-        noise = self._in_rows(repeat_noise(repeats), rows) if learning else None
         now_s = np.nan if now_s is None else now_s
         kinds = self._recognise(log_seconds) if self._labels is None else []
-        self._judge(log_seconds, noise, is_lower, now_s)
+        is_early = bool((self._known.noise.rounds == 0).any())
+        early_noise = self._in_rows(repeat_noise(repeats), rows) if is_early else None
+        self._judge(log_seconds, early_noise, in_state, now_s)
         new = self._new_verdicts.of_round(
             self._history,
             self._index,
@@ -194,6 +176,7 @@ class SlowGPUAnalysis:
             now_s,
             budget=self.false_alarm_budget,
             min_slowdown=self.thresholds.min_slowdown,
+            slowness_at=self._slowness_at,
         )
         return [*new, *kinds]
 
@@ -227,44 +210,52 @@ class SlowGPUAnalysis:
     @property
     def learned(self) -> int:
         """How many devices have a baseline to be compared with."""
-        return int(np.count_nonzero(~np.isnan(self._history.baseline)))
+        return int(np.count_nonzero(~np.isnan(self._history.base)))
 
     def suspects(self, device: DeviceId) -> bool | None:
         """Return whether a device's latest readings are slow, certain or not; ``None`` if it has given none."""
         row = self._index.row_of(device)
-        if row is None or not self._history.seen[row]:
+        if row is None or not (self._history.rounds[row] or self._history.lasts[:, row].any()):
             return None
-        return bool(self._history.rounds[row])
+        return bool((self._history.number[:, row] > 0).any())
 
     def became_slow(self, device: DeviceId) -> bool:
         """Return whether it is certain that a device has become slower than it was, by enough for a restart."""
         row = self._index.row_of(device)
-        if row is None:
-            return False
-        return bool(self._history.evidence[SELF, RESTART, row] >= 1 / self.false_alarm_budget)
+        slow = None if row is None else self._slowness_at(row)
+        return slow is not None and slow.own_past and slow.slowdown >= self.thresholds.min_slowdown
 
     def slow_in_this_state(self, device: DeviceId) -> bool:
         """Return whether a slow device was less than half as slow in another state, in logs."""
-        row, episode = self._index.row_of(device), self.episode(device)
-        return row is not None and episode is not None and self._history.before[row] < np.log(episode.slowdown) / 2
+        row = self._index.row_of(device)
+        slow = None if row is None else self._slowness_at(row)
+        return slow is not None and bool(self._history.before[row] < np.log(slow.slowdown) / 2)
 
     def episode(self, device: DeviceId) -> Episode | None:
         """Return the slow episode that a device is in; ``None`` if it is not slow, or not known."""
         row = self._index.row_of(device)
-        return None if row is None else episode_at(row, self._history, self._grouping, self._typical)
+        if row is None or row >= len(self._residual):
+            return None
+        size = float(self._scale.size[0, row])
+        return episode_at(row, self._history, float(self._residual[row]), size, self._slowness_at(row))
+
+    def _slowness_at(self, row: int, which: NDArray[np.bool_] | None = None) -> Slowness | None:
+        lasts = float(self._known.noise.lasts()[self._grouping.codes[row]])
+        return slowness_at(row, self._history, self._scale, lasts, self.thresholds.smallest, which)
 
     def take_notices(self) -> list[GroupNotice]:
         """Return what is new about the readings of whole groups: each thing once, and no device is to blame for it."""
-        new, self._notices = self._notices, []
+        new, self._known.notices = self._known.notices, []
         return new
 
     def expect(self, devices: Iterable[DeviceId]) -> None:
         """Make room for devices before the first round; those already known keep their history."""
         index = self._index.extended(devices)
         if index is not self._index:
+            codes = self._grouping.codes
             self._index = index
             self._history = self._history.extended(len(index))
-            self._regroup()
+            self._regroup(self._labelled(index.devices), codes)
 
     def forget(self, hosts: Iterable[str]) -> None:
         """Drop the devices of hosts that left; the others keep their history."""
@@ -274,7 +265,7 @@ class SlowGPUAnalysis:
         self._index = DeviceIndex(self._index.devices[row] for row in kept)
         for host in left:
             self._new_verdicts.reported_hosts.pop(host, None)
-        self._regroup()
+        self._regroup(self._labelled(self._index.devices), self._grouping.codes[kept])
 
     def set_thresholds(self, *, min_slowdown: float) -> None:
         """Change the smallest slowdown that matters while the job runs; the devices' history stays."""
@@ -284,7 +275,7 @@ class SlowGPUAnalysis:
         """Change the devices' labels while the job runs; the devices' history stays."""
         check_names(groups or ())
         self._labels = groups
-        self._regroup()
+        self._regroup(self._labelled(self._index.devices), self._grouping.codes)
 
     def _rows_of(self, devices: tuple[DeviceId, ...]) -> NDArray[np.intp]:
         """Make room for new devices; return the devices' rows."""
@@ -307,26 +298,21 @@ class SlowGPUAnalysis:
             return Grouping(np.zeros(len(devices), np.int32))
         return Grouping(codes_of([self._labels.get(device) for device in devices]))
 
-    def _regroup(self, codes: NDArray[np.int32] | None = None) -> None:
-        """Regroup the devices after some came or left; if the number of groups is the same, what they learned stays."""
-        self._grouping = self._labelled(self._index.devices) if codes is None else Grouping(codes)
+    def _regroup(self, grouping: Grouping, before: NDArray[np.int32]) -> None:
+        """Regroup the devices after some came or left; ``before``: the groups of those that stay, the first ones."""
+        self._grouping = grouping
         self._rounds_together = 0
         self._fastest = np.full(1, np.nan, np.float32)  # log seconds of each device since then
-        if self._has_begun and len(self._scales.wander) == len(self._grouping):
-            self._scales.learn_noise(self._history, self._grouping)
+        self._residual, self._scale = self._residual[:0], Scale.empty()
+        groups = groups_before(grouping, before)
+        if groups is None:  # who is compared with others has other peers, and another common mode
+            self._known = GroupKnowledge(len(grouping))
+            self._history.typical[:] = np.nan
         else:
-            self._begin_learning()
-
-    def _begin_learning(self) -> None:
-        self._rates = Rates(self._grouping.sizes)
-        self._scales = Scales(self._history, self._grouping)
-        self._common_mode = CommonMode(len(self._grouping))
-        self._typical_of_rounds = RollingMean(WARM_UP)
-        self._typical = np.zeros(len(self._grouping), np.float32)
-        self._warned: set[tuple[str, int]] = set()
+            self._known = self._known.taken(groups)
 
     def _recognise(self, log_seconds: Floats) -> list[Verdict]:
-        """Look for clear classes; if they changed, a device that is still learning its baseline starts again."""
+        """Look for clear classes; if they changed, a device that is still learning its past starts again."""
         self._rounds_together += 1
         if self._rounds_together <= _CLASS_ROUNDS[-1]:
             self._fastest = np.fmin(self._fastest, log_seconds)
@@ -334,10 +320,9 @@ class SlowGPUAnalysis:
             return []
         codes = clear_classes(self._fastest, self._index, pairs_too=self._rounds_together >= _PAIR_ROUNDS)
         if not np.array_equal(codes, self._grouping.codes):
-            self._history.seen[np.isnan(self._history.baseline)] = 0
-            self._history.evidence[PEER] = 0
-            self._grouping = Grouping(codes)
-            self._begin_learning()
+            self._grouping, self._known = Grouping(codes), GroupKnowledge(int(codes.max()) + 1)
+            self._history.learn_again(np.isnan(self._history.base))
+            self._history.typical[:] = np.nan
         if self._rounds_together < _CLASS_ROUNDS[-1]:
             return []
         kinds = self._of_another_kind([log_seconds], self._grouping, self._index, self._reported_kinds)
@@ -365,68 +350,28 @@ class SlowGPUAnalysis:
     # -- one round -----------------------------------------------------------------------------------------------------
 
     def _judge(
-        self, log_seconds: Floats, noise: Floats | None, is_lower: NDArray[np.bool_] | None, now_s: float
+        self, log_seconds: Floats, early_noise: Floats | None, in_state: NDArray[np.bool_], now_s: float
     ) -> None:
-        history, grouping = self._history, self._grouping
-        found = compare(log_seconds, noise, history, self._scales, grouping, self.thresholds)
-        self._typical_of_rounds.add(found.typical)
-        self._typical = self._typical_of_rounds.mean()
-        self._rounds_tested += [tested.any() for tested in found.tested]
-        accumulate_intermittent(
-            history,
-            found.exceeds[SELF][RESTART],
-            found.tested[SELF],
-            grouping,
-            int(self._rounds_tested[SELF]),
-            self.false_alarm_budget,
-        )
-        accumulate(
-            history,
-            found.exceeds,
-            found.far,
-            found.tested,
-            self._rates,
-            grouping,
-            self._rounds_tested,
-            self.false_alarm_budget,
-        )
-        residual = found.residual
-        if is_lower is not None:  # a past that was learned in a lower state would not hold in this one
-            residual = np.where(is_lower & np.isnan(history.baseline), np.float32(np.nan), residual)
-        ready = history.remember(residual, found.level)
-        if ready.any():
-            self._scales.learn_noise(history, grouping)
-            for level, limit in enumerate(self.thresholds.against_self(np.float32(SELF_NOISES) * self._scales.noise)):
-                lengths = self._rates.learn_window(history.recent > limit, level, ready, grouping)
-                np.copyto(history.run[SELF, level], lengths, where=ready)
-        slow = found.exceeds[SELF][REPORT] | found.exceeds[PEER][REPORT]
-        history.note_episodes(slow, ~np.isnan(log_seconds), now_s)
-        self._note_what_all_share(found.pace, now_s)
-
-    def _note_what_all_share(self, pace: Floats, now_s: float) -> None:
-        for shift in self._common_mode.add(pace, now_s):
-            if self._grouping.sizes[shift.group] > 1:
-                since_s = None if np.isnan(shift.since_s) else shift.since_s
-                self._notices.append(PaceChanged(self._group(shift.group), shift.ratio, since_s))
-        allowed, lasts = self._scales.blurred(self.thresholds.self_levels[RESTART])
-        for group in np.flatnonzero(allowed > 0).tolist():
-            if self._is_new_notice("noise", group):
-                noise, least = float(self._scales.wander[group]), float(np.exp(allowed[group]))
-                self._notices.append(Noisy(self._group(group), noise, least, bool(lasts[group])))
-        runs, mean_rounds = self._rates.lasting()
-        for group in np.flatnonzero(runs > 0).tolist():
-            if self._is_new_notice("disturbances", group):
-                counts = int(runs[group]), float(mean_rounds[group])
-                self._notices.append(DisturbancesLast(self._group(group), *counts))
-
-    def _is_new_notice(self, about: str, group: int) -> bool:
-        is_new = (about, group) not in self._warned
-        self._warned.add((about, group))
-        return is_new
-
-    def _group(self, number: int) -> Group:
-        rows = np.flatnonzero(self._grouping.codes == number)
-        return Group(self._index.devices[rows[0]], len(rows), len(self._index))
+        history, grouping, known, smallest = self._history, self._grouping, self._known, self.thresholds.smallest
+        known.noise.set_least(smallest)
+        compared = known.pace.compare(log_seconds, history, grouping, self.thresholds)
+        if early_noise is not None:
+            known.noise.add_early(early_noise, compared.relative - history.last, grouping)
+        variance = np.broadcast_to(known.noise.of_devices(history, grouping), log_seconds.shape)
+        lasts = np.broadcast_to(grouping.per_device(known.noise.lasts()), log_seconds.shape)
+        usual = grouping.per_device(grouping.high_median(history.often))
+        scale = scale_of(history, variance, lasts, usual, smallest)
+        residual, crowded = known.pace.residual(compared, scale.size[0], smallest, grouping)
+        known.noise.add(compared.own, history.last, grouping, crowded)
+        over = advance(history, residual, lasts, scale, self.false_alarm_budget)
+        settle(history, over, height(history, lasts), scale, known.tails, grouping)
+        find(history, self.false_alarm_budget)
+        note_slowness(history, compared.own, compared.by_peers, scale)
+        history.note_incidents(now_s)
+        typical = grouping.per_device(known.pace.typical)
+        learn(history, compared, typical, variance, known.noise.least, smallest, in_state)
+        self._residual, self._scale = residual, scale
+        known.note(compared.pace, now_s, smallest, grouping, self._index.devices)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -443,9 +388,9 @@ class SlowGPUAnalysis:
             "version": _VERSION,
             "devices": [list(device) for device in self.devices],
             "identities": [names.get(device, "") for device in self.devices],
-            "rounds_tested": self._rounds_tested.tolist(),
             "reported_hosts": dict(self._new_verdicts.reported_hosts),
             "codes": self._grouping.codes.tolist(),
+            "groups": self._known.to_state(),
             "history": self._history.to_state(),
         }
 
@@ -486,10 +431,11 @@ class SlowGPUAnalysis:
         analysis._index = DeviceIndex(device for device in present if device is not None)
         analysis._history = History.from_state(state["history"]).take(kept)
         if same_run:
-            analysis._rounds_tested = np.array(state["rounds_tested"], np.int64)
             analysis._new_verdicts.reported_hosts = dict(state["reported_hosts"])
         else:
             analysis._history.forget_run()
-        analysis._regroup(np.asarray(state["codes"], np.int32)[kept] if analysis._labels is None else None)
-        analysis._has_begun = True
+        codes = np.asarray(state["codes"], np.int32)[kept]
+        analysis._known = GroupKnowledge.from_state(state["groups"], same_run=same_run)
+        labelled = analysis._labelled(analysis._index.devices)
+        analysis._regroup(Grouping(codes_of(codes.tolist())) if analysis._labels is None else labelled, codes)
         return analysis

@@ -91,7 +91,7 @@ def test_a_bad_node_is_avoided_without_a_line_in_the_program_and_the_cluster_is_
 def test_slow_nodes_are_found_and_avoided(start_job: Start, three_nodes: Raylets) -> None:
     job = start_job(*ATTACHED, "--exhaust-resources", EXAMPLE)
     assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
-    assert re.search(r"verdict +n2 gpu 0.*e-value", job.account), job.everything()
+    assert re.search(r"verdict +n2 gpu 0.*by chance", job.account), job.everything()
     assert "3 launches, 2 nodes excluded (n2, n3)" in job.account
     wait_until(lambda: not three_nodes.processes_of_jobs(), lambda: str(three_nodes.processes_of_jobs()))
     assert "all there, none twice" in job.output

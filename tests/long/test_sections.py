@@ -36,7 +36,7 @@ def test_stages_with_unequal_work_are_compared_within_themselves_by_a_file(start
     wait_for_readings(job, "section-time.forward", ROUNDS_BEFORE)
     assert re.findall(r"rank \d on .* \((?:very )?slow\)", job.account) == []
     (tmp_path / "slow").touch()
-    job.wait_for(r"verdict +rank 3 on node2: .* its (own past and |only )?.*peer.* \((very )?slow\)")
+    job.wait_for(r"verdict +rank 3 on node2: .* its (own past and than |only )?.*peer.* \((very )?slow\)")
     assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
 

@@ -109,7 +109,7 @@ def test_of_ranks_that_all_wait_for_the_slowest_the_slow_one_is_named_and_none_o
     options = ("--local-nodes=3", "--detect-interval=0.3", "--restart-cost=0")
     job = start_job(*options, *arguments, directory=tmp_path)
     assert job.finish() == 0, job.everything()
-    job.wait_for(r"verdict +rank 3 on node2: \d\d(\.\d)? % slower than .*, in the section (forward|step) \(slow\)")
+    job.wait_for(r"verdict +rank 3 on node2: \d\d(\.\d)? % slower than .*, in the section (forward|step),.* \(slow\)")
     assert "without node2; node3 comes in from the reserve" in job.account
     assert re.findall(r"rank [0-2] on .* \((?:very )?slow\)", job.account) == []
     assert job.processes() == []

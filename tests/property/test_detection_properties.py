@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib import util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,27 +12,12 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.statistics.history import RESTART, SELF, History
-from laggard.detectors.statistics.shared_runs import SharedRuns
+from laggard.detectors.statistics.history import History
+from laggard.detectors.statistics.tails import Tails
 
 Seconds = NDArray[np.float64]
+ZERO = np.zeros(1, np.intp)
 Reported = set[tuple[int, str, str | None, str, str]]
-
-
-def naive_module() -> Any:
-    path = Path(__file__).parents[1] / "naive_detector.py"
-    spec = util.spec_from_file_location("naive_detector", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-NaiveDetector = naive_module().NaiveDetector
 
 
 @st.composite
@@ -111,37 +94,57 @@ def test_a_bad_repeat_is_as_good_as_none(seconds: Seconds, bad: float) -> None:
     assert play(devices, spoiled) == play(devices, seconds)
 
 
-@given(jobs(), st.integers(0, 2**32 - 1), st.sampled_from([1.05, 1.5]), st.booleans())
-@settings(max_examples=20, deadline=None)
-def test_the_fast_detector_agrees_with_the_obvious_slow_one(
-    seconds: Seconds, seed: int, min_slowdown: float, split: bool
-) -> None:
-    rng = np.random.default_rng(seed)
-    devices = names(seconds.shape[1])
-    labels = {device: "ab"[split and number % 2] for number, device in enumerate(devices)}
-    seconds[rng.random(seconds.shape[:2]) < 0.03] = np.nan
-    analysis, naive = SlowGPUAnalysis(min_slowdown=min_slowdown, groups=labels), NaiveDetector(labels, min_slowdown)
-    analysis.expect(devices)
-    for one_round in seconds:
-        verdicts = analysis.update(readings(devices, one_round))
-        naive.update(readings(devices, one_round))
-        evidence = History.from_state(analysis.to_state()["history"]).evidence
-        expected = [
-            [[naive.memory[d].evidence[test, level] for d in devices] for level in ("report", "restart")]
-            for test in ("self", "peer")
-        ]
-        np.testing.assert_allclose(evidence, expected, rtol=2e-4)
-        if verdicts:
-            break
+@given(jobs(), jobs(), st.sampled_from([1.05, 1.5]))
+@settings(max_examples=10, deadline=None)
+def test_a_group_has_the_evidence_that_it_would_have_alone(one: Seconds, other: Seconds, min_slowdown: float) -> None:
+    width = max(one.shape[2], other.shape[2])
+    padded = [
+        np.pad(each, ((0, 0), (0, 0), (0, width - each.shape[2])), constant_values=np.nan) for each in (one, other)
+    ]
+    both = np.concatenate(padded, axis=1)
+    devices = names(both.shape[1])
+    labels = {device: number < one.shape[1] for number, device in enumerate(devices)}
+    together, alone = (SlowGPUAnalysis(groups=labels, min_slowdown=min_slowdown) for _ in range(2))
+    for one_round in both:
+        together.update_arrays(tuple(devices), one_round)
+        alone.update_arrays(tuple(devices[: one.shape[1]]), one_round[: one.shape[1]])
+        here, there = (History.from_state(each.to_state()["history"]) for each in (together, alone))
+        if here.found.any() or there.found.any():
+            break  # of two groups each has half of the budget
+        np.testing.assert_allclose(here.evidence[:, : one.shape[1]], there.evidence, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(here.number[:, : one.shape[1]], there.number)
 
 
-@given(size=st.integers(2, 200), lengths=st.lists(st.integers(1, 255), min_size=1))
-def test_however_often_one_device_is_slow_its_group_learns_no_length_and_one_run_from_it(
-    size: int, lengths: list[int]
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=30))
+def test_every_excursion_of_a_group_gets_a_share_of_its_own_and_they_sum_to_the_budget(
+    began: list[tuple[int, int]],
 ) -> None:
-    shared, group, n_new = SharedRuns(np.array([size])), np.zeros(1, np.intp), 0
-    for length in lengths:
-        counted = shared.add(SELF, RESTART, group, np.array([size - 1]), np.array([length]))
-        assert not len(counted.shared)
-        n_new += len(counted.new)
-    assert n_new == 1
+    tails, shares = Tails(3), np.zeros(3)
+    for clock, group in began:
+        [number] = tails.number(np.array([clock]), np.array([group]))
+        shares[group] += 1 / (4 * number * (number + 1.0))
+    assert (shares <= 1).all()
+    together = Tails(3)
+    numbers = together.number(*np.array(began, np.intp).reshape(-1, 2).T)
+    assert sorted(zip(began, numbers.tolist(), strict=True)) == sorted(
+        ((clock, group), 1 + began[:place].count((clock, group))) for place, (clock, group) in enumerate(began)
+    )
+
+
+@given(st.floats(1, 200), st.floats(0, 40), st.lists(st.floats(9.3, 300), max_size=40))
+def test_what_is_larger_is_more_surprising_and_what_ended_makes_it_less_so(
+    evidence: float, more: float, ended: list[float]
+) -> None:
+    tails, step = Tails(1), np.array([np.log(100)], np.float32)
+
+    def surprise(height: float) -> float:
+        return float(tails.surprise(ZERO, ZERO, np.array([height], np.float32), step)[0])
+
+    before = surprise(evidence)
+    assert surprise(evidence + more) >= before
+    assert before <= max(0.0, evidence - 2 * float(step[0])) + 1e-3  # no step is worth more than it says
+    for peak in ended:
+        tails.learn(ZERO, ZERO, np.array([peak], np.float32), step)
+    assert surprise(evidence + more) >= surprise(evidence)
+    if ended and min(ended) > 128 * float(step[0]):
+        assert surprise(evidence) <= before

@@ -17,7 +17,7 @@ from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.grouping import clear_classes
-from laggard.detectors.statistics.history import PEER, History
+from laggard.detectors.statistics.history import History
 
 Seconds = NDArray[np.float64]
 
@@ -58,8 +58,10 @@ def test_a_step_of_ten_percent_is_reported_once_with_its_numbers() -> None:
     assert (verdict.host, verdict.gpu, verdict.severity, verdict.action) == ("node3", "1", "slow", "restart")
     assert verdict.slowdown == pytest.approx(1.11, abs=0.005)
     assert str(verdict.evidence).startswith("node3 gpu 1: 11 % ")
-    assert "slower than its own past and 15 peers since 12:02:00, 4 rounds, e-value " in str(verdict.evidence)
-    assert str(verdict.evidence).endswith("false-alarm budget 1e-4")
+    assert "slower than its own past and than 15 peers since 12:02:00, for 4 rounds; by chance " in str(
+        verdict.evidence
+    )
+    assert str(verdict.evidence).endswith("less than once in 20,000 jobs")
 
 
 def test_a_step_below_the_smallest_that_matters_is_reported_and_never_restarts() -> None:
@@ -89,7 +91,8 @@ def test_a_device_is_suspected_at_once_and_has_become_slow_when_that_is_certain(
         verdicts = analysis.update_arrays(names(4), one_round)
         known.append((analysis.suspects(slow), analysis.became_slow(slow), bool(verdicts)))
     assert known[:12] == [(False, False, False)] * 12
-    assert known[12] == (True, False, False)
+    assert known[12] == (False, False, False)  # one round may be anything
+    assert known[13] == (True, False, False)
     first = [verdict for *_, verdict in known].index(True)
     assert known[first - 1 : first + 1] == [(True, False, False), (True, True, True)]
     assert known[-1] == (True, True, False)
@@ -143,7 +146,9 @@ def test_the_first_slow_round_has_its_date_if_that_is_not_the_day_of_the_verdict
         for verdict in analysis.update_arrays(names(4), one_round, now_s=midnight_s + 10 * (number - 14))
     ]
     yesterday = datetime.fromtimestamp(midnight_s - 20, UTC)
-    assert [f"since {yesterday:%Y-%m-%d} 23:59:40, 4 rounds" in str(verdict.evidence) for verdict in found] == [True]
+    assert [f"since {yesterday:%Y-%m-%d} 23:59:40, for 4 rounds" in str(verdict.evidence) for verdict in found] == [
+        True
+    ]
 
 
 @pytest.mark.parametrize("name", [3, "rank3", "r3", ("node1", 3), ("node1",), ("node1", "3", "x")])
@@ -247,7 +252,7 @@ def test_readings_that_scatter_are_a_notice() -> None:
         analysis.update_arrays(names(4), np.exp(0.1 * rng.standard_normal(16))[:, None])
     [notice] = analysis.take_notices()
     assert re.fullmatch(
-        r"all 16 devices: readings scatter by \d+\.\d % from round to round, so a slowdown by less than 2\d % is .*",
+        r"all 16 devices: readings scatter by \d+\.\d % from round to round, so a slowdown by less than 1\d % is .*",
         wording.notice(notice),
     )
 
@@ -255,10 +260,10 @@ def test_readings_that_scatter_are_a_notice() -> None:
 def test_disturbances_that_last_are_a_notice() -> None:
     seconds, analysis = quiet(16, 200), SlowGPUAnalysis()
     for number in range(8):
-        seconds[20 * number + 15 :][:3, number] *= 1.2
+        seconds[20 * number + 15 :][:4, number] *= 1.2
     play(analysis, names(4), seconds)
     [notice] = analysis.take_notices()
-    assert "disturbances last (5 of them ended by themselves, after 3.0 rounds on average)" in wording.notice(notice)
+    assert "disturbances last (5 of them ended by themselves, after 4.0 rounds on average)" in wording.notice(notice)
 
 
 @pytest.mark.parametrize(("every", "rounds", "ratio"), [(5, 1, 1.2), (20, 3, 1.5)])
@@ -278,16 +283,16 @@ def test_a_device_that_is_slow_at_times_is_a_suspect_within_200_rounds_and_said_
 def test_a_device_that_is_slow_at_times_like_all_others_is_no_suspect() -> None:
     rng, seconds = np.random.default_rng(2), quiet(16, 250)
     seconds[rng.random((250, 16)) < 0.2] *= 1.2
-    assert not play(SlowGPUAnalysis(), names(4), seconds)
+    assert not any(verdict.evidence.at_times for _, verdict in play(SlowGPUAnalysis(), names(4), seconds))
 
 
 def test_a_phase_leaves_no_trace_in_the_reference() -> None:
     seconds = quiet(16, 400)
     for begins in (100, 300):
-        seconds[begins : begins + 7, 5] *= 1.2
+        seconds[begins : begins + 9, 5] *= 1.2
     found = [number for number, _ in play(SlowGPUAnalysis(), names(4), seconds)]
     assert [number // 100 for number in found] == [1, 3]  # each is found
-    assert all(number % 100 < 5 for number in found)
+    assert all(number % 100 < 9 for number in found)  # the second one is a little less surprising
 
 
 def test_devices_are_compared_within_their_group_only() -> None:
@@ -403,7 +408,7 @@ def test_check_finds_a_device_that_is_slow_on_one_of_several_probes() -> None:
 
 def test_thresholds_can_be_changed_while_the_job_runs() -> None:
     seconds = quiet(16, 60)
-    seconds[12:, 5] *= 1.2
+    seconds[12:, 5] *= 1.3
     analysis = SlowGPUAnalysis(min_slowdown=1.5)
     assert [verdict.action for _, verdict in play(analysis, names(4), seconds[:30])] == ["report"]
     analysis.set_thresholds(min_slowdown=1.1)
@@ -462,7 +467,7 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 7, this program reads version 5"):
+    with pytest.raises(ValueError, match="state has version 7, this program reads version 6"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 7})
 
 
@@ -529,39 +534,55 @@ def test_check_judges_the_devices_of_a_node_together() -> None:
     assert [(v.host, v.gpu) for v in found if v.action == "restart"] == [("node3", "5")]
 
 
-def test_state_stays_under_120_bytes_a_device() -> None:
-    assert sum(array.nbytes for array in History.empty(1000).arrays().values()) <= 120 * 1000
+def test_state_stays_under_300_bytes_a_device() -> None:
+    assert sum(array.nbytes for array in History.empty(1000).arrays().values()) <= 300 * 1000
 
 
 def test_a_week_of_rounds_overflows_nothing() -> None:
     analysis = SlowGPUAnalysis()
-    play(analysis, names(4), quiet(16, 9))
+    seconds = quiet(16, 40)
+    seconds[20:, 5] *= 1.2
+    play(analysis, names(4), seconds)
     history = analysis._history
-    history.seen[:] = 65_534
+    for array in (history.rounds, history.lasts, history.hits):
+        array[:] = 200_000
     assert not play(analysis, names(4), quiet(16, 8, seed=1))
-    assert (history.seen > 30_000).all()
-    kept = np.sort(history.recent[:, 0])  # and the ring of the last residuals went on
-    assert len(np.unique(kept)) == 8
+    assert all(np.isfinite(array).all() for array in (history.base, history.change, history.distance))
 
 
 def test_a_devices_own_noise_is_known_to_the_next_job() -> None:
-    seconds = quiet(16, 60)
-    seconds[8::4, 3] *= 1.2
+    seconds = quiet(16, 80)
+    seconds[8::2, 3] *= 1.1
     first = SlowGPUAnalysis()
     play(first, names(4), seconds)
     again = SlowGPUAnalysis.from_state(first.to_state(), same_run=False)
-    np.testing.assert_array_equal(history_of(again).runs, history_of(first).runs)
-    assert history_of(first).runs[0, 1, 3] >= 12
+    np.testing.assert_array_equal(history_of(again).change, history_of(first).change)
+    assert history_of(first).change[3] > 10 * np.median(history_of(first).change)
+    assert not history_of(again).number.any()
 
 
-def test_the_noise_that_a_group_learned_is_kept_when_a_device_joins() -> None:
-    seconds = quiet(17, 60)
-    seconds[:38, :16] *= np.where(np.random.default_rng(1).random((38, 16, 1)) < 0.2, 1.5, 1)
-    newcomer = SlowGPUAnalysis()
-    play(newcomer, names(4), seconds[:40, :16])
-    seconds[40:44, 16] *= 1.5  # a few disturbed rounds are nothing new in this group
-    assert not play(newcomer, (*names(4), ("node4", "0")), seconds[40:44])
-    assert history_of(newcomer).evidence.max() < 0.1
+@pytest.mark.parametrize("same_run", [True, False])
+def test_the_next_launch_knows_how_long_disturbances_last_and_a_new_run_counts_them_anew(*, same_run: bool) -> None:
+    seconds = quiet(16, 200)
+    for begins in range(20, 190, 12):
+        seconds[begins : begins + 5, begins % 16] *= 1.2
+    first = SlowGPUAnalysis()
+    play(first, names(4), seconds)
+    kept = json.loads(json.dumps(first.to_state()))
+    tails = SlowGPUAnalysis.from_state(kept, same_run=same_run)._known.tails
+    np.testing.assert_array_equal(tails.went_on, first._known.tails.went_on)
+    assert tails.went_on.sum() > 10
+    assert (tails.counted == (first._known.tails.counted if same_run else 0)).all()
+
+
+def test_what_a_group_learned_is_kept_when_a_device_joins_and_not_when_its_peers_change() -> None:
+    analysis = SlowGPUAnalysis(groups=dict.fromkeys(names(5), "a"))
+    play(analysis, names(4), quiet(16, 40))
+    rounds = analysis._known.noise.rounds.tolist()
+    analysis.expect(names(5))
+    assert analysis._known.noise.rounds.tolist() == rounds != [0]
+    analysis.set_groups({device: device[0] == "node1" for device in names(5)})
+    assert analysis._known.noise.rounds.tolist() == [0, 0]
 
 
 def test_classes_are_recognised_again_after_devices_join() -> None:
@@ -579,15 +600,15 @@ def test_when_classes_are_recognised_what_was_learned_across_them_is_dropped() -
     seconds[:3] *= 2
     seconds[3:, 8:] *= 2  # from the fourth round on half of the devices are a class of their own
     seconds[:3, 15] *= 1.5
-    seen, against_peers = [], []
+    seen, evidence = [], []
     for one_round in seconds[:7]:
         analysis.update_arrays(names(4), one_round)
         history = history_of(analysis)
-        seen.append(set(history.seen.tolist()))
-        against_peers.append(float(history.evidence[PEER].max()))
+        seen.append(set(history.rounds.tolist()))
+        evidence.append(float(history.evidence.max()))
     assert seen == [{1}, {2}, {3}, {1}, {2}, {3}, {4}]
-    assert against_peers[2] > 1
-    assert max(against_peers[3:]) < 0.01
+    assert evidence[2] > 1
+    assert max(evidence[3:]) == 0
 
 
 def test_two_classes_of_the_same_size_are_two_models_and_not_reported() -> None:

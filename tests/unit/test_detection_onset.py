@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laggard.detectors.statistics.baseline import usual_and_noise
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 
 ONSETS = range(17)
@@ -52,44 +51,3 @@ def test_a_slow_node_of_two_is_found_if_it_becomes_slow_in_the_second_half_of_th
     found = {onset: restarted(8, 4, 4, slowdown, onset) for onset in ONSETS[first:]}
     assert {host for accused in found.values() for host, _ in accused} == {"n1"}
     assert all(("n1", None) in accused for accused in found.values())
-
-
-def baseline(*rounds: float) -> tuple[float, float]:
-    usual, noise = usual_and_noise(np.array(rounds, np.float32)[:, None])
-    return float(usual[0]), float(noise[0])
-
-
-@pytest.mark.parametrize(
-    "rounds",
-    [
-        (0.00, 0.02, 0.01, 0.03, 0.30, 0.32, 0.31, 0.33),  # slower from round 4 on
-        (0.30, 0.32, 0.31, 0.33, 0.00, 0.02, 0.01, 0.03),  # slower until then
-        (0.00, 0.02, 0.01, 0.03, 0.30, 0.32, 0.90, 0.31),  # a disturbance in the slower half
-    ],
-)
-def test_the_baseline_of_a_device_that_was_slow_for_half_of_it_is_that_of_the_faster_half(
-    rounds: tuple[float, ...],
-) -> None:
-    usual, noise = baseline(*rounds)
-    assert usual == pytest.approx(0.015)
-    assert noise == pytest.approx(0.03 / 2.059)
-
-
-def test_a_step_is_not_noise_even_if_the_median_is_on_one_side_of_it() -> None:
-    assert baseline(0.00, 0.02, 0.01, 0.30, 0.32, 0.31, 0.33, 0.34) == pytest.approx((0.305, 0.02 / 1.693))
-    assert baseline(0.00, 0.02, 0.01, 0.03, 0.01, 0.31, 0.33, 0.34) == pytest.approx((0.025, 0.03 / 2.326))
-
-
-@pytest.mark.parametrize(
-    "rounds",
-    [
-        (0.00, 0.30, 0.01, 0.31, 0.02, 0.32, 0.03, 0.33),  # changes all the time: that is noise
-        (0.00, 0.02, 0.01, 0.03, 0.08, 0.09, 0.08, 0.09),  # a step of less than twice the range
-        (0.00, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07),  # drifts
-        (0.00, 0.02, 0.01, 0.03, 0.30, 0.32, 0.50, 0.90),  # two disturbances in the slower half
-    ],
-)
-def test_without_a_clear_step_all_rounds_count(rounds: tuple[float, ...]) -> None:
-    usual, noise = baseline(*rounds)
-    assert usual == pytest.approx(np.median(rounds))
-    assert noise == pytest.approx(1.4826 * np.median(np.abs(np.array(rounds) - np.median(rounds))), rel=1e-3)

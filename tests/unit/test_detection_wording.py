@@ -85,7 +85,7 @@ def said(found: Found, **more: object) -> str:
     ("found", "text"),
     [
         (Slow(1.2, "peers", 1), "20 % slower than its only peer"),
-        (Slow(1.2, "own past", 7), "20 % slower than its own past and 7 peers"),
+        (Slow(1.2, "own past", 7), "20 % slower than its own past and than 7 peers"),
         (
             Slow(1.2, "other nodes", 3, n_devices=8, are_together=True),
             "20 % slower than the other 3 nodes, by its 8 devices together",
@@ -98,16 +98,25 @@ def said(found: Found, **more: object) -> str:
         ),
         (Slow(1.2, "peers", 7, share=0.25), "20 % slower than its 7 peers, at times: in 25 % of its last rounds"),
         (
-            Slow(1.2, "peers", 7, 1, 123.0, 1e-4),
-            "20 % slower than its 7 peers, 1 round, e-value 1.2e2, false-alarm budget 1e-4",
+            Slow(1.2, "own past", 55, 4, 41_234.0),
+            "20 % slower than its own past and than 55 peers for 4 rounds; by chance less than once in 41,000 jobs",
         ),
         (
-            Slow(1.2, "peers", 7, 3, 1e6, 0.015),
-            "20 % slower than its 7 peers, 3 rounds, e-value 1e6, false-alarm budget 1.5e-2",
+            Slow(1.2, "peers", 7, 1, 123.0, since_s=NOON_S, now_s=NOON_S),
+            "20 % slower than its 7 peers since 12:00:00, for 1 round; by chance less than once in 120 jobs",
         ),
-        (StillSlow(1.5), "still slow: 50 % slower"),
-        (StillSlow(2.99, at_times=True), "still slow at times: 199 % slower"),
-        (StillSlow(3.0), "still slow: 3.0 times as slow as usual"),
+        (
+            Slow(1.2, "peers", 7, 3, 3.14e6, n_devices=2),
+            "20 % slower than its 7 peers, all its 2 devices, for 3 rounds; "
+            "by chance less than once in 3.1 million jobs",
+        ),
+        (
+            Slow(1.2, "peers", 7, 3, 1e12),
+            "20 % slower than its 7 peers for 3 rounds; by chance less than once in a million million jobs",
+        ),
+        (StillSlow(1.5), "still slow: at least 50 % slower"),
+        (StillSlow(2.99, at_times=True), "still slow at times: at least 199 % slower"),
+        (StillSlow(3.0), "still slow: at least 3.0 times as slow as usual"),
         (WellAgain(90.0, 30.0, 1, 30.0, expected=False), "was slow for 90 s, 30 s lost"),
         (
             WellAgain(90.0, 30.0, 2, 70.0, expected=False),
@@ -160,13 +169,18 @@ def test_what_was_decided_about_a_restart_is_said_with_its_reason(weighed: Weigh
 
 def test_of_what_is_still_slow_the_loss_is_said_first() -> None:
     weighed = Weighed(GIVEN, 45, 90, 60.0, NOON_S)
-    assert said(StillSlow(1.5), weighed=weighed) == f"still slow: 50 % slower, {LOST}; {COSTS}: not yet, at 12:01:00"
+    assert (
+        said(StillSlow(1.5), weighed=weighed)
+        == f"still slow: at least 50 % slower, {LOST}; {COSTS}: not yet, at 12:01:00"
+    )
 
 
 def test_of_ranks_the_section_is_named() -> None:
     found = Slow(1.2, "largest class", 7, is_other_kind=True)
-    assert said(found, section="forward").startswith("20 % slower than the largest class of ranks, which looks like")
-    assert said(found, section="forward").endswith("which ranks are peers, in the section forward")
+    assert said(found, section="forward").startswith(
+        "20 % slower than the largest class of ranks, in the section forward, which looks like"
+    )
+    assert said(found, section="forward").endswith("which ranks are peers")
 
 
 @pytest.mark.parametrize(

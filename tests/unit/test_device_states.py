@@ -298,5 +298,5 @@ def test_a_device_that_was_hardly_slow_for_long_has_cost_something_only_since_it
     rounds.play(4, {LAST: 2.0}, None)
     episode = rounds.analysis.episode(LAST)
     assert episode is not None
-    assert episode.costly_part == pytest.approx(8 / 104)
-    assert episode.share_lost == pytest.approx((4 * 0.5 + 4 * 0.03) / 8, abs=0.02)
+    assert episode.costly_part == pytest.approx(4 / 104)
+    assert episode.share_lost == pytest.approx(0.5, abs=0.02)

@@ -115,7 +115,8 @@ RETURNS: list[tuple[str, JobStatus, NodeReturned, float, Roster, str]] = [
         NodeReturned("n2", (Finding("slow", slow=Evidence("n2", "1", Slow(2.1, "own past", 7))),)),
         NOW_S + DAY_S,
         Roster(("n1", "n3"), ("n4",), (excluded(since_s=NOW_S + DAY_S, count=2),)),
-        "n2 does not pass its probe (n2 gpu 1: 110 % slower than its own past and 7 peers): excluded for 48 h 0 min",
+        "n2 does not pass its probe (n2 gpu 1: 110 % slower than its own past and than 7 peers):"
+        " excluded for 48 h 0 min",
     ),
     (
         "a node that was lost and does not pass its probe goes into quarantine",

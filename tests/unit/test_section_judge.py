@@ -88,9 +88,9 @@ def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
     verdicts = play.rounds(6, one_slow)
     assert restarts(verdicts) == [("node3", "1")]
     assert str(verdicts[-1].evidence).startswith(
-        "rank 5 on node3 gpu 1: 30 % slower than its own past and 7 peers since"
+        "rank 5 on node3 gpu 1: 30 % slower than its own past and than 7 peers, in the section forward, since"
     )
-    assert str(verdicts[-1].evidence).endswith(", in the section forward")
+    assert str(verdicts[-1].evidence).endswith(" in 20,000 jobs")
     assert verdicts[-1].slowdown == pytest.approx(1.3, rel=0.01)
 
 
@@ -173,7 +173,7 @@ def test_test_kernels_confirm_a_suspicion_or_refute_it(
     assert restarts(verdicts) == expected
     assert set(asked) == {(("node3", "1"), 39.0)}  # since its first slow round
     assert verdicts[-1].cause == Cause("cooling", "88 °C")
-    assert str(verdicts[-1].evidence).endswith(", in the section forward" + why_not)
+    assert str(verdicts[-1].evidence).endswith(" in 20,000 jobs" + why_not)
 
 
 def test_what_test_kernels_say_later_is_told_once() -> None:
@@ -196,7 +196,7 @@ def test_test_kernels_are_asked_until_they_answer() -> None:
     answers["now"] = "slow"
     [verdict] = play.rounds(1, one_slow)
     assert verdict.action == "restart"
-    assert str(verdict.evidence).startswith("rank 5 on node3 gpu 1: still slow: 30 % slower, ")
+    assert str(verdict.evidence).startswith("rank 5 on node3 gpu 1: still slow: at least 29 % slower, ")
     assert play.rounds(10, one_slow) == []
 
 
@@ -237,7 +237,7 @@ def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
         assert [verdict.host for verdict in verdicts] == ["node9"]
         assert restarts(verdicts) == []
         why_not = "no restart, since it was slow on node3, too: its share of the work may be larger"
-        assert str(verdicts[-1].evidence).endswith(f"in the section {section}; {why_not}")
+        assert str(verdicts[-1].evidence).endswith(f" jobs; {why_not}")
 
 
 def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
@@ -245,12 +245,11 @@ def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
     play.rounds(12)
     [verdict] = play.rounds(20, one_slow)
     assert verdict.action == "report"
-    assert "in the section forward; 2.1 s lost in 9 s; a restart costs 30 s (as given): not yet" in str(
-        verdict.evidence
-    )
+    assert "; 2 s lost in 9 s; a restart costs 30 s (as given): not yet" in str(verdict.evidence)
     [due] = play.rounds(20, one_slow)
     assert re.match(
-        r"rank 5 on node3 gpu 1: still slow: 30 % slower, 1\d s lost in \d\d s, in the section", str(due.evidence)
+        r"rank 5 on node3 gpu 1: still slow: at least 29 % slower, 1\d s lost in \d\d s, in the section",
+        str(due.evidence),
     )
     assert str(due.evidence).endswith("now, since it is likely to lose more than that")
     assert restarts([due]) == [("node3", "1")]
@@ -261,12 +260,12 @@ def test_a_rank_that_is_slow_at_times_has_an_account_and_its_phases_are_recognis
     play.rounds(12)
     found = []
     for _ in range(3):
-        found += play.rounds(8, one_slow)
+        found += play.rounds(25, one_slow)
         found += play.rounds(40)
     assert restarts(found) == []
     assert [verdict.severity for verdict in found] == ["slow", "well again"] * 3
     assert str(found[-1].evidence).startswith(
-        "rank 5 on node3 gpu 1: was slow for 21 s, 4.8 s lost, in the section forward; the third time, 15 s"
+        "rank 5 on node3 gpu 1: was slow for 72 s, 16 s lost, in the section forward; the third time, 48 s"
     )
     assert str(found[-1].evidence).endswith("; looks like a phase")
 
@@ -327,5 +326,5 @@ def test_a_worker_is_called_as_it_is_known(tags: dict[str, str], where: str) -> 
 
 def test_all_sections_of_all_launches_together_have_the_whole_budget() -> None:
     shares = sum(budget_share(launch, section) for launch in range(500) for section in range(500))
-    assert shares == pytest.approx(1, abs=0.01)
+    assert shares == pytest.approx(0.1, abs=0.001)
     assert shares < 1

@@ -107,7 +107,7 @@ def test_thresholds_and_cost_can_be_changed_while_the_job_runs() -> None:
     detector = SlowGPUDetector(min_slowdown=1.5, restart_cost=RestartCost(1e9))
     play = Play(detector, ONE_MODEL)
     assert play.rounds(10, {}) == []
-    slow = {DEVICES[7]: 1.2}
+    slow = {DEVICES[7]: 1.3}
     assert {verdict.action for verdict in play.rounds(12, slow)} == {"report"}
     detector.set_thresholds(min_slowdown=1.1)
     assert {verdict.severity for verdict in play.rounds(12, slow)} == {"slow"}
@@ -153,8 +153,8 @@ SLOW = {DEVICES[7]: 2.0}  # half of the wall time is lost
         (RestartCost(40.0, remaining_s=70.0), {}, ["report"], "no restart, since in the 70 s that remain"),
         (None, {"ends_s": 140.0}, ["report"], "no restart, since in the 110 s that remain it would not pay"),
         (None, {"ends_s": 10.0}, ["report"], "not yet"),  # it is over, and the job is not
-        (0, {}, ["restart"], "false-alarm budget 1e-4"),
-        (RestartCost(0.0, remaining_s=1.0), {"reserve": ()}, ["restart"], "false-alarm budget 1e-4"),
+        (0, {}, ["restart"], "in 320,000 jobs"),
+        (RestartCost(0.0, remaining_s=1.0), {"reserve": ()}, ["restart"], "in 320,000 jobs"),
     ],
 )
 def test_a_restart_is_asked_for_when_it_is_worth_it_and_the_first_verdict_says_when(
@@ -169,7 +169,7 @@ def test_a_restart_is_asked_for_when_it_is_worth_it_and_the_first_verdict_says_w
 def test_the_second_verdict_says_what_was_lost() -> None:
     _, verdict = Launch(100).rounds(20, SLOW)
     assert str(verdict.evidence).startswith(
-        "node3 gpu 1: still slow: 100 % slower, 25 s lost in 50 s; a restart costs 100 s"
+        "node3 gpu 1: still slow: at least 99 % slower, 25 s lost in 50 s; a restart costs 100 s"
     )
     assert str(verdict.evidence).endswith("now, since it is likely to lose more than that")
 
@@ -207,12 +207,12 @@ def test_an_incident_that_ends_by_itself_is_reported_with_what_it_cost_and_the_t
     launch, ends = Launch(300.0), []
     launch.rounds(10)
     for _ in range(3):
-        launch.rounds(6, {DEVICES[7]: 1.2})
+        launch.rounds(25, {DEVICES[7]: 1.2})
         ends += [verdict for verdict in launch.rounds(15) if verdict.severity == "well again"]
     assert [(verdict.host, verdict.gpu, verdict.action, verdict.slowdown) for verdict in ends] == [
         ("node3", "1", "report", 1.0)
     ] * 3
-    assert str(ends[0].evidence) == "node3 gpu 1: was slow for 50 s, 8.4 s lost"
+    assert str(ends[0].evidence) == "node3 gpu 1: was slow for 240 s, 39 s lost"
     assert "; the second time, " in str(ends[1].evidence)
     assert re.fullmatch(
         r"node3 gpu 1: was slow for \d+ s, [\d.]+ s lost; the third time, \d+ s lost in all; looks like a phase",
@@ -231,7 +231,9 @@ def test_what_a_device_loses_by_being_slow_at_times_is_summed_up_until_a_restart
         "; a restart once its incidents have lost enough together; a restart costs 40 s (as given)"
     )
     assert (due.severity, due.action) == ("slow", "restart")
-    assert re.match(r"node3 gpu 1: still slow at times: 50 % slower, 2\d s lost in 80 s; a restart", str(due.evidence))
+    assert re.match(
+        r"node3 gpu 1: still slow at times: at least 49 % slower, 2\d s lost in 80 s; a restart", str(due.evidence)
+    )
 
 
 def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
@@ -263,7 +265,7 @@ def test_a_slow_node_is_one_incident_from_its_first_verdict_to_its_last() -> Non
         ("node3", None, "report"),
         ("node3", None, "restart"),
     ]
-    assert re.search(r"node3: still slow: \d+ % slower, 45 s lost in 90 s; ", str(found[1].evidence))
+    assert re.search(r"node3: still slow: at least \d+ % slower, 50 s lost in 100 s; ", str(found[1].evidence))
     [verdict] = launch.rounds(20)
     assert re.fullmatch(r"node3: was slow for 190 s, \d\d s lost", str(verdict.evidence))
 
@@ -420,5 +422,5 @@ def test_what_a_judge_learns_is_known_to_the_next_launch_and_what_it_has_not_rea
     assert rounds(first, 12, 1.0) == []
     first.keep()
     known, unknown = (rounds(judge(each), 7, 1.3) for each in (kept, {}))
-    assert "30 % slower than its own past and 7 peers" in known[-1]
+    assert "30 % slower than its own past and than 7 peers" in known[-1]
     assert "30 % slower than its 7 peers" in unknown[-1]

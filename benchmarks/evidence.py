@@ -1,0 +1,226 @@
+"""Graded evidence in simulated jobs: power beside the optimum, blindness, the budget, lines a day, the ablation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import numpy as np
+from scipy.stats import beta
+
+from benchmarks.job_kinds import DEPENDENT, DISTURBED, INDEPENDENT, INTERMITTENT, Job, LogSeconds, day, noisy
+from benchmarks.optimum import bayes_factor, cusum
+from benchmarks.setting import Setting
+from benchmarks.side_by_side import BUDGETS, NEVER, ROUND_S, Outcome, play
+from benchmarks.tables import table
+from benchmarks.timings import device_names
+from laggard.detectors import SlowGPUAnalysis, wording
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Grounds, Restarts
+from laggard.detectors.statistics import excursions, noise, tails
+
+__all__ = ["ablation", "at_times", "budget", "never_blind", "noisy_steps", "optimum", "quiet_day"]
+
+_SIZE, _LARGE = 16, 32
+_WITHIN = 16
+_CELLS = ((0.05, 1.2), (0.08, 1.2), (0.1, 1.2), (0.1, 1.3))
+_ONSETS = (24, 100)
+_ROUNDS = 200
+_FAULT = 700  # the round in which a fault begins, in a job that has learned its phases
+_COST_S = 30.0
+
+
+def slowed(jobs: Iterator[LogSeconds], onset: int, ratio: float) -> Iterator[LogSeconds]:
+    """Slow down the last device of each job from a round on."""
+    for number, readings in enumerate(jobs):
+        readings[:, -1] += np.log(ratio) * (number >= onset)
+        yield readings
+
+
+def share(flags: np.ndarray) -> str:
+    """Return a share of jobs in percent."""
+    return f"{100 * float(np.mean(flags)):.0f} %"
+
+
+def delays(outcome: Outcome, onset: int) -> np.ndarray:
+    """Return after how many rounds the slow device of each job was found; a find before is none."""
+    rounds = outcome.found[:, -1] - onset + 1
+    return np.where((rounds >= 1) & (outcome.found[:, -1] != NEVER), rounds, NEVER)
+
+
+def _power(jobs: int, deviation: float, ratio: float, onset: int, seed: int) -> tuple[Outcome, np.ndarray]:
+    kind = noisy(np.random.default_rng(seed), jobs, _SIZE, draw=_normal(np.random.default_rng(seed + 1), deviation))
+    outcome = play(slowed(kind, onset, ratio), onset + _WITHIN)
+    return outcome, delays(outcome, onset)
+
+
+def _normal(rng: np.random.Generator, deviation: float) -> Callable[[tuple[int, int]], LogSeconds]:
+    return lambda shape: deviation * rng.standard_normal(shape)
+
+
+def optimum(setting: Setting) -> list[str]:
+    """Slow down one of 16 devices in normal noise; beside it what the best tests find."""
+    rows, jobs = [], max(200, setting.part(2))
+    for deviation, ratio in (*_CELLS, (0.15, 1.2)):
+        row: list[object] = [f"{100 * deviation:.0f} %", f"{100 * (ratio - 1):.0f} %"]
+        for onset in _ONSETS:
+            outcome, found = _power(jobs, deviation, ratio, onset, 5)
+            rng, size = np.random.default_rng(6), float(np.log(ratio))
+            slow = deviation * rng.standard_normal((4 * jobs, onset + _WITHIN))
+            slow[:, onset:] += size
+            best = [test(slow, onset, size, deviation, _SIZE, _ROUNDS, BUDGETS[-1]) for test in (cusum, bayes_factor)]
+            wrong = int((np.minimum(outcome.found, outcome.at_times)[:, :-1] != NEVER).any(axis=1).sum())
+            row += [share(found <= _WITHIN), *(share(each <= _WITHIN) for each in best), wrong]
+        rows.append(row)
+    per_onset = ("laggard", "knows the past", "learns the past", "wrong")
+    head = [f"from {onset}: {what}" for onset in _ONSETS for what in per_onset]
+    return [f"{jobs} jobs of 16 devices:", "", *table(["noise", "slower by", *head], rows)]
+
+
+def noisy_steps(setting: Setting) -> list[str]:
+    """Slow down one of 64 devices whose readings are drawn from real iterations, for 31 rounds from round 24 on."""
+    residuals = np.concatenate([np.log(series / np.median(series)) for series in setting.steps])
+    rows, jobs = [], max(50, setting.part(5))
+    for ratio in (1.1, 1.2, 1.3, 1.5, 2.0):
+        rng = np.random.default_rng(9)
+        kind = noisy(rng, jobs, 64, draw=lambda shape, rng=rng: rng.choice(residuals, shape))  # type: ignore[misc]
+        outcome = play(slowed(kind, 24, ratio), 55)
+        found = delays(outcome, 24)
+        wrong = int((outcome.found[:, :-1] != NEVER).any(axis=1).sum())
+        rows.append([f"{100 * (ratio - 1):.0f} %", share(found <= _WITHIN), share(found <= 31), wrong])
+    return table(["slower by", "found within 16 rounds", "within 31", "jobs with another accused"], rows)
+
+
+def at_times(setting: Setting) -> list[str]:
+    """Slow down one device at times, from round 16 on, and count how often and when it is found."""
+    rows, jobs = [], max(200, setting.part(5))
+    for what, kind in INTERMITTENT.items():
+        for size in setting.sizes(4, 16, 64):
+            outcome = play(kind(np.random.default_rng(size), jobs, size), 216)
+            first = np.minimum(outcome.found, outcome.at_times)
+            rounds = np.sort(first[:, 0]) - 15
+            others = int((first[:, 1:] != NEVER).any(axis=1).sum())
+            worst = rounds[int(0.95 * jobs)]
+            rows.append([what, size, share(rounds <= 120), f"{np.median(rounds):.0f}", worst, others])
+    return table(["one device", "devices", "within 120 rounds", "median", "95 % within", "another accused"], rows)
+
+
+def never_blind(setting: Setting) -> list[str]:
+    """Slow down a device of 32 for good, in jobs with phases, bursts and outliers; in all others, too."""
+    rows, jobs = [], max(200, setting.part(5))
+    kinds = {**DISTURBED, **INDEPENDENT, **DEPENDENT}
+    for what, kind in kinds.items():
+        row: list[object] = [what]
+        onset, size = (_FAULT, _LARGE) if what in DISTURBED else (150, _SIZE)
+        for ratio in (2.0, 1.2):
+            outcome = play(slowed(kind(np.random.default_rng(1), jobs, size), onset, ratio), onset + 60, since=onset)
+            rounds = np.sort(np.maximum(outcome.found[:, -1] - onset + 1, 1))
+            limit = 10 if ratio == 2.0 else 40
+            worst = rounds[int(0.99 * jobs)]
+            shown = "more than 60" if worst > NEVER // 2 else str(worst)
+            row += [share(rounds <= limit), f"{np.median(rounds):.0f}", shown]
+        rows.append(row)
+    head = ["twice as slow: within 10 rounds", "median", "99 %", "20 %: within 40 rounds", "median", "99 %"]
+    return [f"{jobs} jobs of each kind:", "", *table(["healthy but", *head], rows)]
+
+
+def budget(setting: Setting) -> list[str]:
+    """Count healthy jobs with evidence in 200 rounds, by budget, and with a restart in 600 at a cost of 30 s."""
+    rows, jobs = [], max(200, setting.part(5))
+    for what, kind in {**INDEPENDENT, **DEPENDENT}.items():
+        short = play(kind(np.random.default_rng(77), jobs, _SIZE), _ROUNDS)
+        many = 3 * setting.trials
+        outcomes = [
+            play(kind(np.random.default_rng(seed), min(many, 200), _SIZE), 3 * _ROUNDS, (_COST_S,))
+            for seed in range(1, 1 + max(1, many // 200))
+        ]
+        restarts = sum(int(outcome.restarts.sum()) for outcome in outcomes)
+        total = sum(outcome.restarts.shape[1] for outcome in outcomes)
+        upper = 1.0 if restarts == total else float(beta.ppf(0.95, restarts + 1, total - restarts))
+        late = sum(int(outcome.evidence[-1].sum()) for outcome in outcomes)
+        cells = [int(each.sum()) for each in short.evidence]
+        rows.append([what, *cells, f"{late} of {total}", f"{restarts} (below {100 * upper:.2g} %)"])
+    head = [f"evidence at {each:g}, of {jobs}" for each in BUDGETS]
+    return table(["noise", *head, "at 1e-4 in 600 rounds", "restarts at a cost of 30 s"], rows)
+
+
+def lines_of(kind: Job, seed: int, rounds: int) -> tuple[int, int]:
+    """Return how many lines a healthy job prints, and how many restarts it asks for at a cost of 30 s."""
+    names, analysis, restarts = device_names(_LARGE), SlowGPUAnalysis(), Restarts(RestartCost(_COST_S))
+    lines, n_restarts, open_before = 0, 0, False
+    for number, readings in enumerate(islice(kind(np.random.default_rng(seed), 1, _LARGE), rounds)):
+        now_s = ROUND_S * number
+        verdicts = analysis.update_arrays(names, np.exp(readings[0])[:, None], now_s=now_s)
+        notices = analysis.take_notices()
+        lines += len([wording.notice(each) for each in notices])
+        if verdicts or open_before:
+            grounds = Grounds(analysis.episode, {}, analysis.thresholds.min_slowdown)
+            told = restarts.weigh(verdicts, grounds, names, now_s)
+            lines += len(told)
+            n_restarts += sum(each.action == "restart" for each in told)
+            open_before = bool(restarts._incidents.open)
+    return lines, n_restarts
+
+
+def quiet_day(setting: Setting) -> list[str]:
+    """Count what a healthy job of 32 devices prints in a day of 28,800 rounds."""
+    rows, jobs = [], setting.part(50, 3)
+    for what, kind in DISTURBED.items():
+        found = np.array([lines_of(kind, seed, 28_800) for seed in range(jobs)])
+        rows.append([what, jobs, f"{found[:, 0].mean():.1f}", int(found[:, 0].max()), int(found[:, 1].sum())])
+    return table(["a healthy day with", "jobs", "lines", "at most", "restarts"], rows)
+
+
+# -- ablation ----------------------------------------------------------------------------------------------------------
+
+_CONSTANTS = {
+    "share of outliers": (excursions, "OUTLIERS"),
+    "growth of the sizes": (excursions, "GROWTH"),
+    "errors of the past": (excursions, "ERRORS"),
+    "share of rounds, at times": (excursions, "SHARE"),
+    "noises": (noise, "NOISES"),
+    "prior": (tails, "PRIOR"),
+}
+
+
+def ablation(setting: Setting) -> list[str]:
+    """Halve and double each constant: what that costs."""
+    jobs = max(100, setting.part(10))
+    rows = [["as it is", *_costs(jobs)]]
+    for what, (module, name) in _CONSTANTS.items():
+        usual = getattr(module, name)
+        for factor in (0.5, 2.0):
+            setattr(module, name, type(usual)(usual * factor))
+            rows.append([f"{what} x {factor:g}", *_costs(jobs)])
+        setattr(module, name, usual)
+    head = [
+        "8 %, +20 %",
+        "10 %, +20 %",
+        "phases: 2x",
+        "+20 %",
+        "at times",
+        "AR 0.9",
+        "quarter",
+        "runs of 3",
+        "heavy tails",
+    ]
+    return table(["", *head], rows)
+
+
+def _costs(jobs: int) -> list[str]:
+    power = [_power(jobs, deviation, 1.2, 24, 5)[1] <= _WITHIN for deviation in (0.08, 0.1)]
+    blind = []
+    for ratio, limit in ((2.0, 10), (1.2, 40)):
+        outcome = play(slowed(day(np.random.default_rng(1), jobs // 2, _SIZE), 700, ratio), 760, since=700)
+        blind.append(np.maximum(outcome.found[:, -1] - 699, 1) <= limit)
+    kind = INTERMITTENT["20 % slower in a fifth of the rounds, at random"]
+    often = play(kind(np.random.default_rng(2), jobs, _SIZE), 136)
+    suspects = np.minimum(often.found, often.at_times)[:, 0] != NEVER
+    names = (
+        "AR(1) of 2 %, correlation 0.9",
+        "a quarter of the devices three times as noisy",
+        "slow runs of 3 rounds on average",
+    )
+    kinds = [*(DEPENDENT[name] for name in names), INDEPENDENT["heavy tails, 8 %"]]
+    healthy = [play(each(np.random.default_rng(77), jobs, _SIZE), _ROUNDS).evidence[0] for each in kinds]
+    return [share(each) for each in (*power, *blind, suspects, *healthy)]

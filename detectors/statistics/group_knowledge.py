@@ -1,0 +1,97 @@
+"""What is known of whole groups: their pace, their noise, the excursions of their devices, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collectors.device import DeviceId
+from laggard.detectors.notices import DisturbancesLast, Group, GroupNotice, Noisy, PaceChanged
+from laggard.detectors.statistics import noise
+from laggard.detectors.statistics.common_mode import CommonMode
+from laggard.detectors.statistics.comparison import Pace
+from laggard.detectors.statistics.estimates import Floats
+from laggard.detectors.statistics.excursions import ERRORS
+from laggard.detectors.statistics.grouping import Grouping
+from laggard.detectors.statistics.history import WHOLE
+from laggard.detectors.statistics.tails import LEAST_STEPS, Tails
+
+_FEWEST = 5  # excursions that ended, after which to say that disturbances last
+
+
+class GroupKnowledge:
+    """What was learned of the groups, and notices about them: each thing once, and no device is to blame for it."""
+
+    def __init__(self, n_groups: int) -> None:
+        self.pace, self.noise, self.tails = Pace(n_groups), noise.Noise(n_groups), Tails(n_groups)
+        self.notices: list[GroupNotice] = []
+        self._common_mode = CommonMode(n_groups)
+        self._told: set[tuple[type[GroupNotice], int]] = set()
+
+    def taken(self, groups: NDArray[np.intp]) -> Self:
+        """Return what is known of groups given as those that they were; -1: they are new."""
+        if np.array_equal(groups, np.arange(len(self.pace.rounds))):
+            return self
+        new = type(self)(len(groups))
+        new.pace, new.noise, new.tails = self.pace.taken(groups), self.noise.taken(groups), self.tails.taken(groups)
+        new.notices = self.notices
+        return new
+
+    def note(
+        self, pace: Floats, now_s: float, smallest: float, grouping: Grouping, devices: Sequence[DeviceId]
+    ) -> None:
+        """Note what is new: a change of pace, noise that hides what matters, disturbances that last."""
+        for shift in self._common_mode.add(pace, now_s):
+            if grouping.sizes[shift.group] > 1:
+                since_s = None if np.isnan(shift.since_s) else shift.since_s
+                self.notices.append(PaceChanged(_group(shift.group, grouping, devices), shift.ratio, since_s))
+        deviation, lasts = np.sqrt(self.noise.variance()), self.noise.lasts()
+        allowed = deviation * np.maximum(noise.NOISES, ERRORS * np.sqrt(lasts / WHOLE))
+        for group in np.flatnonzero((self.noise.rounds >= WHOLE) & (allowed > smallest)).tolist():
+            if self._is_new(Noisy, group):
+                least, does_last = float(np.exp(allowed[group])), bool(lasts[group] > 1)
+                about = _group(group, grouping, devices)
+                self.notices.append(Noisy(about, float(deviation[group]), least, does_last))
+        went_on, tries = self.tails.went_on[:, 0].sum(axis=0), self.tails.tries[:, 0].sum(axis=0)
+        ended = tries - went_on
+        for group in np.flatnonzero((ended >= _FEWEST) & (went_on > ended)).tolist():
+            if self._is_new(DisturbancesLast, group):
+                rounds = float(LEAST_STEPS + went_on[group] / ended[group])
+                self.notices.append(DisturbancesLast(_group(group, grouping, devices), int(ended[group]), rounds))
+
+    def _is_new(self, about: type[GroupNotice], group: int) -> bool:
+        is_new = (about, group) not in self._told
+        self._told.add((about, group))
+        return is_new
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what was learned, as values of JSON."""
+        return {"noise": self.noise.to_state(), "tails": self.tails.to_state()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], *, same_run: bool) -> Self:
+        """Return what :meth:`to_state` returned; a new run counts excursions anew."""
+        tails = Tails.from_state(state["tails"])
+        tails.counted *= same_run
+        known = cls(tails.counted.shape[1])
+        known.tails, known.noise = tails, noise.Noise.from_state(state["noise"])
+        return known
+
+
+def groups_before(grouping: Grouping, before: NDArray[np.int32]) -> NDArray[np.intp] | None:
+    """Return which group each one was, -1 if it is new; ``None`` if groups were split or joined."""
+    # `before`: the former groups of the first devices; the others are new.
+    pairs = np.unique(np.stack([grouping.codes[: len(before)], before]), axis=1)
+    if any(len(np.unique(side)) < pairs.shape[1] for side in pairs):
+        return None
+    groups = np.full(len(grouping), -1)
+    groups[pairs[0]] = pairs[1]
+    return groups
+
+
+def _group(number: int, grouping: Grouping, devices: Sequence[DeviceId]) -> Group:
+    rows = np.flatnonzero(grouping.codes == number)
+    return Group(devices[rows[0]], len(rows), len(devices))
