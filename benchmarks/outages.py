@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import re
 import socket
 import socketserver
@@ -33,6 +34,14 @@ NAME = "store.benchmark"
 NODES = 2
 LAGGARD = (sys.executable, "-m", "laggard", "--local-nodes=2", "--nodes=2", "--resilient", "--per-node", "--no-report")
 PROGRAM = (sys.executable, str(Path(__file__).with_name("outage_program.py")))
+RENDEZVOUS = """
+import signal, sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+store.set("word", sys.argv[2])
+print("up", flush=True)
+signal.pause()
+"""
 IN_NAMESPACE = ("unshare", "--map-root-user", "--mount", "sh", "-c")
 _BEGINS = re.compile(r"begins ([\d.]+)")
 
@@ -175,12 +184,35 @@ class Folder(Thing):
         self._file.parent.rmdir()
 
 
+class Rendezvous(Thing):
+    """A store of PyTorch's, where ranks meet."""
+
+    need = "meet"
+
+    def __init__(self) -> None:
+        self.where = str(port_for_later())
+        self._server: subprocess.Popen[str] | None = None
+
+    def up(self, word: bytes) -> None:
+        """Serve, once PyTorch is loaded."""
+        command = (sys.executable, "-c", RENDEZVOUS, self.where, word.decode())
+        self._server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        next(iter(self._server.stdout or ()), "")  # its word that it is up
+
+    def away(self) -> None:
+        """End the server."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+
+
 THINGS: dict[str, Callable[[Path], Thing]] = {
     "a TCP service, named": lambda _: Service("use_named_service"),
     "a TCP service, not named": lambda _: Service("stay_connected"),
     "HTTP 503": lambda _: Web(),
     "a name": Name,
     "a mount": Folder,
+    "a rendezvous": lambda _: Rendezvous(),
 }
 
 
@@ -196,6 +228,9 @@ def main(arguments: list[str]) -> int:
     if subprocess.run([*IN_NAMESPACE, "true"], capture_output=True, check=False).returncode:
         del things["a name"]
         print("left out: a name (this user may not make a mount namespace with unshare)")
+    if importlib.util.find_spec("torch") is None:
+        del things["a rendezvous"]
+        print("left out: a rendezvous (PyTorch is not installed)")
     rows = [row for name, make in things.items() for row in _rows(name, make, options.lengths)]
     head = ("away", "for, s", "goes on after, s", "launches meanwhile", "ends with", "a node is blamed")
     print("", *table(head, rows), sep="\n")
