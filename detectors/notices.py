@@ -29,15 +29,6 @@ class PaceChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class DisturbancesLast:
-    """Healthy devices are slow for several rounds on end: so many runs of such rounds have ended by themselves."""
-
-    group: Group
-    runs: int
-    mean_rounds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Noisy:
     """Readings vary so much that a slowdown by a smaller ratio than ``allowed`` cannot be told, or only late."""
 
@@ -101,5 +92,5 @@ class NotJudged:
     why: str
 
 
-GroupNotice = PaceChanged | DisturbancesLast | Noisy
+GroupNotice = PaceChanged | Noisy
 Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | NotJudged

@@ -122,9 +122,22 @@ def settle(
     is_new = history.number[large] == 0
     new = large[0][is_new], large[1][is_new]
     history.number[new] = tails.number(new[0], codes[is_new])
-    number = history.number[large].astype(np.float64)
     surprise = tails.surprise(large[0], codes, evidence[large], scale.step[large])
-    history.odds[large] = surprise - np.log(len(grouping) * CLOCKS * number * (number + 1))
+    history.odds[large] = surprise - _share(history.number[large].astype(np.float64), grouping)
+
+
+def _share(number: NDArray[np.float64], grouping: Grouping) -> NDArray[np.float64]:
+    """Return how small a share of the budget an excursion has, in nats, given its number: the shares sum to one."""
+    return np.asarray(np.log(len(grouping) * CLOCKS * number * (number + 1)))
+
+
+def is_usual(
+    row: int, clock: int, history: History, scale: Scale, tails: Tails, grouping: Grouping, budget: float
+) -> bool:
+    """Return whether an excursion is no larger than those that ended let expect, if all lengths are alike in that."""
+    evidence, step = float(history.peak[clock, row]), float(scale.step[clock, row])
+    surprise = tails.surprise_if_steady(clock, int(grouping.codes[row]), evidence, step)
+    return bool(surprise - _share(history.number[clock, row].astype(np.float64), grouping) < -np.log(budget))
 
 
 def find(history: History, budget: float) -> None:
