@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from laggard.collectors.causes import Cause
 from laggard.collectors.device import DeviceId
 from laggard.detectors.evidence import SlowLink
+
+if TYPE_CHECKING:
+    from laggard.kvstore.series.streams import Why
+
+FailedAt = Literal["round", "tags", "look", "end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +91,22 @@ class Blind:
 
 
 @dataclass(frozen=True, slots=True)
-class NotJudged:
-    """An analysis failed."""
+class Failed:
+    """Something raised an error; after all but the end, the watcher goes on."""
 
+    what: FailedAt
     error: str
-    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SamplesRefused:
+    """Samples that a node wrote are not believed; what the first of them said."""
+
+    node: str  # empty: not known
+    why: Why
+    example: str
+    count: int
 
 
 GroupNotice = PaceChanged | Noisy
-Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | NotJudged
+Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | Failed | SamplesRefused

@@ -57,12 +57,14 @@ class Restarts:
         """Continue with what :meth:`to_state` returned in an earlier launch, of the same job or of another one."""
         if kept["version"] != _VERSION:
             raise StateVersionError(kept["version"], _VERSION)
-        self._cost = LaunchCost(self._launch, kept["cost"])
-        self._incidents = Incidents.from_state(kept["incidents"])
+        cost, incidents = LaunchCost(self._launch, kept["cost"]), Incidents.from_state(kept["incidents"])
         hosts = frozenset(node.hostname for node in self._launch.nodes) if same_run else frozenset()
-        self._incidents.forget_hosts(hosts, now_s)
+        incidents.forget_hosts(hosts, now_s)
         newest = [Verdict.of_fields(fields) for fields in kept["verdicts"]]
-        self._newest = {(verdict.host, verdict.gpu): verdict for verdict in newest}
+        by_subject = {(verdict.host, verdict.gpu): verdict for verdict in newest}
+        if not by_subject.keys() >= {*incidents.open}:
+            raise ValueError("an incident lacks its verdict")
+        self._cost, self._incidents, self._newest = cost, incidents, by_subject
 
     def to_state(self) -> dict[str, Any]:
         """Return what the next launch should know, as plain values."""

@@ -24,6 +24,7 @@ from laggard.detectors.links.losses import LinkLosses
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinkNotice, Notice, PairUnreachable
 from laggard.detectors.verdict import Evidence, Verdict
+from laggard.kvstore.control import LaunchRecord
 
 KEPT = "laggard/slow-links"
 """The key of State."""
@@ -49,15 +50,24 @@ class LinkReadings(Analysis):
         self._symptoms: dict[str, deque[LinkSymptoms]] = defaultdict(lambda: deque(maxlen=_CAUSE_ROUNDS))
         self._judged_s = deque([begun_s], maxlen=_CAUSE_ROUNDS + 1)
         self._notices: list[Notice] = []
+        self._hosts: set[str] = set()
 
     @property
     def min_slowdown(self) -> float:
         """The smallest slowdown that matters."""
         return self._min_slowdown
 
+    def begin(self, launch: LaunchRecord) -> None:
+        """Note which nodes there are."""
+        self._hosts = {node.hostname for node in launch.nodes}
+
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
-        """Take a node's report; each has tags of its own."""
+        """Take a node's report, which is of its own transfers; each has tags of its own."""
         report = LinkReport.of_tags(tags)
+        others = {*report.failures, *(each.receiver for each in report.readings)}
+        own = [each.sender == device[0] and each.duration_s > 0 and each.n_bytes > 0 for each in report.readings]
+        if not all(own) or not others <= self._hosts:
+            raise ValueError(f"the report of {device[0]} is not one of its own links")
         self._reports.append((device[0], report))
         self._symptoms[device[0]].append(report.symptoms)
 

@@ -33,8 +33,9 @@ from laggard.detectors.statistics.group_knowledge import GroupKnowledge, groups_
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
 from laggard.detectors.statistics.history import History, present_places
 from laggard.detectors.statistics.new_verdicts import NewVerdicts
-from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds
+from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, checked_budget
 from laggard.detectors.verdict import Verdict
+from laggard.settings import number
 
 _VERSION = 6  # of what is kept
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
@@ -96,9 +97,7 @@ class SlowGPUAnalysis:
         groups: Mapping[DeviceId, Hashable] | None = None,
         peer_slowdown: float = SILICON_SLOW,
     ) -> None:
-        if not 0 < false_alarm_budget < 1:
-            raise ValueError(f"false_alarm_budget must be a probability between 0 and 1, got {false_alarm_budget}")
-        self.false_alarm_budget = false_alarm_budget
+        self.false_alarm_budget = checked_budget(false_alarm_budget)
         self.thresholds = Thresholds(min_slowdown, peer_slowdown)
         check_names(groups or ())
         self._labels = groups
@@ -120,8 +119,8 @@ class SlowGPUAnalysis:
         Parameters
         ----------
         readings
-            Seconds by device, one or more repeats.  A device may be missing or new; readings that are not positive and
-            finite are ignored.
+            Seconds by device, one or more repeats.  A device may be missing or new; readings that are not between a
+            millionth of a millionth and a million million are ignored.
         now_s
             Unix time of the round, for "since" (in UTC).
         states
@@ -164,7 +163,7 @@ class SlowGPUAnalysis:
             in_state = ~self._history.enter_states(rows, states, typical[rows])
         repeats = repeats_of(seconds)
         log_seconds = self._in_rows(log_fastest(repeats), rows)
-        now_s = np.nan if now_s is None else now_s
+        now_s = number(now_s)
         kinds = self._recognise(log_seconds) if self._labels is None else []
         is_early = bool((self._known.noise.rounds == 0).any())
         early_noise = self._in_rows(repeat_noise(repeats), rows) if is_early else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId, VirtualDevice
 from laggard.collectors.probes import WRONG
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
-from laggard.detectors import SlowGPUDetector, Verdict
+from laggard.detectors import SectionDetector, SlowGPUAnalysis, SlowGPUDetector, SlowLinkDetector, Verdict
 from laggard.detectors.detector import Detector, Window
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import RestartCost
@@ -113,8 +114,75 @@ def test_thresholds_and_cost_can_be_changed_while_the_job_runs() -> None:
     assert {verdict.severity for verdict in play.rounds(12, slow)} == {"slow"}
     detector.set_thresholds(restart_cost=RestartCost(0.0))
     assert [verdict.action for verdict in play.rounds(2, slow)] == ["restart"]
+
+
+class Judged(Detector):
+    """A user's detector."""
+
+    metric_name = "speed"
+
+    def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
+        raise AssertionError((data, analysis_args))
+
+
+NO_RATIOS = [0, 1, 0.9, -2, math.nan, math.inf, "1.2", True, [1.2], 10**400]
+
+
+@pytest.mark.parametrize("value", NO_RATIOS, ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SectionDetector, SlowLinkDetector, SlowGPUAnalysis])
+def test_a_slowdown_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match="min_slowdown must be a ratio above 1") as refused:
+        make(min_slowdown=value)
+    assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [0, 1, -1e-4, math.nan, math.inf, "0.1", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SectionDetector, SlowLinkDetector, SlowGPUAnalysis])
+def test_a_budget_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"between 0 and 1, got {value!r}")):
+        make(false_alarm_budget=value)
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "300", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SectionDetector, SlowLinkDetector])
+def test_a_cost_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"zero or more seconds, got {value!r}")):
+        make(restart_cost=value)
+    with pytest.raises(ValueError, match=re.escape(f"(or None), got {value!r}")):
+        RestartCost(1.0, value)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "3", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SlowLinkDetector, Judged])
+def test_a_rate_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"collection_rate is {value!r} s: it must be above 0")):
+        make(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.1, math.nan, math.inf, "0.1", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SlowLinkDetector])
+def test_a_share_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"max_intrusion is {value!r}: it is a share")):
+        make(max_intrusion=value)
+
+
+@pytest.mark.parametrize("value", NO_RATIOS, ids=repr)
+def test_thresholds_out_of_range_change_nothing(value: Any) -> None:
+    detector = SlowGPUDetector(min_slowdown=1.5, restart_cost=300)
     with pytest.raises(ValueError, match="min_slowdown must be a ratio above 1"):
-        detector.set_thresholds(min_slowdown=0.9)
+        detector.set_thresholds(min_slowdown=value, restart_cost=0)
+    with pytest.raises(ValueError, match="restart cost must be zero or more seconds"):
+        detector.set_thresholds(min_slowdown=1.1, restart_cost=-1)
+    assert detector._readings.min_slowdown == 1.5
+    assert detector._judge.restarts.given == RestartCost(300)
+
+
+def test_a_devices_uuid_is_that_of_no_other() -> None:
+    detector = SlowGPUDetector()
+    for device, name in zip(DEVICES, ["a", "b", "a"], strict=False):
+        detector.note_device(device, {"uuid": name})
+    detector.note_device(DEVICES[1], {"uuid": "c"})
+    assert detector._readings.identities() == {DEVICES[0]: "a", DEVICES[1]: "b"}
 
 
 NODES = tuple(NodeRecord(f"node{node}", "", ("0", "1")) for node in range(4))
