@@ -12,7 +12,7 @@ from benchmarks.optimum import bayes_factor, cusum
 from benchmarks.setting import Setting
 from benchmarks.side_by_side import BUDGETS, NEVER, Outcome, play
 from benchmarks.tables import table
-from laggard.detectors.statistics import excursions, noise, tails
+from laggard.detectors.statistics import comparison, episodes, excursions, group_knowledge, history, noise, tails
 
 __all__ = ["ablation", "at_times", "budget", "never_blind", "noisy_steps", "optimum", "quiet_day"]
 
@@ -146,6 +146,7 @@ def quiet_day(setting: Setting) -> list[str]:
 
 # -- ablation ----------------------------------------------------------------------------------------------------------
 
+_MODULES = (comparison, episodes, excursions, group_knowledge, history, noise, tails)
 _CONSTANTS = {
     "share of outliers": (excursions, "OUTLIERS"),
     "growth of the sizes": (excursions, "GROWTH"),
@@ -153,31 +154,50 @@ _CONSTANTS = {
     "share of rounds, at times": (excursions, "SHARE"),
     "noises": (noise, "NOISES"),
     "prior": (tails, "PRIOR"),
+    "link of the lengths": (tails, "LINK"),
+    "whole past": (history, "WHOLE"),
+}
+_OFF: dict[str, tuple[object, str, object]] = {
+    "the cap of a round": (excursions, "OUTLIERS", 1e-30),
+    "sizes: one alone": (excursions, "GROWTH", 1.0),
+    "the errors of the past": (excursions, "ERRORS", 0.0),
+    "learning from what ended": (tails, "PRIOR", 1e9),
+    "lengths apart": (tails, "LINK", 1.0),
+    "noise that lasts": (noise.Noise, "lasts", lambda self: np.ones_like(self.size)),
+    "noise of a device's own": (
+        noise.Noise,
+        "of_devices",
+        lambda self, _, grouping: grouping.per_device(self.variance()),
+    ),
 }
 
 
 def ablation(setting: Setting) -> list[str]:
-    """Halve and double each constant: what that costs."""
+    """Halve and double each constant, and switch off each part: what that costs."""
     jobs = max(100, setting.part(10))
     rows = [["as it is", *_costs(jobs)]]
     for what, (module, name) in _CONSTANTS.items():
         usual = getattr(module, name)
         for factor in (0.5, 2.0):
-            setattr(module, name, type(usual)(usual * factor))
-            rows.append([f"{what} x {factor:g}", *_costs(jobs)])
-        setattr(module, name, usual)
-    head = [
-        "8 %, +20 %",
-        "10 %, +20 %",
-        "phases: 2x",
-        "+20 %",
-        "at times",
-        "AR 0.9",
-        "quarter",
-        "runs of 3",
-        "heavy tails",
-    ]
+            value = min(1.0, usual * factor) if name == "LINK" else type(usual)(usual * factor)
+            rows.append([f"{what} x {factor:g}", *_with(module, name, value, jobs)])
+    rows += [[f"without {what}", *_with(*change, jobs)] for what, change in _OFF.items()]
+    head = ["8 %, +20 %", "10 %, +20 %", "phases: 2x", "+20 %", "at times"]
+    head += ["AR 0.9", "quarter", "runs of 3", "heavy tails"]
     return table(["", *head], rows)
+
+
+def _with(module: object, name: str, value: object, jobs: int) -> list[str]:
+    """Return the costs with something else in the place of a constant or a part, wherever it was imported."""
+    usual = getattr(module, name)
+    holders = [each for each in _MODULES if getattr(each, name, None) is usual] + [module]
+    for each in holders:
+        setattr(each, name, value)
+    try:
+        return _costs(jobs)
+    finally:
+        for each in holders:
+            setattr(each, name, usual)
 
 
 def _costs(jobs: int) -> list[str]:
