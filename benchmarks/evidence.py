@@ -151,7 +151,6 @@ _CONSTANTS = {
     "share of outliers": (excursions, "OUTLIERS"),
     "growth of the sizes": (excursions, "GROWTH"),
     "errors of the past": (excursions, "ERRORS"),
-    "share of rounds, at times": (excursions, "SHARE"),
     "noises": (noise, "NOISES"),
     "prior": (tails, "PRIOR"),
     "link of the lengths": (tails, "LINK"),
@@ -183,7 +182,7 @@ def ablation(setting: Setting) -> list[str]:
             rows.append([f"{what} x {factor:g}", *_with(module, name, value, jobs)])
     rows += [[f"without {what}", *_with(*change, jobs)] for what, change in _OFF.items()]
     head = ["8 %, +20 %", "10 %, +20 %", "phases: 2x", "+20 %", "at times"]
-    head += ["AR 0.9", "quarter", "runs of 3", "heavy tails"]
+    head += ["AR 0.9", "quarter", "heavy tails", "restarts, runs of 10", "lines of a day"]
     return table(["", *head], rows)
 
 
@@ -209,11 +208,10 @@ def _costs(jobs: int) -> list[str]:
     kind = INTERMITTENT["20 % slower in a fifth of the rounds, at random"]
     often = play(kind(np.random.default_rng(2), jobs, _SIZE), 136)
     suspects = np.minimum(often.found, often.at_times)[:, 0] != NEVER
-    names = (
-        "AR(1) of 2 %, correlation 0.9",
-        "a quarter of the devices three times as noisy",
-        "slow runs of 3 rounds on average",
-    )
+    names = ("AR(1) of 2 %, correlation 0.9", "a quarter of the devices three times as noisy")
     kinds = [*(DEPENDENT[name] for name in names), INDEPENDENT["heavy tails, 8 %"]]
     healthy = [play(each(np.random.default_rng(77), jobs, _SIZE), _ROUNDS).evidence[0] for each in kinds]
-    return [share(each) for each in (*power, *blind, suspects, *healthy)]
+    runs = DEPENDENT["slow runs of 10 rounds on average"](np.random.default_rng(1), jobs, _SIZE)
+    restarts = play(runs, 3 * _ROUNDS, _COST_S).restarts.mean()
+    lines = play(day(np.random.default_rng(3), jobs // 4, _LARGE), 2_400, _COST_S).lines.mean()
+    return [*(share(each) for each in (*power, *blind, suspects, *healthy)), f"{restarts:.2f}", f"{lines:.1f}"]
