@@ -35,15 +35,6 @@ class PaceChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class DisturbancesLast:
-    """Healthy devices are slow for several rounds on end: so many runs of such rounds have ended by themselves."""
-
-    group: Group
-    runs: int
-    mean_rounds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Noisy:
     """Readings vary so much that a slowdown by a smaller ratio than ``allowed`` cannot be told, or only late."""
 
@@ -117,5 +108,5 @@ class SamplesRefused:
     count: int
 
 
-GroupNotice = PaceChanged | DisturbancesLast | Noisy
+GroupNotice = PaceChanged | Noisy
 Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | Failed | SamplesRefused

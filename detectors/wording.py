@@ -24,7 +24,6 @@ from laggard.detectors.evidence import (
 from laggard.detectors.notices import (
     Answering,
     Blind,
-    DisturbancesLast,
     Failed,
     FailedAt,
     Group,
@@ -78,6 +77,7 @@ _REASONS: dict[ReasonKind, str] = {
     "a node less": "no node is in reserve, and one less would lose {:.0f} s more",
     "lost much together": "its incidents together are likely to lose more than that",
     "a phase": "it looks like a phase, which ends by itself",
+    "others ended": "those before it in this job lasted as long and ended by themselves",
     "last one in vain": "the last restart for its place did not help",
     "likely to lose more": "it is likely to lose more than that",
     "asked before": "one was asked for before",
@@ -176,7 +176,8 @@ def _again(found: WellAgain) -> str:
     if found.instead_of is not None:
         instead = subject(found.instead_of)
         return f"{said}; {instead} in its place was slow in the same way: the program's own, no restart for it"
-    return f"{said}; looks like a phase" if found.expected else said
+    likely = "; looks like a phase" if found.expected else ""
+    return f"{said}{likely}; more of the same is not reported for a day"
 
 
 def slow_link(found: SlowLink) -> str:
@@ -256,11 +257,6 @@ def notice(about: Notice) -> str:
             how = f"{100 * abs(about.ratio - 1):.0f} % {'slower' if about.ratio > 1 else 'faster'} than before"
             since = "" if about.since_s is None else f" since {_moment(about.since_s, None)} UTC"
             return f"{_group(about.group)} are {how}{since}: no single device is at fault"
-        case DisturbancesLast():
-            return (
-                f"{_group(about.group)}: disturbances last ({about.runs} of them ended by themselves, "
-                f"after {about.mean_rounds:.1f} rounds on average), so a verdict takes more rounds than usual"
-            )
         case Noisy():
             how, when = ("wander", "over many rounds") if about.lasts else ("scatter", "from round to round")
             least = f"{100 * (about.allowed - 1):.0f} %"

@@ -27,7 +27,7 @@ from laggard.detectors.statistics.device_index import (
 )
 from laggard.detectors.statistics.episodes import Slowness, episode_at, note_slowness, slowness_at
 from laggard.detectors.statistics.estimates import Floats, log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.excursions import Scale, advance, find, height, scale_of, settle
+from laggard.detectors.statistics.excursions import Scale, advance, find, height, is_usual, scale_of, settle
 from laggard.detectors.statistics.findings import merged_by_node, verdict_of
 from laggard.detectors.statistics.group_knowledge import GroupKnowledge, groups_before
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
@@ -235,8 +235,12 @@ class SlowGPUAnalysis:
         row = self._index.row_of(device)
         if row is None or row >= len(self._residual):
             return None
-        size = float(self._scale.size[0, row])
-        return episode_at(row, self._history, float(self._residual[row]), size, self._slowness_at(row))
+        slow, known = self._slowness_at(row), (self._history, self._scale, self._known.tails, self._grouping)
+        if slow is None:
+            return None
+        usual = is_usual(row, slow.clock, *known, self.false_alarm_budget)
+        is_now = bool(self._residual[row] > self._scale.size[0, row] / 2)
+        return episode_at(row, self._history, slow, is_now=is_now, is_usual=usual)
 
     def _slowness_at(self, row: int, which: NDArray[np.bool_] | None = None) -> Slowness | None:
         lasts = float(self._known.noise.lasts()[self._grouping.codes[row]])
@@ -360,10 +364,10 @@ class SlowGPUAnalysis:
         lasts = np.broadcast_to(grouping.per_device(known.noise.lasts()), log_seconds.shape)
         usual = grouping.per_device(grouping.high_median(history.often))
         scale = scale_of(history, variance, lasts, usual, smallest)
-        residual, crowded = known.pace.residual(compared, scale.size[0], smallest, grouping)
+        residual, before, crowded = known.pace.residual(compared, history.last, scale.size[0], smallest, grouping)
         known.noise.add(compared.own, history.last, grouping, crowded)
-        over = advance(history, residual, lasts, scale, self.false_alarm_budget)
-        settle(history, over, height(history, lasts), scale, known.tails, grouping)
+        over = advance(history, residual, before, lasts, scale, self.false_alarm_budget)
+        settle(history, over, height(history), scale, known.tails, grouping)
         find(history, self.false_alarm_budget)
         note_slowness(history, compared.own, compared.by_peers, scale)
         history.note_incidents(now_s)

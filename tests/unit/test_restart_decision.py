@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,23 @@ def few(n_reserve: int) -> Tradeoff:
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=161.0, span_s=43_200.0), HUNDRED, 5.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=331.0, span_s=1e6), HUNDRED, 5.0, "together"),
         (incident(), Past(lost_s=1e6), HUNDRED, (45 - 8) / 0.2, ""),  # of none that ended by itself
+        # as long as those of others that ended by themselves: not alone, and together at 2 % of the time
+        (replace(incident(slow_s=1000.0), is_usual=True), Past(), HUNDRED, NEVER, "ended by themselves"),
+        (
+            replace(incident(), is_usual=True),
+            Past(n_passed=9, longest_s=1e6, lost_s=28.0, span_s=1000.0),
+            HUNDRED,
+            (38 - 36) / 0.2,
+            "together",
+        ),
+        # as long as one another: a phase, at less than 1 % of the time
+        (
+            incident(),
+            Past(n_passed=9, longest_s=1e6, lost_s=50.0, span_s=5100.0, are_alike=True),
+            HUNDRED,
+            (60 - 58) / 0.2,
+            "together",
+        ),
         (incident(slow_s=1000.0), Past(n_passed=9, lost_s=1e6), HUNDRED, 0.0, "likely"),  # either is reason enough
         (
             incident(),
