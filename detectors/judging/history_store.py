@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from laggard.kvstore.errors import StateFullError, StateUnavailableError
-from laggard.records import record_of
 
 if TYPE_CHECKING:
     from laggard.kvstore.state.mapping import State
@@ -46,12 +43,6 @@ class HistoryStore:
             _log.warning("%s was not kept this time: %s", key, error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    sections: Mapping[str, Any] = field(default_factory=dict)
-    asked: Mapping[str, str] = field(default_factory=dict)
-
-
 class SectionKeeper:
     """Keeps the values of all sections under one key."""
 
@@ -63,12 +54,11 @@ class SectionKeeper:
 
     def begin(self) -> None:
         """Begin a launch: read what was kept of the one before."""
+        kept = self._keeper.read(_SECTIONS) or {"sections": {}, "asked": {}}
         try:
-            kept = record_of(_Kept, self._keeper.read(_SECTIONS) or {})
-        except ValueError as error:  # the program's State may hold anything
+            self._sections, self.asked = dict(kept["sections"]), dict(kept["asked"])
+        except (KeyError, TypeError, ValueError) as error:  # the program's State may hold anything
             _log.warning("%s cannot be read, so it starts afresh: %s", _SECTIONS, error)
-            kept = _Kept()
-        self._sections, self.asked = dict(kept.sections), dict(kept.asked)
 
     @property
     def commits(self) -> int:

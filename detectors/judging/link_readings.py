@@ -65,8 +65,7 @@ class LinkReadings(Analysis):
         """Take a node's report, which is of its own transfers; each has tags of its own."""
         report = LinkReport.of_tags(tags)
         others = {*report.failures, *(each.receiver for each in report.readings)}
-        own = [each.sender == device[0] and each.duration_s > 0 and each.n_bytes > 0 for each in report.readings]
-        if not all(own) or not others <= self._hosts:
+        if not others <= self._hosts or not all(_can_be(each, device[0]) for each in report.readings):
             raise ValueError(f"the report of {device[0]} is not one of its own links")
         self._reports.append((device[0], report))
         self._symptoms[device[0]].append(report.symptoms)
@@ -153,3 +152,9 @@ class LinkReadings(Analysis):
         self._n_bytes = wanted
         self._tell_bytes(wanted)
         return False
+
+
+def _can_be(reading: LinkReading, host: str) -> bool:
+    """Return whether a reading is one of a node's own, with numbers that can be."""
+    has_numbers = 1e-9 < reading.duration_s < 1e6 and reading.n_bytes > 0 and 0 <= reading.foreign_share < 1e9
+    return has_numbers and reading.sender == host

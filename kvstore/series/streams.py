@@ -130,11 +130,12 @@ def _sample_of(metric: str, fields: Mapping[bytes, bytes]) -> Sample | Refused:
     node, text = fields.get(b"node", b"").decode(errors="replace"), fields.get(b"sample", b"")
     try:
         time_s, values, tags = orjson.loads(text if len(text) <= MAX_TEXT_BYTES else b"")
-        sample = Sample(metric, _number(time_s), tuple(map(_number, values)), tags)
+        numbers = tuple(values) if {*map(type, values)} == {float} else tuple(map(_number, values))
+        sample = Sample(metric, _number(time_s), numbers, tags)
         is_sound = 0 <= sample.time_s < _LATEST_S and 0 < len(values) <= MAX_VALUES
     except (ValueError, TypeError):
         is_sound = False
-    if not is_sound or type(tags) is not dict or not all(type(each) is str for each in tags.values()):
+    if not is_sound or type(tags) is not dict or {*map(type, tags.values())} != {str}:
         return Refused(node, "malformed", text[:_SHOWN_BYTES].decode(errors="replace"))
     if tags.get("host") != node:
         return Refused(node, "of another node", str(tags.get("host"))[:_SHOWN_BYTES])

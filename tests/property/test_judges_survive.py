@@ -129,7 +129,6 @@ def play(detector: SlowGPUDetector, rounds: int, seconds: list[float] | None = N
 
 
 @example([2.0, 0.125], 0.0)  # it alone has two repeats, and these are no measure of the others' noise
-@example([1e14], 0.0)  # whoever is so slow keeps the job from all it does
 @given(seconds=SECONDS, now_s=TIMES)
 def test_at_whatever_time(seconds: list[float], now_s: float) -> None:
     assert play(detector_with({}), 20, seconds, now_s) > 0

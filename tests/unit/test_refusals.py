@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from laggard.detectors import Verdict, wording
-from laggard.detectors.evidence import Accused
+from laggard.detectors.evidence import Accused, Price, Reason, Slow, Weighed
 from laggard.detectors.judging.refusals import Refusals
 from laggard.detectors.notices import Failed, SamplesRefused
 from laggard.detectors.verdict import Evidence
 from laggard.kvstore.control import Request
 from laggard.kvstore.series.streams import Refused, Why
+from laggard.records import plain
 from laggard.resilience.decision.verdicts import believed
 
 WHY: Why = "not of the launch"
@@ -69,7 +70,19 @@ def test_a_process_off_the_nodes_of_detectors_is_believed_about_its_own_node(nod
     assert bool(doubt) == (len(hosts) < 3)
 
 
-@pytest.mark.parametrize("fields", [None, 3, "node1", {}, {"host": 3}, {**verdict_on("node1").to_fields(), "cause": 1}])
+UNSPEAKABLE = Weighed(Price(1.0), 1.0, 1.0, None, 1.0, Reason("busier"))  # its words need two numbers
+MALFORMED = [
+    None,
+    3,
+    "node1",
+    {},
+    {"host": 3},
+    {**verdict_on("node1").to_fields(), "cause": 1},
+    plain(Verdict("node1", "0", 1.5, "slow", Evidence("node1", "0", Slow(1.5, "peers"), weighed=UNSPEAKABLE))),
+]
+
+
+@pytest.mark.parametrize("fields", MALFORMED)
 def test_a_malformed_verdict_costs_no_other(fields: object) -> None:
     good = verdict_on("node2")
     found, doubt = believed(Request("verdicts", 0, [fields, good.to_fields()], "node1"), {"node1"})

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from laggard.detectors import wording
-from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restart_cost import RestartCost, share_lost
 from laggard.detectors.economics.restart_decision import Incident, Past, Tradeoff, decide
 
 NEVER = math.inf
@@ -19,6 +19,10 @@ STATED = Tradeoff(cost=RestartCost(100.0), is_stated=True)
 def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None = None) -> Incident:
     """Return an incident that has lost as much as it says, or a steady one: a fifth of the time at 1.25."""
     return Incident(slowdown=slowdown, slow_s=slow_s, lost_s=(1 - 1 / slowdown) * slow_s if lost_s is None else lost_s)
+
+
+def test_no_reading_is_so_slow_that_nothing_of_the_jobs_time_is_left() -> None:
+    assert 0.999 < share_lost(1e24) < 1
 
 
 def at_times(lost_s: float, span_s: float) -> Incident:

@@ -117,6 +117,16 @@ def test_what_a_collector_writes_is_not_read_again_from_the_telemetry(nodes: Nod
     assert read(source) == {}
 
 
+def test_what_is_refused_does_not_keep_what_programs_feed_from_being_read(nodes: Nodes) -> None:
+    refused = Refused("node9", "malformed", "?")
+    source = AnySource(SimpleNamespace(read=lambda: [refused]), FedSource(session(), METRIC, 0.0, nodes.gather))
+    assert source.read() == [refused]
+    nodes.feed(time.time() + 1e-3, 1.0, host="node1", gpu="0")
+    stream: Any = source._stream
+    stream.read = list
+    assert read(source) == {("node1", "0"): (1.0,)}
+
+
 def test_a_stream_is_read_from_its_beginning_or_from_now_on_and_by_the_tags_that_are_wanted() -> None:
     written = [Sample(METRIC, 0.0, (float(at),), {"host": "node1", "launch": str(at % 2)}) for at in range(4)]
 
