@@ -121,7 +121,7 @@ class Returning(CollectorGroup):
     ids=["single precision", "whole", "none", "text", "no text", "unspeakable"],
 )
 def test_what_a_users_test_returns_or_raises_becomes_a_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, value: float, reason: str | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Any, value: float, reason: str | None
 ) -> None:
     monkeypatch.setattr(
         logging.getLogger("laggard.collectors"), "disabled", True
