@@ -14,7 +14,7 @@ from benchmarks.side_by_side import BUDGETS, NEVER, Outcome, play
 from benchmarks.tables import table
 from laggard.detectors.statistics import comparison, episodes, excursions, group_knowledge, history, noise, tails
 
-__all__ = ["ablation", "at_times", "budget", "never_blind", "noisy_steps", "optimum", "quiet_day"]
+__all__ = ["ablation", "at_times", "budget", "never_blind", "noisy_steps", "optimum", "quiet_day", "slow_ramps"]
 
 _SIZE, _LARGE = 16, 32
 _WITHIN = 16
@@ -84,6 +84,26 @@ def noisy_steps(setting: Setting) -> list[str]:
         wrong = int((outcome.found[:, :-1] != NEVER).any(axis=1).sum())
         rows.append([f"{100 * (ratio - 1):.0f} %", share(found <= _WITHIN), share(found <= 31), wrong])
     return table(["slower by", "found within 16 rounds", "within 31", "jobs with another accused"], rows)
+
+
+def slow_ramps(setting: Setting) -> list[str]:
+    """Let one of 16 devices become slower bit by bit, from round 24 on; show how slow it is when it is found."""
+    rows, jobs = [], max(200, setting.part(5))
+    for deviation in (0.005, 0.01, 0.02):
+        for a_round in (0.001, 0.0002):
+            kind = noisy(np.random.default_rng(8), jobs, _SIZE, draw=_normal(np.random.default_rng(9), deviation))
+            outcome = play(_creeping(kind, 24, a_round), 24 + round(0.1 / a_round))
+            reached = np.sort(np.expm1(a_round * np.minimum(delays(outcome, 24), NEVER)))
+            shown = [f"{100 * reached[int(part * jobs)]:.1f} %" for part in (0.5, 0.95)]
+            wrong = int((outcome.found[:, :-1] != NEVER).any(axis=1).sum())
+            rows.append([f"{100 * deviation:g} %", f"{100 * a_round:g} %", *shown, wrong])
+    return table(["noise", "slower by, a round", "found at", "95 % at", "jobs with another accused"], rows)
+
+
+def _creeping(jobs: Iterator[LogSeconds], onset: int, a_round: float) -> Iterator[LogSeconds]:
+    for number, readings in enumerate(jobs):
+        readings[:, -1] += a_round * max(0, number - onset)
+        yield readings
 
 
 def at_times(setting: Setting) -> list[str]:

@@ -86,8 +86,10 @@ def advance(
     capped[AT_TIMES] = np.where(counts, _mixed(capped[AT_TIMES]) / lasts, 0)
     # AR(1) noise has independent innovations: a step is seen in that of its first round, and a little in the others.
     kept = (lasts - 1) / (lasts + 1)
-    innovation, variance = residual - kept * before, scale.variance * (1 - kept**2)
-    begins, later = (_ratio(innovation, scale.size * part, variance, present) for part in (1, 1 - kept))
+    begins = later = ratio
+    if kept.any():
+        innovation, variance = residual - kept * before, scale.variance * (1 - kept**2)
+        begins, later = (_ratio(innovation, scale.size * part, variance, present) for part in (1, 1 - kept))
     np.maximum(history.of_noise + later, np.where(present, begins, history.of_noise), out=history.of_noise)
     np.maximum(history.evidence + capped, 0, out=history.evidence)
     goes_on = history.evidence > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import pickle
 import time
@@ -117,10 +118,12 @@ class Returning(CollectorGroup):
         (OSError("a\udcff\nb"), math.nan, "OSError: a? b"),
         (Unspeakable(), math.nan, "Unspeakable"),
     ],
+    ids=["single precision", "whole", "none", "text", "no text", "unspeakable"],
 )
 def test_what_a_users_test_returns_or_raises_becomes_a_sample(
-    tmp_path: Path, given: Any, value: float, reason: str | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Any, value: float, reason: str | None
 ) -> None:
+    caplog.set_level(logging.CRITICAL + 1, "laggard.collectors")  # pytest cannot pass on what is no text
     endpoint = Endpoint("127.0.0.1", 1, "job", "secret")
     with in_job(tmp_path, endpoint):
         sample = DeviceCollector(Returning(collector_args=given), None, time.monotonic).collect()
