@@ -182,22 +182,18 @@ def _sets(n_nodes: int, ends: Numbers, is_slow: Flags) -> Numbers | None:
                 found[each] = next(number for number in count() if number not in others)
                 queue += apart[each] - found.keys()
     set_of = np.array([found.get(each, -1) for each in part.tolist()], np.intp)
-    is_slow_end = np.isin(np.arange(n_nodes), ends[:, is_slow])
-    # Nodes that are alone may each be slow, and so may the only one of a set that has slow pairs
-    connects = [(set_of == number) & (sizes[part] > 1) for number in range(set_of.max() + 1)]
-    real = [n for n, each in enumerate(connects) if each.any() and np.count_nonzero(is_slow_end[set_of == n]) > 1]
+    real = np.unique(set_of[(set_of >= 0) & (sizes[part] > 1)])  # nodes that are alone may each be slow
     if len(real) < 2:
         return None
-    number_of = np.full(len(connects) + 1, -1)
+    number_of = np.full(n_nodes + 1, -1)
     number_of[real] = np.arange(len(real))
     return np.asarray(number_of[set_of])
 
 
 def _connected(n_nodes: int, one: Numbers, other: Numbers) -> Numbers:
     """Return the first node that each node is connected to by pairs."""
-    least, before = np.arange(n_nodes), np.zeros(0, np.intp)
-    while not np.array_equal(least, before):
-        before = least.copy()
+    least = np.arange(n_nodes)
+    while not np.array_equal(least[one], least[other]):
         of_pair = np.minimum(least[one], least[other])
         np.minimum.at(least, one, of_pair)
         np.minimum.at(least, other, of_pair)
