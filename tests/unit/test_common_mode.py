@@ -53,6 +53,13 @@ def test_what_is_short_or_hardly_slower_is_not_told(slower: Slower) -> None:
     assert follow(slower, 400) == []
 
 
+@pytest.mark.parametrize(("ratio", "is_told"), [(1.15, False), (1.4, True)])
+def test_what_is_within_five_times_the_noise_is_not_told(ratio: float, is_told: bool) -> None:
+    rng = np.random.default_rng(3)
+    noise = [*rng.normal(0, 0.002, 100), *rng.normal(0, 0.05, 500)]  # it has become more, which is learned
+    assert bool(follow(between(400, 600, ratio), 600, noise)) == is_told
+
+
 def test_a_slowdown_is_told_even_if_single_rounds_are_as_fast_as_ever() -> None:
     [(number, shift)] = follow(lambda number: 1.3 if number >= 100 and number % 4 else 1.0, 160)
     assert number <= 142
