@@ -69,7 +69,7 @@ def _normal(rng: np.random.Generator, deviation: float) -> Callable[[tuple[int, 
 
 def optimum(setting: Setting) -> list[str]:
     """Slow down one of 16 devices in normal noise; beside it what the best tests find."""
-    rows, jobs = [], max(200, setting.part(2))
+    rows, jobs = [], setting.part(2, 200)
     for deviation, ratio in (*_CELLS, (0.15, 1.2)):
         row: list[object] = [f"{100 * deviation:.0f} %", f"{100 * (ratio - 1):.0f} %"]
         for onset in _ONSETS:
@@ -89,7 +89,7 @@ def optimum(setting: Setting) -> list[str]:
 def noisy_steps(setting: Setting) -> list[str]:
     """Slow down one of 64 devices whose readings are drawn from real iterations, for 31 rounds from round 24 on."""
     residuals = np.concatenate([np.log(series / np.median(series)) for series in setting.steps])
-    rows, jobs = [], max(50, setting.part(5))
+    rows, jobs = [], setting.part(5, 50)
     for ratio in (1.1, 1.2, 1.3, 1.5, 2.0):
         rng = np.random.default_rng(9)
         kind = noisy(rng, jobs, 64, draw=lambda shape, rng=rng: rng.choice(residuals, shape))  # type: ignore[misc]
@@ -102,7 +102,7 @@ def noisy_steps(setting: Setting) -> list[str]:
 
 def slow_ramps(setting: Setting) -> list[str]:
     """Let one of 16 devices become slower bit by bit, from round 24 on; show how slow it is when it is found."""
-    rows, jobs = [], max(200, setting.part(5))
+    rows, jobs = [], setting.part(5, 200)
     for deviation in (0.005, 0.01, 0.02):
         for a_round in (0.001, 0.0002):
             kind = noisy(np.random.default_rng(8), jobs, _SIZE, draw=_normal(np.random.default_rng(9), deviation))
@@ -122,7 +122,7 @@ def _creeping(jobs: Iterator[LogSeconds], onset: int, a_round: float) -> Iterato
 
 def at_times(setting: Setting) -> list[str]:
     """Slow down one device at times, from round 16 on, and count how often and when it is found."""
-    rows, jobs = [], max(200, setting.part(5))
+    rows, jobs = [], setting.part(5, 200)
     for what, kind in INTERMITTENT.items():
         for size in setting.sizes(4, 16, 64):
             outcome = play(kind(np.random.default_rng(size), jobs, size), 216)
@@ -136,7 +136,7 @@ def at_times(setting: Setting) -> list[str]:
 
 def never_blind(setting: Setting) -> list[str]:
     """Slow down a device of 32 for good, in jobs with phases, bursts and outliers; in all others, too."""
-    rows, jobs = [], max(200, setting.part(5))
+    rows, jobs = [], setting.part(5, 200)
     kinds = {**DISTURBED, **INDEPENDENT, **DEPENDENT}
     for what, kind in kinds.items():
         row: list[object] = [what]
@@ -155,7 +155,7 @@ def never_blind(setting: Setting) -> list[str]:
 
 def budget(setting: Setting) -> list[str]:
     """Count healthy jobs with evidence in 200 rounds, by budget, and with a restart in 600 at a cost of 30 s."""
-    rows, jobs = [], max(200, setting.part(5))
+    rows, jobs = [], setting.part(5, 200)
     for what, kind in {**INDEPENDENT, **DEPENDENT, **DISTURBED}.items():
         size = _LARGE if what in DISTURBED else _SIZE
         short = play(kind(np.random.default_rng(77), jobs, size), _ROUNDS)
@@ -228,7 +228,7 @@ _OFF: dict[str, tuple[object, str, object]] = {
 
 def ablation(setting: Setting) -> list[str]:
     """Halve and double each constant, and switch off each part: what that costs."""
-    jobs = max(100, setting.part(10))
+    jobs = setting.part(10, 100)
     rows = [["as it is", *_costs(jobs)]]
     for what, (module, name) in _CONSTANTS.items():
         usual = getattr(module, name)
@@ -258,7 +258,7 @@ def _costs(jobs: int) -> list[str]:
     power = [_power(jobs, deviation, 1.2, 24, 5)[1] <= _WITHIN for deviation in (0.08, 0.1)]
     blind = []
     for ratio, limit in ((2.0, 10), (1.2, 40)):
-        outcome = play(slowed(day(np.random.default_rng(1), jobs // 2, _SIZE), 700, ratio), 760, since=700)
+        outcome = play(slowed(day(np.random.default_rng(1), -(-jobs // 2), _SIZE), 700, ratio), 760, since=700)
         blind.append(np.maximum(outcome.found[:, -1] - 699, 1) <= limit)
     kind = INTERMITTENT["20 % slower in a fifth of the rounds, at random"]
     often = play(kind(np.random.default_rng(2), jobs, _SIZE), 136)
@@ -268,5 +268,5 @@ def _costs(jobs: int) -> list[str]:
     healthy = [play(each(np.random.default_rng(77), jobs, _SIZE), _ROUNDS).evidence[0] for each in kinds]
     runs = DEPENDENT["slow runs of 10 rounds on average"](np.random.default_rng(1), jobs, _SIZE)
     restarts = play(runs, 3 * _ROUNDS, _COST_S).restarts.mean()
-    lines = play(day(np.random.default_rng(3), jobs // 4, _LARGE), 2_400, _COST_S).lines.mean()
+    lines = play(day(np.random.default_rng(3), -(-jobs // 4), _LARGE), 2_400, _COST_S).lines.mean()
     return [*(share(each) for each in (*power, *blind, suspects, *healthy)), f"{restarts:.2f}", f"{lines:.1f}"]
