@@ -15,8 +15,9 @@ SMALLEST = float(np.log(1.1))  # a smaller shift may be the room's temperature
 _ROUNDS = 5  # that are off, less those that are not: a disturbance of all is seldom as long
 _NOISES = 5.0  # standard deviations of a round
 _LEAST_NOISE = SMALLEST / _NOISES
-# Checkpoints and most evaluations are shorter, and nobody acts on the notice; what lasts for an hour is no phase.
-_LEAST_S, _MOST_S = 120.0, 3600.0
+# Nobody acts on the notice, so it waits until an evaluation of 90 s, and a checkpoint of 21 s soon after it, would have
+# ended; what lasts for an hour is no phase.
+_LEAST_S, _MOST_S = 150.0, 3600.0
 _WORSE = 1.5  # times the logs of what was told, and as much more as matters: worth another word
 _TIMES, _REMEMBERED = 1.5, 8  # the longest of the last eight that ended by themselves: as for a device's phases
 
