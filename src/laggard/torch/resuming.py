@@ -74,14 +74,18 @@ class Resumed:
         return f"<Resumed at step {self.step}: rank {self._rank} of {self._ranks}, launch {self.job.launch}>"
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the loader's batches, epoch after epoch without end, from the first that no checkpoint has seen.
+        """Yield the loader's batches, epoch after epoch without end, from the first that no step has used.
 
         A sampler with ``set_epoch`` is told the epoch.  The first epoch after a relaunch is shuffled as before, and its
-        batches up to the position are read again, and dropped.
+        batches up to the position are read again, and dropped; a loader with ``state_dict`` and ``load_state_dict``,
+        such as torchdata's ``StatefulDataLoader``, goes on from its own state instead.
+
+        Each step uses the same number of batches: one, or as many as are drawn between two saves.  What was drawn
+        beyond that before the first `save` is drawn ahead, and comes again after a relaunch.
         """
         yield from self._position.batches(loader)
 
-    def save(self, step: int, *, loss: Any = None) -> None:
+    def save(self, step: int, *, loss: Any = None, batches: int | None = None) -> None:
         """Call this at the end of each step, on every rank.
 
         It reports the step, its time and its loss, and saves a checkpoint at every ``every``-th step.  Only the last
@@ -93,12 +97,18 @@ class Resumed:
             The step that has just ended; the next launch goes on with the one after it.
         loss
             Its loss, for the metric ``loss``; a tensor on a GPU is not waited for.
+        batches
+            How many batches were used since the last call, for a loop whose steps use different numbers of them, draws
+            ahead by different numbers (in a thread), or draws ahead and saves a checkpoint at its first step.
 
         Raises
         ------
+        ValueError
+            If it is not known which batch the step has used, as the loop does not draw as many at each step.
         ShardMemoryError, ShardServerError, UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
             As from `laggard.Checkpointer.save`; earlier checkpoints are untouched.
         """
+        self._position.count(step + 1, batches)
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
@@ -132,7 +142,7 @@ class Resumed:
         for name, other in self._others.items():
             if name in whole["others"]:
                 other.load_state_dict(from_blocks(whole["others"][name], like["others"][name]))
-        self._position.load_state_dict(own["position"])
+        self._position.load_state_dict(own["position"], step)
         if saved == self._ranks:
             restore_random_states(own["random"])
         else:
@@ -144,8 +154,8 @@ class Resumed:
                     step,
                     saved,
                     self._ranks,
-                    self._position.batch,
-                    self._position.epoch,
+                    self._position.used.batch,
+                    self._position.used.epoch,
                 )
         self.step = step
 
