@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -199,6 +201,8 @@ def resume(
 
     Raises
     ------
+    RuntimeError
+        If the process is one of several ranks, by RANK and WORLD_SIZE, and has no process group yet.
     DamagedCheckpointError
         If the newest checkpoint is damaged.
     MissingElementsError, ReshardingError
@@ -213,6 +217,7 @@ def resume(
     """
     if every < 1:
         raise ValueError(f"every is {every}; it must be at least 1")
+    _refuse_ranks_without_group(traceback.extract_stack(limit=2)[0])
     given = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     others = {name: other for name, other in given.items() if other is not None} | dict(also or {})
     rank, ranks = _rank_and_ranks()
@@ -228,6 +233,17 @@ def _rank_and_ranks() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
+
+
+def _refuse_ranks_without_group(call: traceback.FrameSummary) -> None:
+    """Refuse a call that comes too early: each rank would be rank 0 of 1, and write over what the others save."""
+    rank, ranks = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
+    if rank is None or int(ranks) == 1 or (dist.is_available() and dist.is_initialized()):
+        return
+    raise RuntimeError(
+        f"line {call.lineno} of {call.filename} calls resume before init_process_group, in rank {rank} of {ranks} "
+        "(RANK and WORLD_SIZE); move that line below torch.distributed.init_process_group(...)"
+    )
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
