@@ -97,7 +97,7 @@ def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
 def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
     play = Play()
     play.rounds(12)
-    assert play.rounds(6, lambda _: 1.3) == []
+    assert play.rounds(60, lambda _: 1.3) == []
     [notice] = play.judge.take_notices()
     assert wording.notice(notice).startswith("all 8 ranks are 30 % slower than before since ")
 
