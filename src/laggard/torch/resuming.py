@@ -20,7 +20,7 @@ from laggard.kvstore.errors import ReshardingError
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
-from laggard.torch.differences import exchange, filled, to_store
+from laggard.torch.differences import exchange, filled, store
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import (
@@ -115,7 +115,7 @@ class Resumed:
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
-                self._checkpoints.save(step + 1, self._shard())
+                self._save(step + 1)
         elif not self._knows_size:  # an optimizer has most of its state after its first step only
             self._prepare()
         self._knows_size = True
@@ -125,11 +125,11 @@ class Resumed:
         if self._is_sharded or self._rank == 0:
             self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in self._parts.values()))
 
-    def _shard(self) -> dict[str, Any]:
-        """Return what this rank saves now."""
+    def _save(self, step: int) -> None:
         own = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
         tree = {name: part.state_dict() for name, part in self._parts.items()}
-        return own | to_store(tree, self._rank, exchange if self._ranks > 1 else None, self._of_first)
+        among = exchange if self._ranks > 1 else None
+        store(tree, self._rank, among, self._of_first, lambda parts: self._checkpoints.save(step, own | parts))
 
     def _restore(self) -> None:
         step = _agreed(self._checkpoints.latest())
