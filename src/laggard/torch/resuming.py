@@ -17,6 +17,7 @@ from laggard.kvstore.checkpoints.resharding import Path
 from laggard.kvstore.errors import ReshardingError
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
+from laggard.torch.gradients import mark_used_gradients, unused_gradients
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import (
@@ -65,6 +66,7 @@ class Resumed:
         self._every = every
         self._rank, self._ranks = _rank_and_ranks()
         self._is_sharded = has_blocks(module)
+        self._uses_gradients = any(isinstance(other, torch.optim.Optimizer) for other in others.values())
         self._position = Position()
         self._knows_size = False
         self._reporter = StepReporter(self._rank)
@@ -128,6 +130,8 @@ class Resumed:
         if self._is_sharded or self._rank == 0:
             state["model"] = to_blocks(self._module.state_dict())
             state["others"] = {name: to_blocks(other.state_dict()) for name, other in self._others.items()}
+        if self._uses_gradients and (gradients := unused_gradients(self._module)):
+            state["gradients"] = to_blocks(gradients)
         return state
 
     def _restore(self) -> None:
@@ -136,12 +140,17 @@ class Resumed:
             return
         saved = self._checkpoints.ranks_of(step)
         like = {"model": dict(self._module.state_dict()), "others": {n: _like(o) for n, o in self._others.items()}}
+        like["gradients"] = dict(self._module.named_parameters())
         own = self._own(step, saved, like)
+        if "gradients" in own and saved != self._ranks:
+            raise ReshardingError("gradients", f"step {step} was saved by {saved} ranks while they were accumulated")
         whole = own if "model" in own else self._checkpoints.restore(step, rank=0)
         self._module.load_state_dict(from_blocks(whole["model"], like["model"]))
         for name, other in self._others.items():
             if name in whole["others"]:
                 other.load_state_dict(from_blocks(whole["others"][name], like["others"][name]))
+        for name, gradient in from_blocks(own.get("gradients", {}), like["gradients"]).items():
+            like["gradients"][name].grad = gradient.to(like["gradients"][name].device)
         self._position.load_state_dict(own["position"], step)
         if saved == self._ranks:
             restore_random_states(own["random"])
@@ -228,6 +237,7 @@ def resume(
     rank, ranks = _rank_and_ranks()
     checkpoints = Checkpointer(State.current(), name=name, rank=rank, ranks=ranks, keep=keep)
     resumed = Resumed(_unwrapped(model), others, checkpoints, every)
+    mark_used_gradients()
     resumed._restore()
     resumed._prepare()
     resumed._reporter.begin()
