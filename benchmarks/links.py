@@ -20,11 +20,13 @@ from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
 from benchmarks.tables import table
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.evidence import SlowLink
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
+from laggard.detectors.notices import LinksSlower
+from laggard.detectors.verdict import Verdict
 
 __all__ = ["Outcome", "play"]
 
+ROUND_S = 84.0
 ONSET, AFTER = 20, 30  # rounds before and after a fault begins
 NODES = (2, 3, 4, 8, 64, 1000)
 RULES = {"DLRover": dlrover, "two-way fit": two_way_fit}
@@ -37,12 +39,16 @@ TRAFFICS = {
 }
 NODE_30, NODE_10 = Fault("node", 1.3), Fault("node", 1.1)
 LEAF, PAIR = Fault("leaf", 1.3), Fault("pair", 2.0, receives=True)
+NETWORK, HALVES = Fault("network", 3.0), Fault("halves", 1.3)
 FAULTS = {
     "node sends 30 % slower": (NODE_30, NODES, 6),
     "node receives 30 % slower": (replace(NODE_30, sends=False, receives=True), NODES[1:], 6),
     "node sends 10 % slower": (NODE_10, NODES, 24),
     "leaf's uplink 30 % slower": (LEAF, NODES[4:], 6),
     "pair twice as slow, both ways": (PAIR, NODES[1:], 30),
+    "all links three times as slow": (NETWORK, NODES[1:], 6),
+    "links between halves of unknown leaves 30 % slower": (HALVES, NODES[2:], 6),
+    "three times as slow": (replace(HALVES, slowdown=3.0), NODES[2:], 6),
 }
 HARDER = {
     "node sends 30 % slower, bursts of others": (NODE_30, NODES, Traffic(bursts=0.2), ONSET),
@@ -74,20 +80,28 @@ def play(count: int, fault: Fault, traffic: Traffic, seed: int, rounds: int) -> 
     """Simulate one job of so many nodes and rounds, and judge it."""
     job = LinkJob(count, fault, traffic, seed)
     analysis = SlowLinkAnalysis(job.nodes, job.leaves)
-    delay, wrong = None, []
+    delay, wrong = None, list[Verdict | LinksSlower]()
     for number, flows in enumerate(job.rounds(rounds)):
-        for verdict in analysis.add_flows(flows):
-            if number >= fault.since and _names(link_of(verdict), fault, job):
+        verdicts = analysis.add_flows(flows, ROUND_S * number)
+        notices = [each for each in analysis.take_notices() if isinstance(each, LinksSlower)]
+        said: list[Verdict | LinksSlower] = [*verdicts, *notices]
+        for found in said:
+            if number >= fault.since and _names(found, fault, job):
                 delay = delay or number - fault.since + 1
             else:
-                wrong.append(verdict)
-    restarts = sum(verdict.action == "restart" for verdict in wrong)
+                wrong.append(found)
+    restarts = sum(isinstance(found, Verdict) and found.action == "restart" for found in wrong)
     return Outcome(delay, restarts, len(wrong) - restarts)
 
 
-def _names(link: SlowLink, fault: Fault, job: LinkJob) -> bool:
-    """Return whether a verdict names the fault and its direction."""
-    if fault.slowdown == 1:
+def _names(found: Verdict | LinksSlower, fault: Fault, job: LinkJob) -> bool:
+    """Return whether what is said names the fault and its direction."""
+    if isinstance(found, LinksSlower):
+        half = (len(job.nodes) + 1) // 2
+        halves = (tuple(job.nodes[:half]), tuple(job.nodes[half:])) if fault.kind == "halves" else ()
+        return fault.kind in {"network", "halves"} and set(found.sides) == set(halves)
+    link = link_of(found)
+    if fault.slowdown == 1 or fault.kind in {"network", "halves"}:
         return False
     if link.kind == "link":
         return link.names[0] == job.nodes[0 if fault.sends else 1]

@@ -13,12 +13,13 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.links.collector import LinkReport
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, together
+from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, downs_of, together
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Unreachable
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.links.episodes import LinkEpisodes
+from laggard.detectors.links.flaps import LinkFlaps
 from laggard.detectors.links.flows import MOST_FOREIGN
 from laggard.detectors.links.losses import LinkLosses
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
@@ -43,6 +44,7 @@ class LinkReadings(Analysis):
         self._tell_bytes = tell_bytes  # tells the nodes how many bytes a transfer has from now on
         self._episodes = LinkEpisodes(min_slowdown)
         self._losses = LinkLosses()
+        self._flaps = LinkFlaps(begun_s)
         self._lost: list[Verdict] = []
         self._judged: set[DeviceId] = set()
         self._n_bytes, self._calibrations = FIRST_BYTES, 0
@@ -76,6 +78,8 @@ class LinkReadings(Analysis):
         reports, self._reports = self._reports, []
         self._judged_s.append(moment.now_s)
         self._lost = self._lost_by(reports)
+        for host, report in reports:
+            self._notices += self._flaps.add(host, downs_of(report.symptoms), moment.now_s)
         by_round: dict[int, list[LinkReading]] = defaultdict(list)
         for _, report in reports:
             for reading in report.readings:
@@ -85,7 +89,9 @@ class LinkReadings(Analysis):
         self._judged = {(host, "") for each in known for host in (each.sender, each.receiver)}
         if not self._is_calibrated(known):
             return None
-        return [verdict for number in sorted(by_round) for verdict in self._update_round(by_round[number])]
+        return [
+            verdict for number in sorted(by_round) for verdict in self._update_round(by_round[number], moment.now_s)
+        ]
 
     def judged(self, readings: Round) -> Collection[DeviceId]:
         """Return the nodes that had transfers."""
@@ -105,9 +111,9 @@ class LinkReadings(Analysis):
         notices, self._notices = self._notices, []
         return notices
 
-    def _update_round(self, readings: Sequence[LinkReading]) -> list[Verdict]:
+    def _update_round(self, readings: Sequence[LinkReading], now_s: float) -> list[Verdict]:
         found = []
-        for verdict in self._compared.add_round(readings):
+        for verdict in self._compared.add_round(readings, now_s):
             link = link_of(verdict)
             if link.kind == "node":
                 since_s = self._judged_s[-min(link.rounds, len(self._judged_s))]

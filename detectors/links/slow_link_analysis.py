@@ -11,7 +11,8 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.evidence import LinkKind, Side, SlowLink
 from laggard.detectors.links.flows import Flows, flows_of, other_fastest, ranked
-from laggard.detectors.notices import LinkBusy
+from laggard.detectors.links.shared_paths import SharedPaths
+from laggard.detectors.notices import LinkBusy, LinksSlower
 from laggard.detectors.statistics.device_index import codes_of
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
@@ -67,17 +68,23 @@ class SlowLinkAnalysis:
         self._is_culprit = np.zeros(2 * len(self._nodes), np.bool_)  # a row for each of the nodes' devices
         self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
+        # A leaf of three or more is judged by itself
+        smallest, finds_sets = float(np.log(min_slowdown)), len(self._leaves) < 3
+        self._shared = SharedPaths(self._nodes, smallest, finds_sets=finds_sets)
         self._notices: list[LinkBusy] = []
 
-    def add_round(self, readings: Sequence[LinkReading]) -> list[Verdict]:
+    def add_round(self, readings: Sequence[LinkReading], now_s: float = np.nan) -> list[Verdict]:
         """Take one round's readings and return the verdicts that are new, in the order leaf, node, pair."""
-        return self.add_flows(flows_of(readings, self._number_of))
+        return self.add_flows(flows_of(readings, self._number_of), now_s)
 
-    def add_flows(self, flows: Flows) -> list[Verdict]:
-        """Take one round as arrays, whose nodes are numbered as in ``nodes``."""
+    def add_flows(self, flows: Flows, now_s: float = np.nan) -> list[Verdict]:
+        """Take one round as arrays, whose nodes are numbered as in ``nodes``; ``now_s`` is its Unix time."""
         self._round += 1
         self._note_busy(flows)
         flows = flows.undisturbed()
+        is_slow = np.any(self._is_culprit.reshape(2, -1), axis=0)
+        by_nodes = is_slow[flows.sender] | is_slow[flows.receiver]
+        flows = flows.take(~self._shared.add(flows, by_nodes, now_s))
         if self._is_link:
             flows = flows.of_two_nodes()
             return list(self._judge_flows(flows, flows.log_time))
@@ -93,10 +100,10 @@ class SlowLinkAnalysis:
         self._note_culprits(found)
         return [*found, *self._judge_flows(flows, unexplained)]
 
-    def take_notices(self) -> list[LinkBusy]:
-        """Return what is new about the readings, each thing once: whose links cannot be judged, and why."""
+    def take_notices(self) -> list[LinkBusy | LinksSlower]:
+        """Return what is new, each thing once: whose links cannot be judged, and what many links share."""
         new, self._notices = self._notices, []
-        return new
+        return [*new, *self._shared.take_notices()]
 
     # -- nodes and leaves ----------------------------------------------------------------------------------------------
 

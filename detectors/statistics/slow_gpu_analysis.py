@@ -37,7 +37,7 @@ from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, ch
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
-_VERSION = 6  # of what is kept
+_VERSION = 7  # of what is kept
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 
@@ -255,9 +255,9 @@ class SlowGPUAnalysis:
         """Make room for devices before the first round; those already known keep their history."""
         index = self._index.extended(devices)
         if index is not self._index:
-            codes = self._grouping.codes
+            codes, rows = self._grouping.codes, np.arange(len(index))
             self._index = index
-            self._history = self._history.extended(len(index))
+            self._history = self._history.take(np.where(rows < len(codes), rows, -1))
             self._regroup(self._labelled(index.devices), codes)
 
     def forget(self, hosts: Iterable[str]) -> None:
@@ -374,7 +374,7 @@ class SlowGPUAnalysis:
         typical = grouping.per_device(known.pace.typical)
         learn(history, compared, typical, variance, known.noise.least, smallest, in_state)
         self._residual, self._scale = residual, scale
-        known.note(compared.pace, now_s, smallest, grouping, self._index.devices)
+        known.note(compared, now_s, smallest, grouping, self._index.devices)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

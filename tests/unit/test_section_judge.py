@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from laggard.detectors.judging.section_readings import Condition, Probes, Sectio
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
 from laggard.detectors.verdict import Evidence
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
-from laggard.kvstore.state.mapping import State
+from tests.kept import Kept
 
 RANKS = 8
 SLOW = 5  # on the second device of the third node
@@ -43,7 +43,7 @@ class Play:
         tags: Callable[[int], Mapping[str, str]] = lambda _: {},
         devices: bool = True,
     ) -> None:
-        keeper = HistoryStore(cast("State", kept)) if kept is not None else HistoryStore(None)
+        keeper = HistoryStore(Kept.of(kept)) if kept is not None else HistoryStore(None)
         restarts = Restarts(RestartCost(cost_s))
         sections = SectionKeeper(keeper)
         sections.begin()
@@ -97,7 +97,7 @@ def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
 def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
     play = Play()
     play.rounds(12)
-    assert play.rounds(6, lambda _: 1.3) == []
+    assert play.rounds(60, lambda _: 1.3) == []
     [notice] = play.judge.take_notices()
     assert wording.notice(notice).startswith("all 8 ranks are 30 % slower than before since ")
 
@@ -225,7 +225,7 @@ def test_if_it_is_not_known_since_when_a_rank_is_slow_all_that_test_kernels_said
 
 
 def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
-    kept: dict[str, Any] = {}
+    kept = Kept()
     play = Play(kept=kept)
     play.rounds(12)
     assert restarts(play.rounds(6, one_slow)) == [("node3", "1")]
