@@ -21,7 +21,7 @@ from tests.local import fresh_local_state  # noqa: E402
 @pytest.fixture(autouse=True)
 def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call of ``resume`` is a run of its own of a program without laggard."""
-    for name in [name for name in os.environ if name.startswith("LAGGARD_")]:
+    for name in [name for name in os.environ if name.startswith(("LAGGARD_", "RANK", "WORLD_SIZE"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / "state.db"))
     runs = iter(map(str, range(100)))
@@ -117,13 +117,28 @@ def test_the_size_of_a_checkpoint_is_announced_before_the_first_one(
     monkeypatch.setattr(Checkpointer, "prepare", lambda _, size_bytes: announced.append(size_bytes))
     training = Training(every=every)
     n_parameters = sum(each.numel() for each in training.model.parameters())
-    assert announced == [4 * n_parameters]
+    n_models = 2 * 4 * n_parameters + 8  # the average has counted how many models it is of
+    assert announced == [n_models]
     for number in range(4):
         training.step(number)
     n_adam = 2 * 4 * n_parameters + 4 * len(training.optimizer.state)  # two averages, and the number of its steps
-    assert announced[1:] == ([] if every == 1 else [4 * n_parameters + n_adam])
+    assert announced[1:] == ([] if every == 1 else [n_models + n_adam])
 
 
 def test_a_checkpoint_at_no_step_is_refused() -> None:
     with pytest.raises(ValueError, match="every is 0; it must be at least 1"):
         Training(every=0)
+
+
+def test_a_rank_of_several_without_a_process_group_is_told_which_line_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert resuming.resume(torch.nn.Linear(1, 1)).step == 0, "one rank alone needs none"
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(RuntimeError) as refused:
+        resuming.resume(torch.nn.Linear(1, 1))
+    line = refused.traceback[0].lineno + 1
+    assert str(refused.value) == (
+        f"line {line} of {__file__} calls resume before init_process_group, in rank 1 of 4 (RANK and WORLD_SIZE); "
+        "move that line below torch.distributed.init_process_group(...)"
+    )

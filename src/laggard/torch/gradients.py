@@ -12,32 +12,47 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 _USED = "_laggard_used"  # attribute of a gradient: its version when an optimizer used it
 
 
+class UnusedGradients:
+    """The gradients of a module that were changed since an optimizer has used them, as something that has a state."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        _mark_used()
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The parameters, by their names."""
+        return dict(self._module.named_parameters())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the gradients.
+
+        Raises
+        ------
+        ValueError
+            If `fully_shard` holds gradients back that are not reduced yet.
+        """
+        if any(map(_holds_gradients_back, self._module.modules())):
+            raise ValueError(
+                "a checkpoint in the middle of accumulating gradients that fully_shard has not reduced yet; call save "
+                "after the optimizer's step, or with set_requires_gradient_sync(True)"
+            )
+        all_of_them = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
+        found = {name: each for name, each in all_of_them.items() if not _is_used(_local(each)) and _local(each).any()}
+        # A step whose gradients are not finite is left out (GradScaler), and nothing is added to them.
+        return found if all(_local(each).isfinite().all() for each in found.values()) else {}
+
+    def load_state_dict(self, gradients: dict[str, torch.Tensor]) -> None:
+        """Take over gradients."""
+        parameters = self.parameters
+        for name, gradient in gradients.items():
+            parameters[name].grad = gradient.to(parameters[name].device)
+
+
 @functools.cache
-def mark_used_gradients() -> None:
+def _mark_used() -> None:
     """Have each optimizer of this process mark the gradients that it uses."""
     register_optimizer_step_post_hook(lambda optimizer, *_: _mark(optimizer))
-
-
-def unused_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the gradients that were changed since an optimizer has used them.
-
-    Raises
-    ------
-    ValueError
-        If `fully_shard` holds gradients back that are not reduced yet.
-    """
-    if any(map(_holds_gradients_back, module.modules())):
-        raise ValueError(
-            "a checkpoint in the middle of accumulating gradients that fully_shard has not reduced yet; call save "
-            "after the optimizer's step, or with set_requires_gradient_sync(True)"
-        )
-    found = {
-        name: parameter.grad
-        for name, parameter in module.named_parameters()
-        if parameter.grad is not None and not _is_used(_local(parameter.grad)) and _local(parameter.grad).any()
-    }
-    # A step whose gradients are not finite is left out (GradScaler), and nothing is added to them.
-    return found if all(_local(each).isfinite().all() for each in found.values()) else {}
 
 
 def _mark(optimizer: torch.optim.Optimizer) -> None:
