@@ -21,6 +21,7 @@ from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
 from laggard.torch.differences import exchange, filled, to_store
+from laggard.torch.gradients import UnusedGradients
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import (
@@ -123,7 +124,8 @@ class Resumed:
     def _prepare(self) -> None:
         """Have memory ready for what a checkpoint would have now."""
         if self._is_sharded or self._rank == 0:
-            self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in self._parts.values()))
+            known = [part for name, part in self._parts.items() if name != "gradients"]
+            self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in known))
 
     def _shard(self) -> dict[str, Any]:
         """Return what this rank saves now."""
@@ -244,6 +246,9 @@ def resume(
     _refuse_ranks_without_group(traceback.extract_stack(limit=2)[0])
     module = _unwrapped(model)
     given = {"model": module, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    # Without an optimizer of PyTorch's nothing marks those that were used.
+    has_optimizer = any(isinstance(part, torch.optim.Optimizer) for part in (optimizer, *(also or {}).values()))
+    given["gradients"] = UnusedGradients(module) if has_optimizer else None
     if taken := given.keys() & (also or {}):
         raise ValueError(f"also has {', '.join(map(repr, sorted(taken)))}; choose other names than {', '.join(given)}")
     parts = {name: part for name, part in given.items() if part is not None} | dict(also or {})
@@ -296,6 +301,8 @@ def _of_first(model: torch.nn.Module, module: torch.nn.Module) -> set[Path]:
 
 def _like(part: Stateful) -> Any:
     """Return, for each tensor in a state_dict, one that is split in the same way."""
+    if isinstance(part, UnusedGradients):
+        return part.parameters
     if not isinstance(part, torch.optim.Optimizer):
         return part.state_dict()
     parameters = [parameter for group in part.param_groups for parameter in group["params"]]
