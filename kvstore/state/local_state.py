@@ -126,6 +126,12 @@ class FileLayout:
             file.execute("INSERT OR IGNORE INTO launches VALUES ((SELECT count(*) FROM launches), ?)", [run])
             return _number(file, "SELECT number FROM launches WHERE run = ?", run)
 
+    def command(self) -> str:
+        """Return what the runs that one command has started have in common: torchrun starts a program again."""
+        with self._reading() as file:
+            found = file.execute("SELECT run FROM launches WHERE number = ?", [self.launch]).fetchone()
+        return str(found[0]).rpartition(" ")[0]
+
     def record(self, key: str) -> Record | None:
         """Return a key's record, or None if there is no such key."""
         with self._reading() as file:
