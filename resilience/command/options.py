@@ -204,7 +204,7 @@ class JobOptions:
     )
 
     grace_s: float = option(
-        10, "How long the program may take to save its state after SIGTERM.", "SECONDS", least=0, most=3600
+        10, "How long the program may take to save its state after SIGTERM or Ctrl-C.", "SECONDS", least=0, most=3600
     )
     state_dir: Path | None = option(
         None,
