@@ -19,6 +19,7 @@ from laggard.kvstore.checkpoints.complete import (
     ShardKey,
     ShardRecord,
     no_longer_kept,
+    set_aside_after,
     set_aside_key,
     shards_in,
     that_can_go_on,
@@ -150,6 +151,26 @@ class Checkpointer:
         """Return the step of the newest complete checkpoint that can be read, or None if there is none."""
         return next((found.step for found in self._newest_first()), None)
 
+    def steps(self) -> list[int]:
+        """Return the steps of all complete checkpoints that can be read, the newest first."""
+        return list(dict.fromkeys(found.step for found in self._newest_first()))
+
+    def set_aside_after(self, step: int | None) -> None:
+        """Let no launch go on from a checkpoint that is newer than the one of this step; None: from any.
+
+        Parameters
+        ----------
+        step : int or None
+            As returned by `latest` or `steps`.
+
+        Raises
+        ------
+        NoCheckpointError
+            If there is no complete checkpoint of this step.
+        """
+        last = None if step is None else self._find(step, 0)[0]
+        self._state.update(set_aside_after(self._name, self._state, last))
+
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.
 
@@ -228,7 +249,11 @@ class Checkpointer:
     def open_trees(self, step: int) -> list[Value]:
         """Open the shards of all ranks for `reshard`, the one of this rank first, without reading what is large."""
         n_saved = self.ranks_of(step)
-        return [open_tree(self._open(step, (self.rank + n) % n_saved)) for n in range(n_saved)]
+        return [self.open_tree(step, (self.rank + n) % n_saved) for n in range(n_saved)]
+
+    def open_tree(self, step: int, rank: int) -> Value:
+        """Open the shard of one rank like this."""
+        return open_tree(self._open(step, rank))
 
     def _open(self, step: int, rank: int) -> Shard:
         """Return a shard that is read leaf by leaf; of one on another node, only what is read is fetched."""
