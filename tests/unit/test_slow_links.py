@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import chain, count, islice
 
 import numpy as np
 import pytest
 
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import rounds_of
+from laggard.collectors.links.schedule import Pair, rounds_of, with_pairs
 from laggard.detectors import wording
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.verdict import Verdict
@@ -34,21 +34,21 @@ def readings(
     foreign: Mapping[str, float] | None = None,
 ) -> Iterator[list[LinkReading]]:
     """Yield rounds without noise."""
-    shares = foreign or {}
     rounds = rounds_of(nodes, "train 0", leaves)
     for number, sub_rounds in enumerate(map(rounds, count())):
-        yield [
-            LinkReading(
-                number,
-                *ends,
-                0.034 * slow.get(ends, 1.0),
-                2**22,
-                max(shares.get(end, 0.0) for end in ends),
-            )
-            for pairs in sub_rounds
-            for pair in pairs
-            for ends in (pair, pair[::-1])
-        ]
+        yield exchanged(number, sub_rounds, slow, foreign)
+
+
+def exchanged(
+    number: int, sub_rounds: Sequence[Sequence[Pair]], slow: Slow, foreign: Mapping[str, float] | None = None
+) -> list[LinkReading]:
+    """Return what the pairs of a round measure."""
+    shares = foreign or {}
+    return [
+        LinkReading(number, *ends, 0.034 * slow.get(ends, 1.0), 2**22, max(shares.get(end, 0.0) for end in ends))
+        for pair in chain(*sub_rounds)
+        for ends in (pair, pair[::-1])
+    ]
 
 
 def verdicts(
@@ -240,6 +240,58 @@ def test_two_slow_nodes_of_four_are_both_named() -> None:
         ("node0", "sends"),
         ("node3", "receives"),
     }
+
+
+@pytest.mark.parametrize(("first", "then"), [(1.3, 1.3), (1.3, 2.0), (2.0, 1.3), (1.5, 9.0)])
+@pytest.mark.parametrize("alone", [0, 20])
+def test_both_links_of_one_of_three_nodes_are_its_own_however_slow_each_is_and_since_when(
+    first: float, then: float, alone: int
+) -> None:
+    """With three nodes, nothing tells whether the node is slow or both of its links are."""
+    one = {("node0", "node1"): first, ("node1", "node0"): first}
+    both = one | {("node0", "node2"): then, ("node2", "node0"): then}
+    for seed in SEEDS:
+        random, analysis, found = np.random.default_rng(seed), SlowLinkAnalysis(names(3)), list[Verdict]()
+        for slow, rounds in (({}, 20), (one, alone), (both, 20)):
+            for one_round in islice(readings(names(3), slow), rounds):
+                found += analysis.add_round(noisy(one_round, random))
+        told = [link_of(verdict) for verdict in found]
+        assert {frozenset(link.names) for link in told if link.kind == "pair"} <= {
+            frozenset({"node0", "node1"}),
+            frozenset({"node0", "node2"}),
+        }
+        assert [(link.names, link.side) for link in told if link.kind == "node"][-1:] == [(("node0",), "both")]
+        assert {link.names for link in told if link.kind == "node"} == {("node0",)}
+
+
+def test_a_pair_is_met_in_each_round_once_it_is_suspected_and_until_it_is_told() -> None:
+    nodes, slow = names(16), {("node0", "node1"): 2.0, ("node1", "node0"): 2.0}
+    rounds, delays = rounds_of(nodes, "train 0"), []
+    for meets_again in (False, True):
+        analysis, asked, found = SlowLinkAnalysis(nodes), list[list[Pair]](), list[Verdict]()
+        for number in range(80):
+            pairs = analysis.pairs_to_meet() if meets_again else []
+            sub_rounds = with_pairs(rounds(number), pairs)
+            found += analysis.add_round(exchanged(number, sub_rounds, slow if number >= 40 else {}))
+            asked.append(pairs)
+            if found:
+                break
+        assert [set(link_of(each).names) for each in found] == [{"node0", "node1"}]
+        assert analysis.pairs_to_meet() == []
+        delays.append(number - 39)
+    by_schedule, again = delays
+    assert again < 0.6 * by_schedule
+    assert asked[-1] == [("node0", "node1")]
+
+
+def test_no_more_than_one_pair_for_each_eight_nodes_is_met_out_of_its_turn() -> None:
+    nodes, analysis = names(16), SlowLinkAnalysis(names(16))
+    slow = {(f"node{number}", f"node{number + 8}"): 2.0 for number in range(8)}
+    asked = 0
+    for one_round in islice(readings(nodes, slow), 60):
+        analysis.add_round(one_round)
+        asked = max(asked, len(analysis.pairs_to_meet()))
+    assert asked == 2
 
 
 def test_a_node_that_is_well_again_counts_again() -> None:
