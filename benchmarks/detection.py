@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from benchmarks.economics import days, intermittent
-from benchmarks.evidence import ablation, at_times, budget, never_blind, noisy_steps, optimum, quiet_day
+from benchmarks.evidence import ablation, at_times, budget, never_blind, noisy_steps, optimum, quiet_day, slow_ramps
 from benchmarks.hard_days import bounds, hard_days, own_checkpoints
 from benchmarks.peers import RULES
 from benchmarks.references import references as idle_and_cold
@@ -567,7 +567,7 @@ def plot(setting: Setting, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-_WITHOUT_TIMINGS = (optimum, never_blind, budget, at_times, quiet_day, ablation, economics, references)
+_WITHOUT_TIMINGS = (optimum, slow_ramps, never_blind, budget, at_times, quiet_day, ablation, economics, references)
 _SECTIONS = (
     healthy_jobs,
     steps,
@@ -579,6 +579,7 @@ _SECTIONS = (
     virtual,
     optimum,
     noisy_steps,
+    slow_ramps,
     never_blind,
     budget,
     at_times,

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import numpy as np
 from scipy.stats import beta
 
-from benchmarks.job_kinds import DEPENDENT, DISTURBED, INDEPENDENT, INTERMITTENT, Job, LogSeconds, day, noisy
+from benchmarks.job_kinds import DEPENDENT, DISTURBED, INDEPENDENT, INTERMITTENT, LogSeconds, day, noisy
 from benchmarks.optimum import bayes_factor, cusum
 from benchmarks.setting import Setting
-from benchmarks.side_by_side import BUDGETS, NEVER, ROUND_S, Outcome, play
+from benchmarks.side_by_side import BUDGETS, NEVER, Outcome, play
 from benchmarks.tables import table
-from benchmarks.timings import device_names
-from laggard.detectors import SlowGPUAnalysis, wording
-from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.economics.restarts import Grounds, Restarts
-from laggard.detectors.statistics import excursions, noise, tails
+from laggard.detectors.statistics import comparison, episodes, excursions, group_knowledge, history, noise, tails
 
-__all__ = ["ablation", "at_times", "budget", "never_blind", "noisy_steps", "optimum", "quiet_day"]
+__all__ = ["ablation", "at_times", "budget", "never_blind", "noisy_steps", "optimum", "quiet_day", "slow_ramps"]
 
 _SIZE, _LARGE = 16, 32
 _WITHIN = 16
@@ -60,7 +55,7 @@ def _normal(rng: np.random.Generator, deviation: float) -> Callable[[tuple[int, 
 
 def optimum(setting: Setting) -> list[str]:
     """Slow down one of 16 devices in normal noise; beside it what the best tests find."""
-    rows, jobs = [], max(200, setting.part(2))
+    rows, jobs = [], setting.part(2, 200)
     for deviation, ratio in (*_CELLS, (0.15, 1.2)):
         row: list[object] = [f"{100 * deviation:.0f} %", f"{100 * (ratio - 1):.0f} %"]
         for onset in _ONSETS:
@@ -80,7 +75,7 @@ def optimum(setting: Setting) -> list[str]:
 def noisy_steps(setting: Setting) -> list[str]:
     """Slow down one of 64 devices whose readings are drawn from real iterations, for 31 rounds from round 24 on."""
     residuals = np.concatenate([np.log(series / np.median(series)) for series in setting.steps])
-    rows, jobs = [], max(50, setting.part(5))
+    rows, jobs = [], setting.part(5, 50)
     for ratio in (1.1, 1.2, 1.3, 1.5, 2.0):
         rng = np.random.default_rng(9)
         kind = noisy(rng, jobs, 64, draw=lambda shape, rng=rng: rng.choice(residuals, shape))  # type: ignore[misc]
@@ -91,9 +86,29 @@ def noisy_steps(setting: Setting) -> list[str]:
     return table(["slower by", "found within 16 rounds", "within 31", "jobs with another accused"], rows)
 
 
+def slow_ramps(setting: Setting) -> list[str]:
+    """Let one of 16 devices become slower bit by bit, from round 24 on; show how slow it is when it is found."""
+    rows, jobs = [], setting.part(5, 200)
+    for deviation in (0.005, 0.01, 0.02):
+        for a_round in (0.001, 0.0002):
+            kind = noisy(np.random.default_rng(8), jobs, _SIZE, draw=_normal(np.random.default_rng(9), deviation))
+            outcome = play(_creeping(kind, 24, a_round), 24 + round(0.1 / a_round))
+            reached = np.sort(np.expm1(a_round * np.minimum(delays(outcome, 24), NEVER)))
+            shown = [f"{100 * reached[int(part * jobs)]:.1f} %" for part in (0.5, 0.95)]
+            wrong = int((outcome.found[:, :-1] != NEVER).any(axis=1).sum())
+            rows.append([f"{100 * deviation:g} %", f"{100 * a_round:g} %", *shown, wrong])
+    return table(["noise", "slower by, a round", "found at", "95 % at", "jobs with another accused"], rows)
+
+
+def _creeping(jobs: Iterator[LogSeconds], onset: int, a_round: float) -> Iterator[LogSeconds]:
+    for number, readings in enumerate(jobs):
+        readings[:, -1] += a_round * max(0, number - onset)
+        yield readings
+
+
 def at_times(setting: Setting) -> list[str]:
     """Slow down one device at times, from round 16 on, and count how often and when it is found."""
-    rows, jobs = [], max(200, setting.part(5))
+    rows, jobs = [], setting.part(5, 200)
     for what, kind in INTERMITTENT.items():
         for size in setting.sizes(4, 16, 64):
             outcome = play(kind(np.random.default_rng(size), jobs, size), 216)
@@ -107,7 +122,7 @@ def at_times(setting: Setting) -> list[str]:
 
 def never_blind(setting: Setting) -> list[str]:
     """Slow down a device of 32 for good, in jobs with phases, bursts and outliers; in all others, too."""
-    rows, jobs = [], max(200, setting.part(5))
+    rows, jobs = [], setting.part(5, 200)
     kinds = {**DISTURBED, **INDEPENDENT, **DEPENDENT}
     for what, kind in kinds.items():
         row: list[object] = [what]
@@ -126,101 +141,97 @@ def never_blind(setting: Setting) -> list[str]:
 
 def budget(setting: Setting) -> list[str]:
     """Count healthy jobs with evidence in 200 rounds, by budget, and with a restart in 600 at a cost of 30 s."""
-    rows, jobs = [], max(200, setting.part(5))
-    for what, kind in {**INDEPENDENT, **DEPENDENT}.items():
-        short = play(kind(np.random.default_rng(77), jobs, _SIZE), _ROUNDS)
-        many = 3 * setting.trials
-        outcomes = [
-            play(kind(np.random.default_rng(seed), min(many, 200), _SIZE), 3 * _ROUNDS, (_COST_S,))
-            for seed in range(1, 1 + max(1, many // 200))
-        ]
-        restarts = sum(int(outcome.restarts.sum()) for outcome in outcomes)
-        total = sum(outcome.restarts.shape[1] for outcome in outcomes)
+    rows, jobs = [], setting.part(5, 200)
+    for what, kind in {**INDEPENDENT, **DEPENDENT, **DISTURBED}.items():
+        size = _LARGE if what in DISTURBED else _SIZE
+        short = play(kind(np.random.default_rng(77), jobs, size), _ROUNDS)
+        many = play(kind(np.random.default_rng(1), 3 * setting.trials, size), 3 * _ROUNDS, _COST_S)
+        restarts, total = int(np.count_nonzero(many.restarts)), len(many.restarts)
         upper = 1.0 if restarts == total else float(beta.ppf(0.95, restarts + 1, total - restarts))
-        late = sum(int(outcome.evidence[-1].sum()) for outcome in outcomes)
-        cells = [int(each.sum()) for each in short.evidence]
-        rows.append([what, *cells, f"{late} of {total}", f"{restarts} (below {100 * upper:.2g} %)"])
+        cells = [int(each.sum()) for each in (*short.evidence, many.evidence[-1])]
+        rows.append([what, *cells, f"{restarts} (below {100 * upper:.2g} %)"])
     head = [f"evidence at {each:g}, of {jobs}" for each in BUDGETS]
-    return table(["noise", *head, "at 1e-4 in 600 rounds", "restarts at a cost of 30 s"], rows)
-
-
-def lines_of(kind: Job, seed: int, rounds: int) -> tuple[int, int]:
-    """Return how many lines a healthy job prints, and how many restarts it asks for at a cost of 30 s."""
-    names, analysis, restarts = device_names(_LARGE), SlowGPUAnalysis(), Restarts(RestartCost(_COST_S))
-    lines, n_restarts, open_before = 0, 0, False
-    for number, readings in enumerate(islice(kind(np.random.default_rng(seed), 1, _LARGE), rounds)):
-        now_s = ROUND_S * number
-        verdicts = analysis.update_arrays(names, np.exp(readings[0])[:, None], now_s=now_s)
-        notices = analysis.take_notices()
-        lines += len([wording.notice(each) for each in notices])
-        if verdicts or open_before:
-            grounds = Grounds(analysis.episode, {}, analysis.thresholds.min_slowdown)
-            told = restarts.weigh(verdicts, grounds, names, now_s)
-            lines += len(told)
-            n_restarts += sum(each.action == "restart" for each in told)
-            open_before = bool(restarts._incidents.open)
-    return lines, n_restarts
+    many_in = f"of {3 * setting.trials} in 600 rounds:"
+    return table(["noise", *head, f"{many_in} evidence at {BUDGETS[-1]:g}", "restarts at a cost of 30 s"], rows)
 
 
 def quiet_day(setting: Setting) -> list[str]:
-    """Count what a healthy job of 32 devices prints in a day of 28,800 rounds."""
-    rows, jobs = [], setting.part(50, 3)
+    """Count what a healthy job of 32 devices prints in a day of 28,800 rounds, and the restarts that it asks for."""
+    rows, jobs = [], setting.part(5, 20)
     for what, kind in DISTURBED.items():
-        found = np.array([lines_of(kind, seed, 28_800) for seed in range(jobs)])
-        rows.append([what, jobs, f"{found[:, 0].mean():.1f}", int(found[:, 0].max()), int(found[:, 1].sum())])
+        found = play(kind(np.random.default_rng(3), jobs, _LARGE), 28_800, _COST_S)
+        rows.append([what, jobs, f"{found.lines.mean():.1f}", int(found.lines.max()), int(found.restarts.sum())])
     return table(["a healthy day with", "jobs", "lines", "at most", "restarts"], rows)
 
 
 # -- ablation ----------------------------------------------------------------------------------------------------------
 
+_MODULES = (comparison, episodes, excursions, group_knowledge, history, noise, tails)
 _CONSTANTS = {
     "share of outliers": (excursions, "OUTLIERS"),
     "growth of the sizes": (excursions, "GROWTH"),
     "errors of the past": (excursions, "ERRORS"),
-    "share of rounds, at times": (excursions, "SHARE"),
     "noises": (noise, "NOISES"),
     "prior": (tails, "PRIOR"),
+    "link of the lengths": (tails, "LINK"),
+    "whole past": (history, "WHOLE"),
+}
+_OFF: dict[str, tuple[object, str, object]] = {
+    "the cap of a round": (excursions, "OUTLIERS", 1e-30),
+    "sizes: one alone": (excursions, "GROWTH", 1.0),
+    "the errors of the past": (excursions, "ERRORS", 0.0),
+    "learning from what ended": (tails, "PRIOR", 1e9),
+    "lengths apart": (tails, "LINK", 1.0),
+    "noise that lasts": (noise.Noise, "lasts", lambda self: np.ones_like(self.size)),
+    "noise of a device's own": (
+        noise.Noise,
+        "of_devices",
+        lambda self, _, grouping: grouping.per_device(self.variance()),
+    ),
 }
 
 
 def ablation(setting: Setting) -> list[str]:
-    """Halve and double each constant: what that costs."""
-    jobs = max(100, setting.part(10))
+    """Halve and double each constant, and switch off each part: what that costs."""
+    jobs = setting.part(10, 100)
     rows = [["as it is", *_costs(jobs)]]
     for what, (module, name) in _CONSTANTS.items():
         usual = getattr(module, name)
         for factor in (0.5, 2.0):
-            setattr(module, name, type(usual)(usual * factor))
-            rows.append([f"{what} x {factor:g}", *_costs(jobs)])
-        setattr(module, name, usual)
-    head = [
-        "8 %, +20 %",
-        "10 %, +20 %",
-        "phases: 2x",
-        "+20 %",
-        "at times",
-        "AR 0.9",
-        "quarter",
-        "runs of 3",
-        "heavy tails",
-    ]
+            value = min(1.0, usual * factor) if name == "LINK" else type(usual)(usual * factor)
+            rows.append([f"{what} x {factor:g}", *_with(module, name, value, jobs)])
+    rows += [[f"without {what}", *_with(*change, jobs)] for what, change in _OFF.items()]
+    head = ["8 %, +20 %", "10 %, +20 %", "phases: 2x", "+20 %", "at times"]
+    head += ["AR 0.9", "quarter", "heavy tails", "restarts, runs of 10", "lines of a day"]
     return table(["", *head], rows)
+
+
+def _with(module: object, name: str, value: object, jobs: int) -> list[str]:
+    """Return the costs with something else in the place of a constant or a part, wherever it was imported."""
+    usual = getattr(module, name)
+    holders = [each for each in _MODULES if getattr(each, name, None) is usual] + [module]
+    for each in holders:
+        setattr(each, name, value)
+    try:
+        return _costs(jobs)
+    finally:
+        for each in holders:
+            setattr(each, name, usual)
 
 
 def _costs(jobs: int) -> list[str]:
     power = [_power(jobs, deviation, 1.2, 24, 5)[1] <= _WITHIN for deviation in (0.08, 0.1)]
     blind = []
     for ratio, limit in ((2.0, 10), (1.2, 40)):
-        outcome = play(slowed(day(np.random.default_rng(1), jobs // 2, _SIZE), 700, ratio), 760, since=700)
+        outcome = play(slowed(day(np.random.default_rng(1), -(-jobs // 2), _SIZE), 700, ratio), 760, since=700)
         blind.append(np.maximum(outcome.found[:, -1] - 699, 1) <= limit)
     kind = INTERMITTENT["20 % slower in a fifth of the rounds, at random"]
     often = play(kind(np.random.default_rng(2), jobs, _SIZE), 136)
     suspects = np.minimum(often.found, often.at_times)[:, 0] != NEVER
-    names = (
-        "AR(1) of 2 %, correlation 0.9",
-        "a quarter of the devices three times as noisy",
-        "slow runs of 3 rounds on average",
-    )
+    names = ("AR(1) of 2 %, correlation 0.9", "a quarter of the devices three times as noisy")
     kinds = [*(DEPENDENT[name] for name in names), INDEPENDENT["heavy tails, 8 %"]]
     healthy = [play(each(np.random.default_rng(77), jobs, _SIZE), _ROUNDS).evidence[0] for each in kinds]
-    return [share(each) for each in (*power, *blind, suspects, *healthy)]
+    runs = DEPENDENT["slow runs of 10 rounds on average"](np.random.default_rng(1), jobs, _SIZE)
+    restarts = play(runs, 3 * _ROUNDS, _COST_S).restarts.mean()
+    lines = play(day(np.random.default_rng(3), -(-jobs // 4), _LARGE), 2_400, _COST_S).lines.mean()
+    return [*(share(each) for each in (*power, *blind, suspects, *healthy)), f"{restarts:.2f}", f"{lines:.1f}"]

@@ -22,7 +22,7 @@ from laggard.detectors import RestartCost, SlowGPUAnalysis, Verdict
 from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.detectors.evidence import Reason
 from laggard.detectors.judging.device_readings import more_to_do
-from laggard.detectors.statistics.device_states import DeviceState, DeviceStates
+from laggard.detectors.judging.device_states import DeviceState, DeviceStates
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 
 __all__ = ["KINDS", "Conditions", "Outcome", "play", "references"]

@@ -1,20 +1,23 @@
 """Many simulated jobs at once, each a group of one analysis: forty times as fast as one after another.
 
 The false-alarm budget is one job's times the number of jobs, so each job has the evidence that it would have alone.
+Restarts are decided by the product's own rule, for each job alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.job_kinds import LogSeconds
 from laggard.collectors.device import DeviceId
-from laggard.detectors import SlowGPUAnalysis
+from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.detectors.statistics.history import AT_TIMES
 
 __all__ = ["BUDGETS", "NEVER", "ROUND_S", "Outcome", "grouped", "play"]
@@ -22,28 +25,30 @@ __all__ = ["BUDGETS", "NEVER", "ROUND_S", "Outcome", "grouped", "play"]
 ROUND_S = 3.0
 BUDGETS = (0.05, 1e-4)
 NEVER = 10**6  # rounds
-_DUE, _LEAST_S = 0.45, 16.0  # of a restart's cost, as in the product
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the jobs.
+    """What became of the jobs; rounds count from 0, ``NEVER`` without.
 
     Attributes
     ----------
     evidence
         Which jobs have evidence against any device, by budget, ``(n_budgets, n_jobs)``.
-    restarts
-        Which jobs restart at the last budget, by what that costs, ``(n_costs, n_jobs)``.
     found, at_times
-        The round, from 0, in which a device was last found to be slow for the first time since ``since``, and to be
-        slow at times; ``NEVER`` without; ``(n_jobs, n_devices)``.
+        The round in which a device was last found to be slow for the first time since ``since``, and to be slow at
+        times, ``(n_jobs, n_devices)``.
+    restarts
+        How many restarts each job asked for at the last budget, ``(n_jobs,)``; zero if no cost was given.
+    lines
+        How many lines it printed, ``(n_jobs,)``; zero if no cost was given.
     """
 
     evidence: NDArray[np.bool_]
-    restarts: NDArray[np.bool_]
     found: NDArray[np.intp]
     at_times: NDArray[np.intp]
+    restarts: NDArray[np.intp]
+    lines: NDArray[np.intp]
 
 
 def grouped(shape: tuple[int, int], **settings: float) -> tuple[SlowGPUAnalysis, tuple[DeviceId, ...]]:
@@ -55,37 +60,56 @@ def grouped(shape: tuple[int, int], **settings: float) -> tuple[SlowGPUAnalysis,
 
 
 def play(
-    jobs: Iterator[LogSeconds], rounds: int, costs_s: Sequence[float] = (), *, since: int = 0, **settings: float
+    jobs: Iterator[LogSeconds], rounds: int, cost_s: float | None = None, *, since: int = 0, **settings: float
 ) -> Outcome:
-    """Play the jobs' rounds; note when devices are found, and when as much is lost as a restart must cost to be due."""
+    """Play the jobs' rounds; note when devices are found, and what is told and asked for if a restart costs so much."""
     first = next(jobs)
     shape = (int(first.shape[0]), int(first.shape[1]))
     analysis, names = grouped(shape, **settings)
+    told = None if cost_s is None else _Told(analysis, names, shape, cost_s)
     most = np.full(shape[0], -np.inf)
-    restarts = np.zeros((len(costs_s), shape[0]), np.bool_)
     found, at_times = np.full((2, *shape), NEVER)
-    due_s = np.maximum(_DUE * np.array(costs_s), np.minimum(_LEAST_S, costs_s))
-    for number, readings in enumerate(islice(_chain(first, jobs), rounds)):
+    for number, readings in enumerate(islice(chain([first], jobs), rounds)):
         now_s = ROUND_S * number
-        analysis._new_verdicts.reported_hosts.clear()
-        analysis._history.reported[:] = 255  # nothing is told: that would take longer than all else
-        analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=now_s)
+        if told is None:  # to word what nobody reads would take longer than all else
+            analysis._new_verdicts.reported_hosts.clear()
+            analysis._history.reported[:] = 255
+        verdicts = analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=now_s)
+        if told is not None:
+            told.add(verdicts, now_s)
         history = analysis._history
         odds = np.where(history.number > 0, history.odds, -np.inf).max(axis=0).reshape(shape).max(axis=1)
         most = np.maximum(most, odds + np.log(shape[0]))
-        is_found = history.found[:AT_TIMES].any(axis=0).reshape(shape)
         if number >= since:
-            found[is_found & (found == NEVER)] = number
+            found[history.found[:AT_TIMES].any(axis=0).reshape(shape) & (found == NEVER)] = number
             at_times[history.found[AT_TIMES].reshape(shape) & (at_times == NEVER)] = number
-        for row in np.flatnonzero(is_found) if costs_s else ():
-            slow = analysis._slowness_at(int(row))
-            if slow is not None and slow.slowdown >= analysis.thresholds.min_slowdown:
-                slow_s = min(1.0, slow.rounds / float(history.lasts[0, row] or 1)) * (now_s - history.since_s[row])
-                restarts[:, row // shape[1]] |= (1 - 1 / max(1.0, slow.least)) * slow_s >= due_s
     evidence = most >= -np.log(BUDGETS)[:, None]
-    return Outcome(evidence, restarts, found, at_times)
+    lines, restarts = (np.zeros(shape[0], np.intp),) * 2 if told is None else (told.lines, told.restarts)
+    return Outcome(evidence, found, at_times, restarts, lines)
 
 
-def _chain(first: LogSeconds, rest: Iterator[LogSeconds]) -> Iterator[LogSeconds]:
-    yield first
-    yield from rest
+class _Told:
+    """What each job prints, and the restarts that it asks for."""
+
+    def __init__(
+        self, analysis: SlowGPUAnalysis, names: tuple[DeviceId, ...], shape: tuple[int, int], cost_s: float
+    ) -> None:
+        self.lines, self.restarts = np.zeros((2, shape[0]), np.intp)
+        self._analysis, self._shape = analysis, shape
+        self._devices = [names[job * shape[1] : (job + 1) * shape[1]] for job in range(shape[0])]
+        self._of_host = {name[0]: job for job, devices in enumerate(self._devices) for name in devices}
+        self._restarts = [Restarts(RestartCost(cost_s)) for _ in self._devices]
+        self._open: set[int] = set()  # jobs with a slow device
+
+    def add(self, verdicts: list[Verdict], now_s: float) -> None:
+        by_job: dict[int, list[Verdict]] = {job: [] for job in self._open}
+        for verdict in verdicts:
+            by_job.setdefault(self._of_host[verdict.host], []).append(verdict)
+        for notice in self._analysis.take_notices():
+            self.lines[self._of_host[notice.group.first[0]]] += 1
+        grounds = Grounds(self._analysis.episode, {}, self._analysis.thresholds.min_slowdown)
+        for job, new in by_job.items():
+            found = self._restarts[job].weigh(new, grounds, self._devices[job], now_s)
+            self.lines[job] += len(found)
+            self.restarts[job] += sum(each.action == "restart" for each in found)
+            (self._open.add if self._restarts[job]._incidents.open else self._open.discard)(job)

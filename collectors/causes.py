@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import orjson
+
 from laggard.collectors import wording
 from laggard.collectors.faults import links_fault, narrow_link, repair_fault
 
@@ -39,14 +41,20 @@ class Cause:
 
     @classmethod
     def of_tags(cls, tags: Mapping[str, str]) -> Cause:
-        """Return the cause that a sample's tags give."""
-        return cls(*json.loads(tags["cause"])) if "cause" in tags else UNKNOWN
+        """Return the cause that a sample's tags give, which may be any."""
+        if "cause" not in tags:
+            return UNKNOWN
+        match orjson.loads(tags["cause"]):
+            case [str() as kind, str() as detail]:
+                return cls(kind, detail[:_LONGEST])
+        raise ValueError("its cause is not two texts")
 
 
 UNKNOWN = Cause("unknown")
 UTILISATION, TEMPERATURE, WARMED = "utilisation", "temperature", "warmed"
 """Tags of a probe's samples: how busy the device was before it, in percent; how hot, in °C; whether it had to be warmed
 up."""
+_LONGEST = 300  # characters
 HELD_SHARE = 0.05  # of the time: below this, a clock that was held back does not explain a slowdown worth a verdict
 LOWERED_LIMIT = 0.98  # of the default power limit: a smaller difference is rounding
 

@@ -20,6 +20,7 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.errors import FencedError, KVStoreError
 from laggard.kvstore.series.streams import Sample, Series
+from laggard.settings import number
 from laggard.telemetry.sending.sender import Telemetry
 
 _log = logging.getLogger("laggard.collectors")
@@ -50,6 +51,13 @@ class Startable(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def checked_rate(collection_rate: float) -> float:
+    """Return the seconds from one sample to the next, if they are more than none."""
+    if not number(collection_rate) > 0:
+        raise ValueError(f"collection_rate is {collection_rate!r} s: it must be above 0")
+    return collection_rate
 
 
 class CollectorGroup(Startable):
@@ -85,9 +93,7 @@ class CollectorGroup(Startable):
     _collectors: NodeActors | NodeCollector | None = None
 
     def __init__(self, collection_rate: float = 3.0, collector_args: Any = None) -> None:
-        if not collection_rate > 0:
-            raise ValueError(f"collection_rate is {collection_rate} s: it must be above 0")
-        self.collection_rate = collection_rate
+        self.collection_rate = checked_rate(collection_rate)
         self.collector_args = collector_args
 
     @abstractmethod
@@ -207,7 +213,7 @@ class DeviceCollector:
         tags = self._tags
         try:
             with self._device.current() if self._device else contextlib.nullcontext():
-                readings = group.read()
+                readings = [float(value) for value in group.read()]
                 tags = {**tags, **group.sample_tags()}
                 self._stride = group.stride()
         except Exception as error:  # noqa: BLE001 - a user's test may raise anything; a failed reading is not a missing one
@@ -246,9 +252,14 @@ class SampleWriter:
         return True
 
 
-def in_a_line(error: Exception) -> str:
+def in_a_line(error: BaseException) -> str:
     """Return an error as the last line of its traceback has it, for a notice to the user."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_ERROR]
+    # An error of a user's may have any name and text, or none: that of a path may hold bytes that are no text.
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001
+        said = type(error).__name__
+    return " ".join(said.encode(errors="replace").decode().split())[:MAX_ERROR]
 
 
 def _tags_of(device: Device) -> dict[str, str]:

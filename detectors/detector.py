@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.group import CollectorGroup, Startable
+from laggard.collectors.group import CollectorGroup, Startable, checked_rate
 from laggard.collectors.ray_actors import NodeActors
 from laggard.detectors.evidence import Accused
 from laggard.detectors.judging.rounds import Round
@@ -47,7 +47,7 @@ class Detector(Startable):
     _watcher: Watcher | None = None
 
     def __init__(self, collection_rate: float = 3.0, analysis_args: Any = None) -> None:
-        self.collection_rate = collection_rate
+        self.collection_rate = checked_rate(collection_rate)
         self.analysis_args = analysis_args
         self._window: Window = {}
 
@@ -63,7 +63,9 @@ class Detector(Startable):
         del now_s  # a user's analysis gets no time
         for device, values in readings.items():
             self._window[device] = [*self._window.get(device, []), *values][-WINDOW_ROUNDS * len(values) :]
-        restart, hosts = self.analyze_data(self._window, self.analysis_args)
+        restart, hosts = cast("Any", self.analyze_data(self._window, self.analysis_args))
+        if isinstance(hosts, str) or not all(isinstance(host, str) for host in hosts):
+            raise TypeError(f"analyze_data must return whether to restart, and a list of host names, not {hosts!r}")
         found = Accused(type(self).__name__, tuple(hosts))
         return [
             Verdict(

@@ -20,6 +20,7 @@ ReasonKind = Literal[
     "as slow as peers",
     "lost much together",
     "a phase",
+    "others ended",
     "last one in vain",
     "likely to lose more",
     "asked before",

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from laggard.collectors.causes import Cause
 from laggard.collectors.device import DeviceId
 from laggard.detectors.evidence import SlowLink
+
+if TYPE_CHECKING:
+    from laggard.kvstore.series.streams import Why
+
+FailedAt = Literal["round", "tags", "look", "end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +32,6 @@ class PaceChanged:
     group: Group
     ratio: float
     since_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class DisturbancesLast:
-    """Healthy devices are slow for several rounds on end: so many runs of such rounds have ended by themselves."""
-
-    group: Group
-    runs: int
-    mean_rounds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +91,22 @@ class Blind:
 
 
 @dataclass(frozen=True, slots=True)
-class NotJudged:
-    """An analysis failed."""
+class Failed:
+    """Something raised an error; after all but the end, the watcher goes on."""
 
+    what: FailedAt
     error: str
-    why: str
 
 
-GroupNotice = PaceChanged | DisturbancesLast | Noisy
-Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | NotJudged
+@dataclass(frozen=True, slots=True)
+class SamplesRefused:
+    """Samples that a node wrote are not believed; what the first of them said."""
+
+    node: str  # empty: not known
+    why: Why
+    example: str
+    count: int
+
+
+GroupNotice = PaceChanged | Noisy
+Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | Failed | SamplesRefused

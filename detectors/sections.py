@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Self
 
 import redis
@@ -19,9 +20,9 @@ from laggard.detectors.judging.judge import Judge
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.section_readings import Probes, SectionReadings, worker_of
 from laggard.detectors.judging.sources import StreamSource
-from laggard.detectors.judging.watcher import Watcher
+from laggard.detectors.judging.watcher import LONGEST_NAME, Watcher, tell_end_of
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
-from laggard.detectors.statistics.thresholds import SECTIONS_SHARE
+from laggard.detectors.statistics.thresholds import SECTIONS_SHARE, Thresholds, checked_budget
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs
 from laggard.kvstore.errors import FencedError, KVStoreError
@@ -87,8 +88,8 @@ class SectionDetector(Startable):
     ) -> None:
         self._kept = SectionKeeper(keeper or HistoryStore(state))
         self._groups: Groups = groups or {}
-        self._min_slowdown = min_slowdown
-        self._false_alarm_budget = false_alarm_budget
+        self._min_slowdown = Thresholds(min_slowdown).min_slowdown
+        self._false_alarm_budget = checked_budget(false_alarm_budget)
         self._restart_cost = RestartCost.of(restart_cost)
         self._probes = probes or Probes()
         self._watchers: dict[str, Watcher] = {}
@@ -112,8 +113,10 @@ class SectionDetector(Startable):
         past = {metric: series.last_id(metric) for metric in series.metrics() if section_of(metric)}
         self._kept.begin()
         self._ended.clear()
-        arguments = (series, past, launch, LaunchSigns(session))
-        self._thread = threading.Thread(target=self._look, args=arguments, name="section-detector", daemon=True)
+        control = Control(session.client, session.endpoint, launch.launch)
+        look = partial(self._look, series, past, launch, LaunchSigns(session))
+        arguments = ("sections", control, look)
+        self._thread = threading.Thread(target=tell_end_of, args=arguments, name="section-detector", daemon=True)
         self._thread.start()
         return self
 
@@ -140,12 +143,13 @@ class SectionDetector(Startable):
             self._signs = signs.read() or self._signs
             try:
                 for metric in sorted(series.metrics() - self._watchers.keys()):
-                    is_there = section_of(metric) and series.last_id(metric) != past.get(metric)
+                    is_name = section_of(metric) and len(metric) <= LONGEST_NAME
+                    is_there = is_name and series.last_id(metric) != past.get(metric)
                     if is_there and len(self._watchers) < MAX_WATCHED:
                         after = past.get(metric, _FIRST)
                         self._watchers[metric] = self._watcher(metric, after, launch, interval_s)
             except FencedError:
-                return
+                raise
             except (KVStoreError, redis.RedisError) as error:
                 _log.info("the detector of sections is waiting for the state server: %s", error)
 
@@ -161,4 +165,4 @@ class SectionDetector(Startable):
         judge.begin(launch, str(session.environment.endpoint_file), lambda: self._signs)
         self._judges.append(judge)
         source = StreamSource(session, metric, after=after, place=worker_of)
-        return Watcher(metric, interval_s, judge, reports_silence=False, source=source, expected=())
+        return Watcher(metric, interval_s, judge, source=source, expected=())

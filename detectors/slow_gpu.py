@@ -26,11 +26,17 @@ from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
-from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, PROBES_SHARE, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import (
+    GPU_MIN_SLOWDOWN,
+    PROBES_SHARE,
+    VIRTUAL_MIN_SLOWDOWN,
+    checked_budget,
+)
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
 from laggard.kvstore.state.mapping import State
+from laggard.settings import number
 
 GPU_MAX_INTRUSION = 0.005  # docs/benchmarks/intrusion.md
 # Virtual devices are for trying things out, and a slow one is only found if the probe is as large as its kernels.
@@ -96,13 +102,13 @@ class SlowGPUDetector(CollectorDetectorGroup):
     ) -> None:
         super().__init__(collection_rate)
         is_virtual = VIRTUAL_DEVICES in os.environ
-        given_slowdown = min_slowdown or SECTION_MIN_SLOWDOWN
+        given_slowdown = SECTION_MIN_SLOWDOWN if min_slowdown is None else min_slowdown
         if min_slowdown is None:
             min_slowdown = VIRTUAL_MIN_SLOWDOWN if is_virtual else GPU_MIN_SLOWDOWN
         if max_intrusion is None:
             max_intrusion = VIRTUAL_MAX_INTRUSION if is_virtual else GPU_MAX_INTRUSION
-        if not 0 < max_intrusion <= 1:
-            raise ValueError(f"max_intrusion is {max_intrusion}: it is a share of the time, above 0 and at most 1")
+        if not 0 < number(max_intrusion) <= 1:
+            raise ValueError(f"max_intrusion is {max_intrusion!r}: it is a share of the time, above 0 and at most 1")
         self.inline_probes = inline_probes
         self.collector = SlowGPUCollector(
             collection_rate,
@@ -112,7 +118,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
             own_test=self.collector_test if _overrides(self, "collector_test") else None,
         )
         keeper = HistoryStore(state)
-        own_budget = PROBES_SHARE * false_alarm_budget
+        own_budget = PROBES_SHARE * checked_budget(false_alarm_budget)
         self._readings = DeviceReadings(min_slowdown=min_slowdown, false_alarm_budget=own_budget, groups=groups)
         self._judge = Judge(self._readings, Restarts(RestartCost.of(restart_cost)), keeper, HISTORY_KEY)
         self._sections = SectionDetector(
@@ -150,14 +156,14 @@ class SlowGPUDetector(CollectorDetectorGroup):
         Raises
         ------
         ValueError
-            If the slowdown is not above 1, or the cost negative.
+            If the slowdown is not a number above 1, or the cost none of at least 0; then nothing is changed.
         """
         cost = RestartCost.of(restart_cost)
+        if min_slowdown is not None:
+            self._readings.compared.set_thresholds(min_slowdown=min_slowdown)
         if cost is not None:
             self._sections.set_restart_cost(cost)
             self._judge.restarts.given = cost
-        if min_slowdown is not None:
-            self._readings.compared.set_thresholds(min_slowdown=min_slowdown)
 
     # -- the collector, on the nodes -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from laggard.collectors.device import VIRTUAL_DEVICES
 from laggard.collectors.errors import NoInterfaceError
-from laggard.collectors.group import Startable
+from laggard.collectors.group import Startable, checked_rate
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.collector import LAUNCH, LINK_TIME, LinkCollector, stride_of, tell_failure
 from laggard.collectors.ray_actors import NodeActors, start_on_every_node
@@ -22,10 +22,11 @@ from laggard.detectors.judging.link_readings import KEPT, LinkReadings
 from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.statistics.thresholds import LINKS_SHARE, VIRTUAL_MIN_SLOWDOWN
+from laggard.detectors.statistics.thresholds import LINKS_SHARE, VIRTUAL_MIN_SLOWDOWN, Thresholds, checked_budget
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.state.mapping import State
+from laggard.settings import number
 
 LINK_MIN_SLOWDOWN = 1.05  # as for devices
 MAX_INTRUSION = 0.005  # docs/links.md
@@ -82,14 +83,14 @@ class SlowLinkDetector(Startable):
         interface: str = "",
     ) -> None:
         is_virtual = VIRTUAL_DEVICES in os.environ
-        if not collection_rate > 0:
-            raise ValueError(f"collection_rate is {collection_rate} s: it must be above 0")
-        self.collection_rate = collection_rate
-        self.max_intrusion = max_intrusion or (VIRTUAL_MAX_INTRUSION if is_virtual else MAX_INTRUSION)
-        if not 0 < self.max_intrusion <= 1:
-            raise ValueError(f"max_intrusion is {max_intrusion}: it is a share of the time, above 0 and at most 1")
-        self._min_slowdown = min_slowdown or (VIRTUAL_MIN_SLOWDOWN if is_virtual else LINK_MIN_SLOWDOWN)
-        self._budget = false_alarm_budget
+        if max_intrusion is None:
+            max_intrusion = VIRTUAL_MAX_INTRUSION if is_virtual else MAX_INTRUSION
+        if not 0 < number(max_intrusion) <= 1:
+            raise ValueError(f"max_intrusion is {max_intrusion!r}: it is a share of the time, above 0 and at most 1")
+        if min_slowdown is None:
+            min_slowdown = VIRTUAL_MIN_SLOWDOWN if is_virtual else LINK_MIN_SLOWDOWN
+        self.collection_rate, self.max_intrusion = checked_rate(collection_rate), max_intrusion
+        self._min_slowdown, self._budget = Thresholds(min_slowdown).min_slowdown, checked_budget(false_alarm_budget)
         self._leaves = leaves
         self._interface = interface
         self._restarts = Restarts(RestartCost.of(restart_cost))

@@ -24,23 +24,27 @@ from laggard.detectors.evidence import (
 from laggard.detectors.notices import (
     Answering,
     Blind,
-    DisturbancesLast,
+    Failed,
+    FailedAt,
     Group,
     LinkBusy,
     LinkNotice,
     Noisy,
     Notice,
-    NotJudged,
     PaceChanged,
     PairUnreachable,
+    SamplesRefused,
     Silent,
 )
 
 if TYPE_CHECKING:
     from laggard.detectors.verdict import Evidence, Verdict
+    from laggard.kvstore.series.streams import Why
 
 _TIMES_FROM = 3.0  # "15.4 times as slow" reads better than "1440 % slower"
 _DAY_S = 86400.0
+_DATE, _TIME = "%Y-%m-%d", "%H:%M:%S"
+_LATEST_S = 253402300799.0  # in the year 9999
 _MOST = 1e12
 _LARGE = ((1e9, " billion"), (1e6, " million"))
 _ORDINALS = {2: "second", 3: "third"}
@@ -53,6 +57,18 @@ _SIDES: dict[Side, tuple[str, str]] = {
     "receives": ("receives", "from"),
     "both": ("sends and receives", "to and from"),
 }
+_FAILED: dict[FailedAt, str] = {
+    "round": "a round could not be judged",
+    "tags": "the tags of a device could not be used",
+    "look": "what is new could not be read",
+    "end": "nothing is judged any more: the detector has ended",
+}
+_REFUSED: dict[Why, str] = {
+    "malformed": "{!r} is malformed",
+    "of another node": "a process is believed about its own node only, not about {!r}",
+    "not of the launch": "this launch has no {!r}",
+    "too many": "{!r} is one name too many for a node",
+}
 _REASONS: dict[ReasonKind, str] = {
     "no reserve": "no node is in reserve, and {:.0f} nodes at this pace do more than {:.0f}",
     "too little time left": "in the {:.0f} s that remain it would not pay",
@@ -61,6 +77,7 @@ _REASONS: dict[ReasonKind, str] = {
     "a node less": "no node is in reserve, and one less would lose {:.0f} s more",
     "lost much together": "its incidents together are likely to lose more than that",
     "a phase": "it looks like a phase, which ends by itself",
+    "others ended": "those before it in this job lasted as long and ended by themselves",
     "last one in vain": "the last restart for its place did not help",
     "likely to lose more": "it is likely to lose more than that",
     "asked before": "one was asked for before",
@@ -159,7 +176,8 @@ def _again(found: WellAgain) -> str:
     if found.instead_of is not None:
         instead = subject(found.instead_of)
         return f"{said}; {instead} in its place was slow in the same way: the program's own, no restart for it"
-    return f"{said}; looks like a phase" if found.expected else said
+    likely = "; looks like a phase" if found.expected else ""
+    return f"{said}{likely}; more of the same is not reported for a day"
 
 
 def slow_link(found: SlowLink) -> str:
@@ -200,8 +218,8 @@ def _when(weighed: Weighed) -> str:
         return f"now{because}"
     if weighed.in_s is None:
         return f"no restart{because}"
-    at = datetime.fromtimestamp(weighed.now_s + weighed.in_s, UTC)
-    return f"not yet, at {at:%H:%M:%S}{because}" if weighed.in_s < _DAY_S else f"not yet, on {at:%Y-%m-%d}{because}"
+    when, form = ("at", _TIME) if weighed.in_s < _DAY_S else ("on", _DATE)
+    return f"not yet, {when} {_utc(weighed.now_s + weighed.in_s, form)}{because}"
 
 
 def _lost(weighed: Weighed) -> str:
@@ -241,11 +259,6 @@ def notice(about: Notice) -> str:
             how = f"{100 * abs(about.ratio - 1):.0f} % {'slower' if about.ratio > 1 else 'faster'} than before"
             since = "" if about.since_s is None else f" since {_moment(about.since_s, None)} UTC"
             return f"{_group(about.group)} are {how}{since}: no single device is at fault"
-        case DisturbancesLast():
-            return (
-                f"{_group(about.group)}: disturbances last ({about.runs} of them ended by themselves, "
-                f"after {about.mean_rounds:.1f} rounds on average), so a verdict takes more rounds than usual"
-            )
         case Noisy():
             how, when = ("wander", "over many rounds") if about.lasts else ("scatter", "from round to round")
             least = f"{100 * (about.allowed - 1):.0f} %"
@@ -267,8 +280,11 @@ def notice(about: Notice) -> str:
             return f"{_names(devices)} give{'s' if len(devices) == 1 else ''} readings again"
         case Blind(why):
             return f"no reading so far{f': {why}' if why else ''}"
-        case NotJudged(error, why):
-            return f"a round could not be judged: {error}: {why}"
+        case Failed(what, error):
+            return f"{_FAILED[what]}: {error}"
+        case SamplesRefused(node, why, example, count):
+            many = "1 sample was" if count == 1 else f"{count:,} samples were"
+            return f"{many} refused{f' from {node}' if node else ''}: {_REFUSED[why].format(example)}"
 
 
 def _group(group: Group) -> str:
@@ -304,9 +320,13 @@ def span(seconds: float) -> str:
 
 def _moment(time_s: float, now_s: float | None) -> str:
     """Return the time of day, after its date if that is not today's."""
-    moment = datetime.fromtimestamp(time_s, UTC)
-    is_today = now_s is not None and moment.date() == datetime.fromtimestamp(now_s, UTC).date()
-    return f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
+    is_today = now_s is not None and _utc(time_s, _DATE) == _utc(now_s, _DATE)
+    return _utc(time_s, _TIME if is_today else f"{_DATE} {_TIME}")
+
+
+def _utc(time_s: float, form: str) -> str:
+    """Return a Unix time in UTC, or the nearest one that a calendar has."""
+    return f"{datetime.fromtimestamp(min(max(0.0, time_s), _LATEST_S), UTC):{form}}"
 
 
 def _peers(number: int) -> str:

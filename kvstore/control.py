@@ -11,7 +11,9 @@ earlier launch, except to exclusions and ledger: only the controller writes thos
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -19,6 +21,7 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.client.environment import own_node
 from laggard.kvstore.client.fence import FencedWriter
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
@@ -104,6 +107,7 @@ class Request:
     kind: RequestKind
     launch: int  # the launch it is about
     body: list[Any]  # verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude
+    node: str = ""  # that of the process, as far as it is known
 
 
 class Control:
@@ -136,9 +140,9 @@ class Control:
         self._execute("HSET", self._key("progress"), kind, repr(float(step)))
 
     def read_progress(self, kind: Progress = "step") -> str | None:
-        """Return what :meth:`tell_progress` stored last, as text; None if it stored nothing."""
-        text = cast("bytes | None", self._client.hget(self._key("progress"), kind))
-        return None if text is None else text.decode()
+        """Return what :meth:`tell_progress` stored last, as text; None if it stored nothing, or no number."""
+        text = cast("bytes | None", self._client.hget(self._key("progress"), kind)) or b""
+        return text.decode() if _is_number(text) else None
 
     def tell_phase(self, process: str, phase: PhaseRecord) -> None:
         """Store the newest phase of a process of this launch."""
@@ -146,7 +150,11 @@ class Control:
 
     def read_phases(self) -> dict[str, PhaseRecord]:
         """Return what :meth:`tell_phase` stored last, by process."""
-        return {process: record_of(PhaseRecord, phase) for process, phase in self._get_all(self._key("phases")).items()}
+        phases = {}
+        for process, phase in self._get_all(self._key("phases")).items():
+            with contextlib.suppress(ValueError):  # written by something else
+                phases[process] = record_of(PhaseRecord, phase)
+        return phases
 
     def tell_reserve(self, n_nodes: int) -> None:
         """Store how many nodes are in reserve since the launch's record was written."""
@@ -154,8 +162,8 @@ class Control:
 
     def read_reserve(self) -> int | None:
         """Return what :meth:`tell_reserve` stored last; None if it stored nothing."""
-        text = self._get(self._key("reserve"))
-        return None if text is None else int(text)
+        text = self._get(self._key("reserve")) or b""
+        return int(text) if text.isdigit() else None
 
     def tell_ranks(self, host: str, ranks: Mapping[str, Any]) -> None:
         """Store how the ranks of this process's launch on a node look from outside, as plain JSON values."""
@@ -183,7 +191,7 @@ class Control:
 
     def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:
         """Send a request to the controller."""
-        text = json.dumps({"launch": self._launch, "body": list(body)})
+        text = json.dumps({"launch": self._launch, "node": own_node(), "body": list(body)})
         key = self._endpoint.key("requests")
         # A retry after a lost reply may store it twice; the second then concerns a launch that is over.
         self._execute("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)
@@ -215,15 +223,26 @@ class Control:
         return cast("bytes | None", self._client.get(key))
 
     def _get_all(self, key: str) -> dict[str, Any]:
-        found = cast("dict[bytes, bytes]", self._client.hgetall(key))
-        return {name.decode(): json.loads(text) for name, text in found.items()}
+        found = {}
+        for name, text in cast("dict[bytes, bytes]", self._client.hgetall(key)).items():
+            with contextlib.suppress(ValueError, RecursionError):  # a process of the job may have stored anything
+                found[name.decode()] = json.loads(text)
+        return found
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _request_of(fields: Mapping[bytes, bytes]) -> Request:
     try:
         ((kind, text),) = fields.items()
         message = json.loads(text)
-        request = Request(cast("RequestKind", kind.decode()), int(message["launch"]), list(message["body"]))
+        about = int(message["launch"]), list(message["body"]), str(message.get("node", ""))
+        request = Request(cast("RequestKind", kind.decode()), *about)
     except (ValueError, TypeError, KeyError) as error:
         raise UnknownRequestError(repr(fields)) from error
     if request.kind not in get_args(RequestKind):

@@ -107,16 +107,15 @@ def running_job(
         last_us = round((time.time() + AHEAD_S) * 1e6)
         tiers = Tiers(WINDOWS_S, max_bytes=1 << 30, clock=time.time)
         store = SampleStore(LENGTH_S, clock=time.time, observe=tiers.add)
-        samples = []
         for each in series(n_nodes, n_gpus):
             if each.metric == "DeviceUtilization":
                 times_us = each.times_us - each.times_us[-1] + last_us
                 store.extend(key_of(each.metric, each.tags), times_us, each.values)
             else:
                 seconds = tuple(each.values[-2:].tolist())
-                samples.append(Sample(each.metric, time.time(), seconds, dict(each.tags)))
+                written = Sample(each.metric, time.time(), seconds, dict(each.tags))
+                Series(client, server.endpoint, 1, each.tags["host"]).add([written])
         store.extend(key_of("loss", {"host": "node1"}), times_us, np.full(len(times_us), 1.5))
-        Series(client, server.endpoint, 1).add(samples)
         history, run = History(tiers, store), Run.new("node1", round(time.time() * 1e6))
         with NodeAnswerer(client, server.endpoint, "node1", lambda question: answer_question(history, run, question)):
             yield server

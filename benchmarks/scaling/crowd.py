@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import sha1
 from pathlib import Path
 from typing import cast
@@ -107,7 +108,7 @@ class Crowd:
         client = endpoint.connect()
         client.script_load(EXECUTE_LUA)
         self._script = sha1(EXECUTE_LUA.encode(), usedforsecurity=False).hexdigest()
-        self._series = Series(client, endpoint, 0)
+        self._series = partial(Series, client, endpoint, 0)
         self._writer = FencedWriter(client, endpoint, 0)
         self._selector = selectors.DefaultSelector()
         self._connections = [self._connect(endpoint) for _ in range(plan.hosts)]
@@ -177,7 +178,7 @@ class Crowd:
         """Return what a collector sends for a device, split around the times and values, which change."""
         name, now_s, values = host_name(self._plan.first + host), 1e9, [PROBE_S] * REPEATS
         tags = {"host": name, "gpu": str(gpu), "model": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{name}-{gpu:026d}"}
-        to_add, names = self._series.commands([Sample(METRIC, now_s, tuple(values), tags)])
+        to_add, names = self._series(name).commands([Sample(METRIC, now_s, tuple(values), tags)])
         add, key, *rest = to_add
         oldest, text = str(rest[2]), str(rest.pop())
         reading = _reading(now_s, values).decode()

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import orjson
+
 from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.group import ERROR
 from laggard.collectors.links.board import LinkBoard
@@ -59,7 +61,7 @@ class LinkReport:
     @classmethod
     def of_tags(cls, tags: Mapping[str, str]) -> LinkReport:
         """Read what :meth:`tags` returned."""
-        return record_of(cls, json.loads(tags[_REPORT]))
+        return record_of(cls, orjson.loads(tags[_REPORT]))
 
 
 def stride_of(interval_s: float, max_intrusion: float) -> int:

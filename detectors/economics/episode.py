@@ -14,4 +14,5 @@ class Episode:
     # peer's alone if its peers accuse it as well
     slowdown: float
     share_lost: float  # mean share of the job's time that its last rounds cost, eight at most
+    is_usual: bool = False  # whether those that ended by themselves let expect that one gets so long
     costly_part: float = 1.0  # the part of it to which that applies: before, it may have been much less slow

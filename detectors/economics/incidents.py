@@ -23,6 +23,7 @@ _REMEMBERED = 8  # lengths of incidents; also over how many rounds a slowdown is
 _SLOW_SHARE = 0.5  # of the incident's slowdown, in logs: a round with less is not slow
 _WELL_S = 600.0  # for so long, and a device that was slow at times is well again
 _ALIKE = 2.0  # slowdowns, in logs, that differ by no more than this factor
+_TOLD_S = 86_400.0  # for so long, what comes again is not told of once more
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class _Open:
     at_times: bool
     began_s: float
     last_slow_s: float
+    is_usual: bool = False  # those that ended let expect that one gets so long
+    is_told: bool = False
     is_asked: bool = False
     stays: bool = False  # it would not be left out if there were a restart now
     holds_up: bool = True  # the job waits for it
@@ -56,6 +59,15 @@ class _History:
 
 
 @dataclass(frozen=True, slots=True)
+class _Told:
+    """An incident of any device that was told of and has ended."""
+
+    at_s: float
+    slow_s: float
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """A restart that was asked for, for a device in some place."""
 
@@ -63,6 +75,12 @@ class _Asked:
     identity: str
     slowdown: float
     longest_s: float  # the longest of its incidents that ended by themselves; 0: it was for one that did not
+
+
+def _are_alike(lengths_s: Collection[float]) -> bool:
+    """Return whether most incidents were about as long as the longest, as phases of a program are, and faults not."""
+    long = sum(PHASE_MARGIN * length_s >= max(lengths_s) for length_s in lengths_s)
+    return 2 * long >= len(lengths_s) > 0
 
 
 def key_of(subject: Subject) -> str:
@@ -83,11 +101,17 @@ class Incidents:
         self._histories: dict[str, _History] = {}
         self._asked: dict[str, list[_Asked]] = {}  # by place
         self._programs_own: dict[str, float] = {}  # by place, the longest incident
+        self._told: list[_Told] = []
 
     @property
     def open(self) -> tuple[Subject, ...]:
         """The devices and nodes that are slow."""
         return tuple(self._open)
+
+    @property
+    def told(self) -> set[Subject]:
+        """Those that were told of."""
+        return {subject for subject, each in self._open.items() if each.is_told}
 
     def begin(
         self,
@@ -123,9 +147,12 @@ class Incidents:
             at_times=at_times,
             began_s=now_s - slow_s,
             last_slow_s=now_s,
+            is_usual=episode.is_usual,
         )
 
-    def advance(self, slowdowns: Mapping[Subject, float | None], now_s: float) -> dict[Subject, WellAgain]:
+    def advance(
+        self, slowdowns: Mapping[Subject, float | None], now_s: float, usual: Collection[Subject] = ()
+    ) -> dict[Subject, WellAgain]:
         """Add a round; return the incidents that are over."""
         shares = {
             subject: share_lost(slowdown)
@@ -137,6 +164,7 @@ class Incidents:
         staying = max((shares[subject] for subject in waited_for), default=0.0)
         for subject, each in self._open.items():
             elapsed_s, each.at_s = max(0.0, now_s - each.at_s), now_s
+            each.is_usual = subject in usual
             if subject in shares:
                 each.slow_s += elapsed_s
                 each.last_slow_s = now_s
@@ -149,12 +177,34 @@ class Incidents:
         ]
         return {subject: self._end(self._open.pop(subject), now_s) for subject in over}
 
+    def tell(self, subject: Subject, now_s: float, *, is_new: bool, must: bool) -> bool:
+        """Return whether to tell of an open incident; ``is_new``: there is a new verdict, ``must``: a restart is due.
+
+        What is as those before it that were told of and ended, in this job, is not told of again for a day.
+        """
+        each = self._open[subject]
+        if each.is_told:
+            return is_new
+        self._told = [before for before in self._told if now_s - before.at_s < _TOLD_S]
+        is_as_before = any(
+            each.slow_s <= PHASE_MARGIN * before.slow_s
+            and math.log(each.slowdown) <= _ALIKE * math.log(before.slowdown)
+            for before in self._told
+        )
+        each.is_told = must or not is_as_before
+        return each.is_told
+
     def incident(self, subject: Subject) -> Incident:
         """Return the open incident of a device."""
         each = self._open[subject]
         span_s = max(0.0, each.at_s - each.began_s) if each.at_times else 0.0
         return Incident(
-            slowdown=each.slowdown, slow_s=each.slow_s, lost_s=each.lost_s, span_s=span_s, at_times=each.at_times
+            slowdown=each.slowdown,
+            slow_s=each.slow_s,
+            lost_s=each.lost_s,
+            span_s=span_s,
+            at_times=each.at_times,
+            is_usual=each.is_usual,
         )
 
     def decide(
@@ -210,6 +260,7 @@ class Incidents:
         return Past(
             n_passed=history.n_passed,
             longest_s=max([known_s, *history.lengths_s, *(one.longest_s for one in before)]),
+            are_alike=_are_alike(history.lengths_s),
             lost_s=history.lost_s,
             span_s=max(0.0, now_s - history.since_s),
             n_asked=history.n_asked,
@@ -239,6 +290,8 @@ class Incidents:
         history.lengths_s = (*history.lengths_s, each.slow_s)[-_REMEMBERED:]
         history.n_passed += 1
         history.lost_s += each.lost_s
+        if each.is_told:
+            self._told.append(_Told(now_s, each.slow_s, each.slowdown))
         instead_of = self._recognise(each)
         expected = self._past(each, now_s).expects_end
         return WellAgain(each.slow_s, each.lost_s, history.n_passed, history.lost_s, expected, instead_of)
@@ -262,6 +315,7 @@ class Incidents:
             "histories": plain(self._histories),
             "asked": plain(self._asked),
             "programs_own": dict(self._programs_own),
+            "told": plain(self._told),
         }
 
     @classmethod
@@ -272,4 +326,5 @@ class Incidents:
         incidents._histories = {name: record_of(_History, kept) for name, kept in state["histories"].items()}
         incidents._asked = {place: [record_of(_Asked, each) for each in kept] for place, kept in state["asked"].items()}
         incidents._programs_own = dict(state["programs_own"])
+        incidents._told = [record_of(_Told, each) for each in state["told"]]
         return incidents

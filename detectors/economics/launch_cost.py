@@ -10,11 +10,19 @@ beyond the steps of those before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from laggard.detectors.economics.restart_cost import LEAST_COST_S, UNKNOWN_START_S, UNKNOWN_WORK_S
 from laggard.detectors.evidence import Price, Saved
 from laggard.kvstore.control import LaunchRecord, Signs
+from laggard.records import record_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    start_s: float | None = None
+    saved: Saved = "unknown"
 
 
 class LaunchCost:
@@ -22,8 +30,8 @@ class LaunchCost:
 
     def __init__(self, launch: LaunchRecord, kept: Mapping[str, Any] | None = None) -> None:
         self._launch = launch  # the launch
-        self._start_s: float | None = None if kept is None else kept["start_s"]
-        self._saved: Saved = "unknown" if kept is None else kept["saved"]
+        known = _Kept() if kept is None else record_of(_Kept, kept)
+        self._start_s, self._saved = known.start_s, known.saved
         self.has_progress = False  # whether it has shown any
         # What this launch does until its first checkpoint could be lost
         self._saved_s = launch.began_s if self._saved in {"commit", "checkpoint"} else None

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from laggard.settings import number
+
 UNKNOWN_START_S = 60.0  # how long a program is taken to need to its first progress as long as that was not seen
 UNKNOWN_WORK_S = 600.0  # how much work it is taken to lose at most if it shows no sign of checkpoints
 # What it is taken to cost at least: a relaunch within seconds would be paid for every phase of the program.
 LEAST_COST_S = 30.0
+_MOST = 1e6  # slowdowns: a reading may be any, and the whole is lost to none
 
 
 def share_lost(slowdown: float) -> float:
     """Return the share of its wall time that a job loses if it waits for a device that is this much slower."""
-    return 1 - 1 / slowdown
+    return 1 - 1 / min(slowdown, _MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,10 @@ class RestartCost:
     remaining_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.cost_s >= 0:
-            raise ValueError(f"restart cost must be zero or more seconds, got {self.cost_s}")
-        if self.remaining_s is not None and not self.remaining_s >= 0:
-            raise ValueError(f"remaining time must be zero or more seconds (or None), got {self.remaining_s}")
+        if not number(self.cost_s) >= 0:
+            raise ValueError(f"restart cost must be zero or more seconds, got {self.cost_s!r}")
+        if self.remaining_s is not None and not number(self.remaining_s) >= 0:
+            raise ValueError(f"remaining time must be zero or more seconds (or None), got {self.remaining_s!r}")
 
     @classmethod
     def of(cls, given: RestartCost | float | None) -> RestartCost | None:

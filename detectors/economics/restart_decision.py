@@ -35,6 +35,7 @@ _STATED = 0.5  # how much of a cost counts that is only stated
 _LEAST_LOST_S = 16.0  # what may be lost at least, or the cost if that is less: two minutes of a phase that is 15 % slow
 _AHEAD, _AHEAD_OF_PHASES = 1.6, 3.4  # times the cost: what these must be about to lose in the rest of the job
 _PHASES_LOSE, _BEFORE_S = 0.02, 900.0  # of the time, and of 15 min before it: what phases lose at most
+_ALIKE_LOSE = 0.01  # the same of incidents that are alike: these are phases unless they lose more
 _FEW = 2  # nodes in reserve, of which none is given to find out about what may be phases
 _DAY_S = 86_400.0  # a node that is left out is away for so long (`--quarantine`), and a job is taken to go on for it
 
@@ -81,6 +82,7 @@ class Incident:
     lost_s: float
     span_s: float = 0.0  # time since it began
     at_times: bool = False  # whether it is slow again and again, and well in between
+    is_usual: bool = False  # whether incidents of this job get so long, going by those that ended by themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ class Past:
 
     n_passed: int = 0  # incidents that ended by themselves
     longest_s: float = 0.0  # the longest of the last of them
+    are_alike: bool = False  # whether most of the last ones were about as long as the longest
     lost_s: float = 0.0  # what they lost in sum
     span_s: float = 0.0  # time since the first of them
     n_asked: int = 0  # restarts that were asked for because of them
@@ -137,6 +140,8 @@ def decide(incident: Incident, past: Past, tradeoff: Tradeoff) -> Decision:
 
 def _alone_in_s(incident: Incident, past: Past, tradeoff: Tradeoff, share: float) -> tuple[float, Reason | None]:
     """Return how long until the present incident alone is reason enough, and why not earlier."""
+    if incident.is_usual:
+        return math.inf, Reason("others ended")
     cost_s = tradeoff.whole.cost_s
     may_lose_s = max(tradeoff.patience * cost_s, min(_LEAST_LOST_S, cost_s)) * 2.0**past.n_in_vain
     due_s = max(0.0, (may_lose_s - incident.lost_s) / share)
@@ -154,22 +159,23 @@ def _together_in_s(incident: Incident, past: Past, tradeoff: Tradeoff, share: fl
         return math.inf
     cost_s = max(LEAST_COST_S, tradeoff.whole.cost_s) * 2.0 ** (past.n_asked + past.n_in_vain)
     lost_s, span_s = past.lost_s + incident.lost_s, max(1.0, past.span_s, incident.span_s)
-    least_s = max(_LEAST_LOST_S, _least_together_s(tradeoff, cost_s, span_s, seen_before=past.n_passed > 0))
+    least_s = max(_LEAST_LOST_S, _least_together_s(incident, past, tradeoff, cost_s, span_s))
     if incident.at_times:
         share = max(lost_s / span_s, 1e-6)  # of the time, slow or not
     return max(0.0, (least_s - lost_s) / share)
 
 
-def _least_together_s(tradeoff: Tradeoff, cost_s: float, span_s: float, *, seen_before: bool) -> float:
+def _least_together_s(incident: Incident, past: Past, tradeoff: Tradeoff, cost_s: float, span_s: float) -> float:
     """Return what incidents must have lost in some time for a restart to pay: as faults do, or as phases may."""
     remaining_s = tradeoff.cost.remaining_s
     part = span_s / (max(_DAY_S, span_s) if remaining_s is None else max(1.0, remaining_s))
     may_lose_s = tradeoff.patience * cost_s
     at_faults_pace_s = max(_PHASES_LOSE * (span_s + _BEFORE_S), _AHEAD * may_lose_s / _LOST * part)
-    of_faults_s = max(may_lose_s * (_SEEN_BEFORE if seen_before else 1.0), at_faults_pace_s)
-    if tradeoff.n_reserve is not None and tradeoff.n_reserve <= _FEW:
-        return of_faults_s
-    return min(of_faults_s, max(may_lose_s, _AHEAD_OF_PHASES * cost_s * part))
+    least_s = max(may_lose_s * (_SEEN_BEFORE if past.n_passed else 1.0), at_faults_pace_s)
+    if tradeoff.n_reserve is None or tradeoff.n_reserve > _FEW:
+        least_s = min(least_s, max(may_lose_s, _AHEAD_OF_PHASES * cost_s * part))
+    healthy_lose = _PHASES_LOSE if incident.is_usual else _ALIKE_LOSE if past.are_alike else 0.0
+    return max(least_s, healthy_lose * (span_s + _BEFORE_S))
 
 
 def _never(why: Reason) -> Decision:

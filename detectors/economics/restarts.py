@@ -20,7 +20,7 @@ from laggard.kvstore.control import LaunchRecord, Signs
 
 Episodes = Callable[[DeviceId], Episode | None]
 
-_VERSION = 4
+_VERSION = 5
 _SLOW_CHIP = 1.07  # as for a verdict by peers alone: chips of one model differ by less
 
 
@@ -57,12 +57,14 @@ class Restarts:
         """Continue with what :meth:`to_state` returned in an earlier launch, of the same job or of another one."""
         if kept["version"] != _VERSION:
             raise StateVersionError(kept["version"], _VERSION)
-        self._cost = LaunchCost(self._launch, kept["cost"])
-        self._incidents = Incidents.from_state(kept["incidents"])
+        cost, incidents = LaunchCost(self._launch, kept["cost"]), Incidents.from_state(kept["incidents"])
         hosts = frozenset(node.hostname for node in self._launch.nodes) if same_run else frozenset()
-        self._incidents.forget_hosts(hosts, now_s)
+        incidents.forget_hosts(hosts, now_s)
         newest = [Verdict.of_fields(fields) for fields in kept["verdicts"]]
-        self._newest = {(verdict.host, verdict.gpu): verdict for verdict in newest}
+        by_subject = {(verdict.host, verdict.gpu): verdict for verdict in newest}
+        if not by_subject.keys() >= {*incidents.open}:
+            raise ValueError("an incident lacks its verdict")
+        self._cost, self._incidents, self._newest = cost, incidents, by_subject
 
     def to_state(self) -> dict[str, Any]:
         """Return what the next launch should know, as plain values."""
@@ -91,14 +93,17 @@ class Restarts:
         """Return the round's verdicts: those given, with what to do about them, and those on open incidents."""
         price = self._price(now_s)
         tradeoff = self._tradeoff(price, grounds.min_slowdown, now_s)
-        slowdowns = {subject: self._slowdown(subject, grounds.episodes, judged) for subject in self._incidents.open}
+        devices = {subject: self._devices_of(subject, judged) for subject in self._incidents.open}
+        episodes = {subject: _episode_of(each, grounds.episodes) for subject, each in devices.items() if each}
+        # Who is less slow than matters costs nothing.
         known = {
-            subject: 1.0 if slowdown is not None and slowdown < grounds.min_slowdown else slowdown  # costs nothing
-            for subject, slowdown in slowdowns.items()
-            if slowdown != math.inf
+            subject: None if each is None else each.slowdown if each.slowdown >= grounds.min_slowdown else 1.0
+            for subject, each in episodes.items()
         }
-        ended = self._incidents.advance(known, now_s)
-        found = [Verdict(*each, 1.0, "well again", Evidence(*each, after)) for each, after in ended.items()]
+        usual = {subject for subject, each in episodes.items() if each is not None and each.is_usual}
+        told = self._incidents.told
+        ended = self._incidents.advance(known, now_s, usual)
+        found = [Verdict(*each, 1.0, "well again", Evidence(*each, ended[each])) for each in ended if each in told]
         new = {(verdict.host, verdict.gpu): verdict for verdict in verdicts if _is_incident(verdict)}
         for subject, verdict in new.items():
             self._begin(subject, verdict, grounds, judged, now_s)
@@ -109,8 +114,8 @@ class Restarts:
             incident = self._incidents.incident(subject)
             in_s = None if math.isinf(decision.in_s) else decision.in_s
             weighed = Weighed(price, incident.lost_s, incident.slow_s, in_s, now_s, decision.why)
-            if subject in new:
-                found.append(_decided(new[subject], weighed))
+            if self._incidents.tell(subject, now_s, is_new=subject in new, must=decision.restart):
+                found.append(_decided(self._newest[subject], weighed))
             elif decision.restart:
                 found.append(_due(self._newest[subject], incident, weighed))
         return found
@@ -160,14 +165,6 @@ class Restarts:
             min_slowdown=min_slowdown,
             is_stated=price.source == "given",
         )
-
-    def _slowdown(self, subject: Subject, episodes: Episodes, judged: Collection[DeviceId]) -> float | None:
-        """Return how slow a device or node is; ``None``: it is well, infinite: it was not judged."""
-        devices = self._devices_of(subject, judged)
-        if not devices:
-            return math.inf
-        episode = _episode_of(devices, episodes)
-        return None if episode is None else episode.slowdown
 
     def _devices_of(self, subject: Subject, judged: Collection[DeviceId]) -> list[DeviceId]:
         host, gpu = subject

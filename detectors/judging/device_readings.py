@@ -8,15 +8,16 @@ from typing import Any
 
 from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId
+from laggard.collectors.group import MAX_ERROR
 from laggard.collectors.probes import WRONG
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Reason
+from laggard.detectors.judging.device_states import DeviceStates
 from laggard.detectors.judging.groups import Groups, label_of
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.judging.section_readings import Condition, Probes
 from laggard.detectors.notices import Notice
-from laggard.detectors.statistics.device_states import DeviceStates
 from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.verdict import Verdict, with_cause
 from laggard.kvstore.control import LaunchRecord
@@ -36,7 +37,8 @@ class DeviceReadings(Analysis):
             key: label for key, label in self._groups.items() if isinstance(key, tuple)
         }
         self._has_new_labels = False
-        self._uuids: dict[DeviceId, str] = {}  # of the devices that have one
+        self._uuids: dict[DeviceId, str] = {}  # of the devices that have one, each of its own
+        self._owners: dict[str, DeviceId] = {}
         self._causes: dict[DeviceId, Cause] = {}  # each device's likely cause of a slowdown
         self._wrong: dict[DeviceId, str] = {}  # which results were wrong, for the devices that computed any
         self.compared = SlowGPUAnalysis(
@@ -77,16 +79,16 @@ class DeviceReadings(Analysis):
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record a device's UUID, its likely cause of a slowdown, its wrong results, and its model as a label."""
-        self._states.note(device, tags)
-        self._causes[device] = Cause.of_tags(tags)
         if WRONG in tags:
-            self._wrong[device] = tags[WRONG]
-        if "uuid" in tags:
+            self._wrong[device] = tags[WRONG][:MAX_ERROR]
+        if "uuid" in tags and device not in self._uuids and self._owners.setdefault(tags["uuid"], device) == device:
             self._uuids[device] = tags["uuid"]
         if device not in self._labels:
             label = label_of(self._groups, None, *device)
             self._labels[device] = tags.get("model", "") if label is None else label
             self._has_new_labels = True
+        self._causes[device] = Cause.of_tags(tags)
+        self._states.note(device, tags)
 
     def update(self, readings: Round, moment: Moment) -> list[Verdict]:
         """Compare a round, given what the devices are doing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from laggard.kvstore.errors import StateUnavailableError
+from laggard.kvstore.errors import StateFullError, StateUnavailableError
 
 if TYPE_CHECKING:
     from laggard.kvstore.state.mapping import State
@@ -39,7 +39,7 @@ class HistoryStore:
         try:
             self._state[key] = value
             self.commits += 1
-        except StateUnavailableError as error:
+        except (StateUnavailableError, StateFullError) as error:
             _log.warning("%s was not kept this time: %s", key, error)
 
 
@@ -55,7 +55,10 @@ class SectionKeeper:
     def begin(self) -> None:
         """Begin a launch: read what was kept of the one before."""
         kept = self._keeper.read(_SECTIONS) or {"sections": {}, "asked": {}}
-        self._sections, self.asked = dict(kept["sections"]), dict(kept["asked"])
+        try:
+            self._sections, self.asked = dict(kept["sections"]), dict(kept["asked"])
+        except (KeyError, TypeError, ValueError) as error:  # the program's State may hold anything
+            _log.warning("%s cannot be read, so it starts afresh: %s", _SECTIONS, error)
 
     @property
     def commits(self) -> int:

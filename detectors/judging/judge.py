@@ -7,6 +7,7 @@ A new kind is one analysis, and one watcher that has a judge of it.
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ class Judge:
         self._read_signs: ReadSigns = lambda: None
         self._run = ""
         self._has_read = False
+        self._now_s = 0.0
 
     def begin(self, launch: LaunchRecord, run: str = "", read_signs: ReadSigns = lambda: None) -> None:
         """Prepare for a launch."""
@@ -138,6 +140,7 @@ class Judge:
 
     def judge(self, readings: Round, now_s: float) -> list[Verdict]:
         """Return the verdicts that are new with this round."""
+        now_s = self._now_s = now_s if math.isfinite(now_s) else self._now_s
         if not self._has_read:
             self._read_kept(now_s)
         moment = self._moment(now_s)
@@ -182,9 +185,9 @@ class Judge:
         kept = self._keeper.read(self._key) if self._key else None
         if kept is None:
             return
-        same_run = kept["run"] == self._run
         try:
+            same_run = kept["run"] == self._run
             self._analysis.restore(kept["analysis"], same_run=same_run)
             self.restarts.restore(kept["restarts"], now_s, same_run=same_run)
-        except (KeyError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - the program's State may hold anything
             _log.warning("%s cannot be read, so it starts afresh: %s", self._key, error)

@@ -23,6 +23,7 @@ from laggard.detectors.links.losses import LinkLosses
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinkNotice, Notice, PairUnreachable
 from laggard.detectors.verdict import Evidence, Verdict
+from laggard.kvstore.control import LaunchRecord
 
 KEPT = "laggard/slow-links"
 """The key of State."""
@@ -53,15 +54,23 @@ class LinkReadings(Analysis):
         self._symptoms: dict[str, deque[LinkSymptoms]] = defaultdict(lambda: deque(maxlen=_CAUSE_ROUNDS))
         self._judged_s = deque([begun_s], maxlen=_CAUSE_ROUNDS + 1)
         self._notices: list[Notice] = []
+        self._hosts: set[str] = set()
 
     @property
     def min_slowdown(self) -> float:
         """The smallest slowdown that matters."""
         return self._min_slowdown
 
+    def begin(self, launch: LaunchRecord) -> None:
+        """Note which nodes there are."""
+        self._hosts = {node.hostname for node in launch.nodes}
+
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
-        """Take a node's report; each has tags of its own."""
+        """Take a node's report, which is of its own transfers; each has tags of its own."""
         report = LinkReport.of_tags(tags)
+        others = {*report.failures, *(each.receiver for each in report.readings)}
+        if not others <= self._hosts or not all(_can_be(each, device[0]) for each in report.readings):
+            raise ValueError(f"the report of {device[0]} is not one of its own links")
         self._reports.append((device[0], report))
         self._symptoms[device[0]].append(report.symptoms)
 
@@ -149,3 +158,9 @@ class LinkReadings(Analysis):
         self._n_bytes = wanted
         self._tell_terms(wanted, self._pairs)
         return False
+
+
+def _can_be(reading: LinkReading, host: str) -> bool:
+    """Return whether a reading is one of a node's own, with numbers that can be."""
+    has_numbers = 1e-9 < reading.duration_s < 1e6 and reading.n_bytes > 0 and 0 <= reading.foreign_share < 1e9
+    return has_numbers and reading.sender == host

@@ -13,6 +13,8 @@ Round = dict[DeviceId, list[float]]
 """Each device's repeats in one round, in seconds; a device that did not answer is missing."""
 
 
+MOST_REPEATS = 1000  # of a device in a round
+
 # Three rounds, of which the one before was early and the last is late, and sent late.
 _SILENT_AFTER = 3 + 2 * JITTER + SENT_WITHIN  # intervals
 
@@ -49,6 +51,8 @@ class RoundAssembler:
         # Seconds from one round to the next. A round waits for missing devices for two intervals. A device that has not
         # answered for three rounds is silent, and no round waits for it until it answers again.
         self._interval_s = interval_s
+        self._every_s: dict[DeviceId, float] = {}  # time from one answer of a device to the next, by its own word
+        self._usual_s: float | None = interval_s  # that of most devices, but no less; `None`: not known now
         # No device is called silent before: on a busy machine, any process may be delayed by a few seconds
         self._shortest_silence_s = shortest_silence_s
         self._readings: Round = {}
@@ -63,28 +67,37 @@ class RoundAssembler:
         # A device whose readings are all NaN or infinite becomes silent too, although it answers.
         if not self._readings:
             self._opened_s = now_s
-        self._readings.setdefault(device, []).extend(values)
+        readings = self._readings.setdefault(device, [])
+        readings.extend(values[: MOST_REPEATS - len(readings)])
         self._answered_s.setdefault(device, now_s)
-        self._silence_from_s = min(self._silence_from_s, now_s + self._silence_s)
+        self._silence_from_s = min(self._silence_from_s, now_s + self._silence_s(device))
         if any(map(math.isfinite, values)):
             self._answered_s[device] = now_s
             if device in self._silent:
                 self._silent.remove(device)
                 self._back.add(device)
 
-    @property
-    def _silence_s(self) -> float:
-        return max(_SILENT_AFTER * self._interval_s, self._shortest_silence_s)
+    def _silence_s(self, device: DeviceId) -> float:
+        every_s = max(self._interval_s, self._every_s.get(device, 0.0))
+        return max(_SILENT_AFTER * every_s, self._shortest_silence_s)
 
-    def expect_every(self, interval_s: float) -> None:
-        """Allow for devices that answer less often than the others."""
-        self._interval_s = max(self._interval_s, interval_s)
+    def expect_every(self, device: DeviceId, every_s: float) -> None:
+        """Allow for a device that answers less often: rounds wait for as long as most devices take."""
+        if self._every_s.get(device) != every_s:
+            self._every_s[device], self._usual_s = every_s, None
+
+    def _wait_s(self) -> float:
+        """Return for how long a round waits for missing devices: a few that are rare by their own word delay none."""
+        if self._usual_s is None:
+            rarest_first, middle = sorted(self._every_s.values(), reverse=True), len(self._answered_s) // 2
+            self._usual_s = max(self._interval_s, *rarest_first[middle : middle + 1], 0.0)
+        return 2 * self._usual_s
 
     def take(self, now_s: float) -> Round | None:
         """Return the round if it is complete or the wait is over, else ``None``."""
         not_waited_for = self._silent - self._readings.keys()
         complete = len(self._readings) + len(not_waited_for) >= len(self._answered_s)
-        waited = now_s - self._opened_s >= 2 * self._interval_s
+        waited = now_s - self._opened_s >= self._wait_s()
         if not self._readings or not (complete or waited):
             return None
         readings, self._readings = self._readings, {}
@@ -94,13 +107,13 @@ class RoundAssembler:
         """Return the devices that have just become silent: each once, until it answers again."""
         if now_s <= self._silence_from_s:
             return []
-        silent = {device for device, answered_s in self._answered_s.items() if now_s - answered_s > self._silence_s}
+        due_s = {device: answered_s + self._silence_s(device) for device, answered_s in self._answered_s.items()}
+        silent = {device for device, each_s in due_s.items() if now_s > each_s}
         newly_silent = sorted(silent - self._silent)
         self._silent = silent
-        first_answered_s = min(
-            (answered_s for device, answered_s in self._answered_s.items() if device not in silent), default=math.inf
+        self._silence_from_s = min(
+            (each_s for device, each_s in due_s.items() if device not in silent), default=math.inf
         )
-        self._silence_from_s = first_answered_s + self._silence_s
         return newly_silent
 
     def newly_answering(self) -> list[DeviceId]:

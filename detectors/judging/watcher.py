@@ -6,20 +6,22 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from laggard.collectors.device import DeviceId
-from laggard.collectors.group import ERROR, STRIDE
+from laggard.collectors.group import ERROR, MAX_ERROR, STRIDE, in_a_line
 from laggard.detectors import wording
+from laggard.detectors.judging.refusals import Refusals
 from laggard.detectors.judging.rounds import Round, RoundAssembler, WatchClock
 from laggard.detectors.judging.sources import Source, StreamSource
-from laggard.detectors.notices import Answering, Blind, Notice, NotJudged, Silent
+from laggard.detectors.notices import Answering, Blind, Failed, FailedAt, Notice, Silent
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, RequestKind
 from laggard.kvstore.errors import FencedError, StateFullError, StateUnavailableError
+from laggard.kvstore.series.streams import Refused, Sample
 from laggard.telemetry.errors import NodeError
 
 _log = logging.getLogger("laggard.detectors")
@@ -28,6 +30,8 @@ WATCHES_PER_INTERVAL = 10  # a round is judged soon after its last reading
 STOP_DEADLINE_S = 2.0
 # How long collectors or the program may take to give their first reading.
 FIRST_READING_S = 60.0
+# Of what a node calls its ranks, and the values of its tags: those of devices are the launch's.
+MOST_NAMES, LONGEST_NAME = 1000, 256
 
 
 class JudgesRounds(Protocol):
@@ -46,7 +50,8 @@ class JudgesRounds(Protocol):
 class Watcher:
     """A thread that assembles a metric's samples into rounds, has them judged, and sends verdicts to the controller.
 
-    It survives a restart of the state server: its requests wait.
+    It survives a restart of the state server: its requests wait. Nothing else that is written or raised ends it either:
+    that is skipped, and told once.
     """
 
     def __init__(
@@ -55,7 +60,6 @@ class Watcher:
         interval_s: float,
         judge: JudgesRounds,
         *,
-        reports_silence: bool = True,
         failure_on: Callable[[str], str] = lambda _: "",
         source: Source | None = None,
         expected: Collection[DeviceId] | None = None,
@@ -69,26 +73,31 @@ class Watcher:
         self._metric_name = metric_name  # the metric to watch
         self._interval_s = interval_s  # seconds from one round to the next
         self._judge = judge  # judges each round
-        self._reports_silence = reports_silence  # whether to send a notice about devices that give no good reading
         # Returns why there is no collector on a host; empty if there is one, or if it is not known
         self._failure_on = failure_on
         # Where the samples come from; `None`: what collectors write
         self._source = source or StreamSource(session, metric_name)
+        launch = self._control.read_launch()
         if expected is None:
-            expected = [(node.hostname, gpu) for node in self._control.read_launch().nodes for gpu in node.devices]
-        # The devices that must give readings; `None`: those of the launch. If it is empty, a notice is sent if there is
-        # no reading at all.
+            expected = [(node.hostname, gpu) for node in launch.nodes for gpu in node.devices]
+        # The devices that must give readings, and no others may; `None`: those of the launch. If it is empty, those of
+        # any name may, and a notice is sent if there is no reading at all.
         self._expected = frozenset(expected)
+        self._hosts = {node.hostname for node in (*launch.nodes, launch.head_only) if node is not None}
         now_s = clock()
         self._clock = WatchClock(longest_s=interval_s, now_s=now_s)
         self._rounds = rounds(expected, interval_s, now_s)
         self._why_blind = why_blind  # what may be the reason then
         self._blind_from_s = math.inf if expected else now_s + max(FIRST_READING_S, 3 * interval_s)
         self._tags: dict[DeviceId, Mapping[str, str]] = {}
+        self._n_names = Counter[str]()  # of each node
+        self._refusals = Refusals(self._hosts, interval_s)
+        self._failed: set[tuple[FailedAt, str]] = set()  # what was told, by the kind of error
         self._requests: deque[tuple[RequestKind, list[Any]]] = deque()  # not sent yet
         self._logged_trouble = False
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"watch-{metric_name}", daemon=True)
+        arguments = (metric_name, self._control, self._watch)
+        self._thread = threading.Thread(target=tell_end_of, args=arguments, name=f"watch-{metric_name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -98,16 +107,22 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._stopping.wait(self._interval_s / WATCHES_PER_INTERVAL):
-            try:
-                self._process_samples()
-                self._send_requests()
-                self._logged_trouble = False
-            except FencedError:
-                return  # this launch is over
-            except (StateUnavailableError, StateFullError, NodeError) as error:
-                if not self._logged_trouble:
-                    _log.warning("the detector of %s is waiting for the state server: %s", self._metric_name, error)
-                self._logged_trouble = True
+            self.look()
+
+    def look(self) -> None:
+        """Read and judge what is new, and send what is to be said."""
+        try:
+            self._process_samples()
+            self._send_requests()
+            self._logged_trouble = False
+        except FencedError:
+            raise
+        except (StateUnavailableError, StateFullError, NodeError) as error:
+            if not self._logged_trouble:
+                _log.warning("the detector of %s is waiting for the state server: %s", self._metric_name, error)
+            self._logged_trouble = True
+        except Exception as error:  # noqa: BLE001 - a detector that is gone finds nothing, and says nothing
+            self._note_failure("look", error)
 
     def _process_samples(self) -> None:
         now_s = self._clock.look(self._now_s())
@@ -115,43 +130,70 @@ class Watcher:
         if readings := self._rounds.take(now_s):
             self._judge_round(readings)
         silent, answering = self._rounds.newly_silent(now_s), self._rounds.newly_answering()
-        notices: list[Notice] = [*self._silences([device for device in silent if device in self._expected])]
-        if back := tuple(device for device in answering if device in self._expected):
-            notices.append(Answering(back))
+        if self._expected:
+            self._tell(self._silences(silent))
+            self._tell([Answering(tuple(answering))] if answering else [])
         if now_s > self._blind_from_s:
             self._blind_from_s = math.inf
-            notices.append(Blind(self._why_blind))
-        if self._reports_silence:
-            self._tell(notices)
+            self._tell([Blind(self._why_blind)])
+        self._tell(self._refusals.take_notices(now_s))
 
     def _silences(self, silent: Sequence[DeviceId]) -> list[Silent]:
         """Return a notice for each reason, with the devices that give it."""
         by_reason: dict[str, list[DeviceId]] = {}
         for device in silent:
-            reason = self._tags.get(device, {}).get(ERROR) or self._failure_on(device[0])
+            reason = self._tags.get(device, {}).get(ERROR, "")[:MAX_ERROR] or self._failure_on(device[0])
             by_reason.setdefault(reason, []).append(device)
         return [Silent(tuple(devices), reason) for reason, devices in by_reason.items()]
 
     def _read(self, now_s: float) -> None:
         """Add new samples to the round."""
-        for device, sample in self._source.read():
-            self._blind_from_s = math.inf
-            if self._tags.get(device) != sample.tags:
-                self._tags[device] = sample.tags
+        for found in self._source.read():
+            refused = found if isinstance(found, Refused) else self._add(*found, now_s)
+            if refused is not None:
+                self._refusals.add(refused, now_s)
+
+    def _add(self, device: DeviceId, sample: Sample, now_s: float) -> Refused | None:
+        """Add a sample to the round, unless its device is none of the launch's."""
+        if device not in self._tags and (refused := self._refused(device)):
+            return refused
+        self._blind_from_s = math.inf
+        if self._tags.get(device) != sample.tags:
+            self._tags[device] = sample.tags
+            self._rounds.expect_every(device, self._interval_s * int(sample.tags.get(STRIDE, 1)))
+            try:
                 self._judge.note_device(device, sample.tags)
-                self._rounds.expect_every(self._interval_s * int(sample.tags.get(STRIDE, 1)))
-            self._rounds.add(device, sample.values, now_s)
+            except BaseException as error:  # noqa: BLE001 - a user's method may raise anything
+                self._note_failure("tags", error)
+        self._rounds.add(device, sample.values, now_s)
+        return None
+
+    def _refused(self, device: DeviceId) -> Refused | None:
+        """Return why samples of a device that is new are refused, if they are."""
+        host, name = device
+        if device not in self._expected if self._expected else host not in self._hosts:
+            return Refused(host, "not of the launch", wording.subject((host, name or None))[:LONGEST_NAME])
+        self._n_names[host] += 1
+        if self._n_names[host] > MOST_NAMES or len(name) > LONGEST_NAME:
+            return Refused(host, "too many", name[:LONGEST_NAME])
+        return None
 
     def _judge_round(self, readings: Round) -> None:
         try:
-            verdicts = self._judge.judge(readings, time.time())
-        except Exception as error:  # noqa: BLE001 - a user's analysis may raise anything, and a silent detector is worse
-            _log.exception("the detector of %s could not judge a round", self._metric_name)
-            self._tell([NotJudged(type(error).__name__, str(error))])
-            return
-        if verdicts:
-            self._requests.append(("verdicts", [verdict.to_fields() for verdict in verdicts]))
-        self._tell(self._judge.take_notices())
+            if verdicts := [verdict.to_fields() for verdict in self._judge.judge(readings, time.time())]:
+                self._requests.append(("verdicts", verdicts))
+            self._tell(self._judge.take_notices())
+        except FencedError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a user's analysis may raise anything
+            self._note_failure("round", error)
+
+    def _note_failure(self, what: FailedAt, error: BaseException) -> None:
+        """Tell what has failed, each kind of error once: the watcher goes on."""
+        if (key := (what, type(error).__name__)) not in self._failed:
+            self._failed.add(key)
+            _log.error("the detector of %s goes on after an error", self._metric_name, exc_info=error)
+            self._tell([Failed(what, in_a_line(error))])
 
     def _tell(self, notices: Sequence[Notice]) -> None:
         if notices:
@@ -159,5 +201,20 @@ class Watcher:
 
     def _send_requests(self) -> None:
         while self._requests:
-            self._control.ask(*self._requests[0])
-            self._requests.popleft()
+            request = self._requests.popleft()  # one that cannot be sent must not hold up the others
+            try:
+                self._control.ask(*request)
+            except (StateUnavailableError, StateFullError):
+                self._requests.appendleft(request)
+                raise
+
+
+def tell_end_of(what: str, control: Control, watch: Callable[[], None]) -> None:
+    """Run what a watcher's thread does; unless its launch is over, it is told if an error ends it."""
+    try:
+        watch()
+    except FencedError:
+        return
+    except BaseException as error:
+        control.ask("notices", [f"{what}: {wording.notice(Failed('end', in_a_line(error)))}"])
+        raise

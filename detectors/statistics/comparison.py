@@ -61,9 +61,12 @@ class Pace:
         return Compared(pace, relative, relative - history.base, relative - typical, out(allowed))
 
     def residual(
-        self, compared: Compared, size: Floats, smallest: float, grouping: Grouping
-    ) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return the residuals, against the past or the peers, whichever is more, and which groups are half slow."""
+        self, compared: Compared, last: Floats, size: Floats, smallest: float, grouping: Grouping
+    ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        """Return the residuals, against the past or the peers, whichever is more, and which groups are half slow.
+
+        Between them, what each was before, given the last ones against the past: the same if the peers decide.
+        """
         own, by_peers, out = compared.own, compared.by_peers - compared.allowed, grouping.per_device
         count = grouping.count(~np.isnan(by_peers))
         # If many of a group look slow at once, others may have become faster: only who is slower in seconds, too, is.
@@ -75,7 +78,8 @@ class Pace:
         np.copyto(self.usual, usual, where=~crowded & ~np.isnan(compared.pace))
         tied = (grouping.count(by_peers > 0) >= _MAJORITY * count) & (count != 2) | (count < 2)
         by_peers = np.where(out(tied), np.float32(np.nan), by_peers + np.float32(smallest / 2))
-        return np.fmax(own, by_peers), crowded
+        found = np.fmax(own, by_peers)
+        return found, np.where((found == own) & ~np.isnan(last), last, found), crowded
 
 
 def learn(

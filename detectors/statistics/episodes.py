@@ -73,11 +73,10 @@ def slowness_at(
     return Slowness(clock, shown, slowdown, least, own_past, rounds, hits / rounds)
 
 
-def episode_at(row: int, history: History, residual: float, size: float, slow: Slowness | None) -> Episode | None:
-    """Return the episode that a device is in, given its newest residual; ``None`` if it is not slow."""
-    is_now = residual > size / 2
-    if slow is None or (slow.clock == AT_TIMES and not is_now):
+def episode_at(row: int, history: History, slow: Slowness, *, is_now: bool, is_usual: bool) -> Episode | None:
+    """Return the episode that a slow device is in, given whether it is slow now; ``None`` if it is not slow."""
+    if slow.clock == AT_TIMES and not is_now:
         return None
     least, whole = max(1.0, slow.least), max(1.0, float(history.lasts[0, row]))
     costly = slow.share if slow.clock == AT_TIMES else min(1.0, slow.rounds / whole)
-    return Episode(float(history.since_s[row]), least if is_now else 1.0, share_lost(least), costly)
+    return Episode(float(history.since_s[row]), least if is_now else 1.0, share_lost(least), is_usual, costly)

@@ -12,6 +12,7 @@ FAST_SHARES = (10, 5)  # the fastest device in so many
 FAST_QUANTILES = np.array([[1.2816], [0.8416]], np.float32)  # of the standard normal distribution
 # Expected gap between the median (of two: the mean) and the fastest of m standard normal samples, m from 0.
 _MEDIAN_TO_FASTEST = np.array([np.nan, np.nan, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352, 1.424])
+_SHORTEST_S, _LONGEST_S = 1e-12, 1e12  # what is not in between is no time that something took
 _FASTEST_NOISE = 0.75  # standard deviation of the fastest of three standard normal samples (of two 0.83, of five 0.67)
 
 
@@ -19,8 +20,8 @@ def repeats_of(seconds: NDArray[np.floating]) -> Floats:
     """Return a round's repeats, ``(n_devices, n_repeats)`` to ``(n_repeats, n_devices)``; infinite if not good."""
     with np.errstate(over="ignore"):  # beyond single precision is treated as infinite
         repeats = np.asarray(seconds.T, np.float32, order="C")
-    if not (repeats.min(initial=np.inf) > 0 and repeats.max(initial=0) < np.inf):  # NaN fails both
-        repeats = np.where((repeats > 0) & (repeats < np.inf), repeats, np.float32(np.inf))
+    if not (repeats.min(initial=np.inf) > _SHORTEST_S and repeats.max(initial=0) < _LONGEST_S):  # NaN fails both
+        repeats = np.where((repeats > _SHORTEST_S) & (repeats < _LONGEST_S), repeats, np.float32(np.inf))
     return repeats
 
 

@@ -21,7 +21,7 @@ from laggard.detectors.statistics.tails import LEAST_STEPS, Tails
 OUTLIERS = 0.01  # of the rounds may be anything, up to the smallest size; larger outliers are as much rarer
 GROWTH = 4.0  # from one size to the next
 ERRORS = 8.0  # of the past: the smallest size is at least so many, so that half of it is no error of the past
-SHARE = 0.15  # of its rounds in which a device is slow that is so at times
+SHARE = 1 / WARM_UP  # of its rounds in which a device is slow that is so at times: any from 0.07 to 0.3 finds as many
 LARGE = 1  # its size
 _SIZES = [0, 1, 2, LARGE]  # of the clocks
 _LONGEST = 2  # slow rounds on end that count as many: what lasts is for the other clocks
@@ -33,14 +33,13 @@ class Scale:
 
     variance: Floats
     size: Floats  # the slowdowns looked for, in log seconds
-    worth: Floats  # squared, over the variance
     step: Floats  # what one round is worth at most, in nats
 
     @classmethod
     def empty(cls) -> Self:
         """Return the scale of a round without devices."""
         by_clock = np.zeros((CLOCKS, 0), np.float32)
-        return cls(by_clock[0], by_clock, by_clock, by_clock)
+        return cls(by_clock[0], by_clock, by_clock)
 
 
 def scale_of(history: History, variance: Floats, lasts: Floats, usual: Floats, smallest: float) -> Scale:
@@ -56,7 +55,15 @@ def scale_of(history: History, variance: Floats, lasts: Floats, usual: Floats, s
     worth = size * size / variance
     step = np.minimum(np.log(powers / np.float32(OUTLIERS))[_SIZES], worth)
     step[AT_TIMES] = np.minimum(-np.log(np.maximum(usual, np.float32(OUTLIERS))), worth[AT_TIMES])
-    return Scale(variance, size, worth, step)
+    return Scale(variance, size, step)
+
+
+def _ratio(residual: Floats, size: Floats, variance: Floats, present: NDArray[np.bool_]) -> Floats:
+    """Return the log likelihood ratio of "slower by this size"; zero where there is no reading."""
+    worth = size * size / variance
+    ratio = np.clip(size * (residual - size / 2) / variance, -worth, worth)
+    np.copyto(ratio, 0, where=~present)
+    return np.asarray(ratio)
 
 
 def _mixed(ratio: Floats) -> Floats:
@@ -64,23 +71,32 @@ def _mixed(ratio: Floats) -> Floats:
     return np.asarray(np.log(np.float32(1 - SHARE) + np.float32(SHARE) * np.exp(ratio)))
 
 
-def advance(history: History, residual: Floats, lasts: Floats, scale: Scale, budget: float) -> NDArray[np.bool_]:
-    """Add a round's residuals, ``NaN`` where there is none, to the evidence; return which excursions are over."""
+def advance(
+    history: History, residual: Floats, before: Floats, lasts: Floats, scale: Scale, budget: float
+) -> NDArray[np.bool_]:
+    """Add a round's residuals, ``NaN`` where there is none, to the evidence; return which excursions are over.
+
+    ``before``: the residuals of the round before.
+    """
     present = ~(np.isnan(residual) | np.isnan(scale.variance))
-    ratio = scale.size * (residual - scale.size / 2) / scale.variance
-    np.copyto(ratio, 0, where=~present)
+    ratio = _ratio(residual, scale.size, scale.variance, present)
     _note_hits(history, ratio[LARGE] > 0, present)
     capped = np.clip(ratio, -scale.step, scale.step)
-    by_noise = np.clip(ratio, -scale.worth, scale.worth, out=ratio)
     counts = present & (history.run <= _LONGEST)
-    capped[AT_TIMES] = by_noise[AT_TIMES] = np.where(counts, _mixed(capped[AT_TIMES]) / lasts, 0)
+    capped[AT_TIMES] = np.where(counts, _mixed(capped[AT_TIMES]) / lasts, 0)
+    # AR(1) noise has independent innovations: a step is seen in that of its first round, and a little in the others.
+    kept = (lasts - 1) / (lasts + 1)
+    begins = later = ratio
+    if kept.any():
+        innovation, variance = residual - kept * before, scale.variance * (1 - kept**2)
+        begins, later = (_ratio(innovation, scale.size * part, variance, present) for part in (1, 1 - kept))
+    np.maximum(history.of_noise + later, np.where(present, begins, history.of_noise), out=history.of_noise)
     np.maximum(history.evidence + capped, 0, out=history.evidence)
     goes_on = history.evidence > 0
     history.lasts += present
-    history.of_noise += by_noise
     for array in (history.lasts, history.of_noise):
         array *= goes_on
-    evidence = height(history, lasts)
+    evidence = height(history)
     # One that was found is over once it has fallen by as much as it takes to find the first one.
     enough = LEAST_STEPS * scale.step + np.float32(np.log(2 * CLOCKS / budget))
     over = ~goes_on | (history.found & (history.peak - evidence >= enough))
@@ -96,13 +112,11 @@ def _note_hits(history: History, is_slow: NDArray[np.bool_], present: NDArray[np
     history.often += np.where(present, (is_slow - history.often) / seen, 0)
 
 
-def height(history: History, lasts: Floats) -> Floats:
+def height(history: History) -> Floats:
     """Return the evidence of each excursion: the lesser of that by outliers, and that by noise, which may last."""
-    # Rounds of noise that lasts are worth fewer independent ones.
-    rounds = np.maximum(history.lasts, 1)
-    by_noise = history.of_noise * ((1 + (rounds - 1) / lasts) / rounds)
-    by_noise[AT_TIMES] = history.evidence[AT_TIMES]
-    return np.minimum(history.evidence, by_noise)
+    found = np.minimum(history.evidence, history.of_noise)
+    found[AT_TIMES] = history.evidence[AT_TIMES]
+    return found
 
 
 def settle(
@@ -122,9 +136,22 @@ def settle(
     is_new = history.number[large] == 0
     new = large[0][is_new], large[1][is_new]
     history.number[new] = tails.number(new[0], codes[is_new])
-    number = history.number[large].astype(np.float64)
     surprise = tails.surprise(large[0], codes, evidence[large], scale.step[large])
-    history.odds[large] = surprise - np.log(len(grouping) * CLOCKS * number * (number + 1))
+    history.odds[large] = surprise - _share(history.number[large].astype(np.float64), grouping)
+
+
+def _share(number: NDArray[np.float64], grouping: Grouping) -> NDArray[np.float64]:
+    """Return how small a share of the budget an excursion has, in nats, given its number: the shares sum to one."""
+    return np.asarray(np.log(len(grouping) * CLOCKS * number * (number + 1)))
+
+
+def is_usual(
+    row: int, clock: int, history: History, scale: Scale, tails: Tails, grouping: Grouping, budget: float
+) -> bool:
+    """Return whether an excursion is no larger than those that ended let expect, if all lengths are alike in that."""
+    evidence, step = float(history.peak[clock, row]), float(scale.step[clock, row])
+    surprise = tails.surprise_if_steady(clock, int(grouping.codes[row]), evidence, step)
+    return bool(surprise - _share(history.number[clock, row].astype(np.float64), grouping) < -np.log(budget))
 
 
 def find(history: History, budget: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.notices import DisturbancesLast, Group, GroupNotice, Noisy, PaceChanged
+from laggard.detectors.notices import Group, GroupNotice, Noisy, PaceChanged
 from laggard.detectors.statistics import noise
 from laggard.detectors.statistics.common_mode import CommonMode
 from laggard.detectors.statistics.comparison import Pace
@@ -17,9 +17,7 @@ from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.excursions import ERRORS
 from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import WHOLE
-from laggard.detectors.statistics.tails import LEAST_STEPS, Tails
-
-_FEWEST = 5  # excursions that ended, after which to say that disturbances last
+from laggard.detectors.statistics.tails import Tails
 
 
 class GroupKnowledge:
@@ -29,7 +27,7 @@ class GroupKnowledge:
         self.pace, self.noise, self.tails = Pace(n_groups), noise.Noise(n_groups), Tails(n_groups)
         self.notices: list[GroupNotice] = []
         self._common_mode = CommonMode(n_groups)
-        self._told: set[tuple[type[GroupNotice], int]] = set()
+        self._told_noisy: set[int] = set()
 
     def taken(self, groups: NDArray[np.intp]) -> Self:
         """Return what is known of groups given as those that they were; -1: they are new."""
@@ -43,7 +41,7 @@ class GroupKnowledge:
     def note(
         self, pace: Floats, now_s: float, smallest: float, grouping: Grouping, devices: Sequence[DeviceId]
     ) -> None:
-        """Note what is new: a change of pace, noise that hides what matters, disturbances that last."""
+        """Note what is new: a change of pace, noise that hides what matters."""
         for shift in self._common_mode.add(pace, now_s):
             if grouping.sizes[shift.group] > 1:
                 since_s = None if np.isnan(shift.since_s) else shift.since_s
@@ -51,21 +49,11 @@ class GroupKnowledge:
         deviation, lasts = np.sqrt(self.noise.variance()), self.noise.lasts()
         allowed = deviation * np.maximum(noise.NOISES, ERRORS * np.sqrt(lasts / WHOLE))
         for group in np.flatnonzero((self.noise.rounds >= WHOLE) & (allowed > smallest)).tolist():
-            if self._is_new(Noisy, group):
+            if group not in self._told_noisy:
+                self._told_noisy.add(group)
                 least, does_last = float(np.exp(allowed[group])), bool(lasts[group] > 1)
                 about = _group(group, grouping, devices)
                 self.notices.append(Noisy(about, float(deviation[group]), least, does_last))
-        went_on, tries = self.tails.went_on[:, 0].sum(axis=0), self.tails.tries[:, 0].sum(axis=0)
-        ended = tries - went_on
-        for group in np.flatnonzero((ended >= _FEWEST) & (went_on > ended)).tolist():
-            if self._is_new(DisturbancesLast, group):
-                rounds = float(LEAST_STEPS + went_on[group] / ended[group])
-                self.notices.append(DisturbancesLast(_group(group, grouping, devices), int(ended[group]), rounds))
-
-    def _is_new(self, about: type[GroupNotice], group: int) -> bool:
-        is_new = (about, group) not in self._told
-        self._told.add((about, group))
-        return is_new
 
     def to_state(self) -> dict[str, Any]:
         """Return what was learned, as values of JSON."""

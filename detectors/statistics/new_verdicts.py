@@ -19,6 +19,7 @@ from laggard.detectors.verdict import Verdict
 
 _TOP_RANK = 6  # of the severities, worst first: nothing is said after it
 _MOST = math.log(1e12)  # nats: more jobs than that need not be told
+_MEASURED = math.log(20)  # nats: so much more often than the budget says, chance does it in independent noise
 _NEAR = 0.5  # of the way to the bar: such a device counts towards its node's verdict, but gets none of its own
 
 SlownessAt = Callable[[int, NDArray[np.bool_]], Slowness | None]
@@ -95,7 +96,7 @@ def _verdict(
         "own past" if slow.own_past else "peers",
         grouping.size_at(row) - 1,
         rounds=int(history.lasts[AT_TIMES if at_times else 0, row]),
-        jobs=math.exp(min(float(history.odds[slow.clock, row]), _MOST)),
+        jobs=math.exp(min(float(history.odds[slow.clock, row]), _MOST) - _MEASURED),
         since_s=_known(float(history.since_s[row])),
         now_s=_known(now_s),
         share=slow.share if at_times else None,

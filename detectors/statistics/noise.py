@@ -49,7 +49,8 @@ class Noise:
         """Add a round before there is a past: the noise of its repeats, else the change since the round before."""
         by_change = (DEVIATION_PER_DISTANCE * grouping.high_median(np.abs(changes))) ** 2 / 2
         by_repeats = grouping.high_median(repeat_noise) ** 2
-        now = np.where(np.isnan(by_repeats), by_change, by_repeats)
+        most_have = 2 * grouping.count(~np.isnan(repeat_noise)) >= grouping.sizes  # those of a few are not the group's
+        now = np.where(most_have, by_repeats, by_change)
         known = ~np.isnan(now) & (self.rounds == 0)
         now = np.where(self.n_early > 0, np.minimum(now, _ROUND * np.maximum(self.early, self.least)), now)
         self.n_early += known

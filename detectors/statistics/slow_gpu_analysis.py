@@ -27,14 +27,15 @@ from laggard.detectors.statistics.device_index import (
 )
 from laggard.detectors.statistics.episodes import Slowness, episode_at, note_slowness, slowness_at
 from laggard.detectors.statistics.estimates import Floats, log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.excursions import Scale, advance, find, height, scale_of, settle
+from laggard.detectors.statistics.excursions import Scale, advance, find, height, is_usual, scale_of, settle
 from laggard.detectors.statistics.findings import merged_by_node, verdict_of
 from laggard.detectors.statistics.group_knowledge import GroupKnowledge, groups_before
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
 from laggard.detectors.statistics.history import History, present_places
 from laggard.detectors.statistics.new_verdicts import NewVerdicts
-from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds
+from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, checked_budget
 from laggard.detectors.verdict import Verdict
+from laggard.settings import number
 
 _VERSION = 6  # of what is kept
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
@@ -96,9 +97,7 @@ class SlowGPUAnalysis:
         groups: Mapping[DeviceId, Hashable] | None = None,
         peer_slowdown: float = SILICON_SLOW,
     ) -> None:
-        if not 0 < false_alarm_budget < 1:
-            raise ValueError(f"false_alarm_budget must be a probability between 0 and 1, got {false_alarm_budget}")
-        self.false_alarm_budget = false_alarm_budget
+        self.false_alarm_budget = checked_budget(false_alarm_budget)
         self.thresholds = Thresholds(min_slowdown, peer_slowdown)
         check_names(groups or ())
         self._labels = groups
@@ -120,8 +119,8 @@ class SlowGPUAnalysis:
         Parameters
         ----------
         readings
-            Seconds by device, one or more repeats.  A device may be missing or new; readings that are not positive and
-            finite are ignored.
+            Seconds by device, one or more repeats.  A device may be missing or new; readings that are not between a
+            millionth of a millionth and a million million are ignored.
         now_s
             Unix time of the round, for "since" (in UTC).
         states
@@ -164,7 +163,7 @@ class SlowGPUAnalysis:
             in_state = ~self._history.enter_states(rows, states, typical[rows])
         repeats = repeats_of(seconds)
         log_seconds = self._in_rows(log_fastest(repeats), rows)
-        now_s = np.nan if now_s is None else now_s
+        now_s = number(now_s)
         kinds = self._recognise(log_seconds) if self._labels is None else []
         is_early = bool((self._known.noise.rounds == 0).any())
         early_noise = self._in_rows(repeat_noise(repeats), rows) if is_early else None
@@ -243,8 +242,12 @@ class SlowGPUAnalysis:
         row = self._index.row_of(device)
         if row is None or row >= len(self._residual):
             return None
-        size = float(self._scale.size[0, row])
-        return episode_at(row, self._history, float(self._residual[row]), size, self._slowness_at(row))
+        slow, known = self._slowness_at(row), (self._history, self._scale, self._known.tails, self._grouping)
+        if slow is None:
+            return None
+        usual = is_usual(row, slow.clock, *known, self.false_alarm_budget)
+        is_now = bool(self._residual[row] > self._scale.size[0, row] / 2)
+        return episode_at(row, self._history, slow, is_now=is_now, is_usual=usual)
 
     def _slowness_at(self, row: int, which: NDArray[np.bool_] | None = None) -> Slowness | None:
         lasts = float(self._known.noise.lasts()[self._grouping.codes[row]])
@@ -368,10 +371,10 @@ class SlowGPUAnalysis:
         lasts = np.broadcast_to(grouping.per_device(known.noise.lasts()), log_seconds.shape)
         usual = grouping.per_device(grouping.high_median(history.often))
         scale = scale_of(history, variance, lasts, usual, smallest)
-        residual, crowded = known.pace.residual(compared, scale.size[0], smallest, grouping)
+        residual, before, crowded = known.pace.residual(compared, history.last, scale.size[0], smallest, grouping)
         known.noise.add(compared.own, history.last, grouping, crowded)
-        over = advance(history, residual, lasts, scale, self.false_alarm_budget)
-        settle(history, over, height(history, lasts), scale, known.tails, grouping)
+        over = advance(history, residual, before, lasts, scale, self.false_alarm_budget)
+        settle(history, over, height(history), scale, known.tails, grouping)
         find(history, self.false_alarm_budget)
         note_slowness(history, compared.own, compared.by_peers, scale)
         history.note_incidents(now_s)

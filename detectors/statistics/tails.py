@@ -13,7 +13,7 @@ from laggard.detectors.statistics.history import CLOCKS, packed, unpacked
 
 PRIOR = 20.0  # how many excursions that ended what is assumed beforehand is worth
 LEAST_STEPS = 2.0  # an excursion of fewer is not counted: a single round may be anything
-LINK = 0.5
+LINK = 0.75
 _BEGINS = np.array([0, 1, 3, 7, 15, 31, 63], np.float32)[:, None]  # further steps: each class is twice as long
 _ENDS = np.append(_BEGINS[1:], [[127]], axis=0)
 
@@ -50,6 +50,12 @@ class Tails:
         for counts, more in ((self.went_on, went_on), (self.tries, went_on + ended)):
             for of_class, added in zip(counts, more, strict=True):
                 np.add.at(of_class, (clocks, codes), added)
+
+    def surprise_if_steady(self, clock: int, code: int, evidence: float, step: float) -> float:
+        """Return the same for one excursion if the chance to go on is the same at all lengths: it is the stricter."""
+        went_on, tries = self.went_on[:, clock, code].sum(), self.tries[:, clock, code].sum()
+        goes_on = (PRIOR * np.exp(-step) + went_on) / (PRIOR + tries)
+        return float(max(evidence / step - LEAST_STEPS, 0) * min(step, -np.log(goes_on)))
 
     def surprise(self, clocks: NDArray[np.intp], codes: NDArray[np.integer], evidence: Floats, step: Floats) -> Floats:
         """Return how little is to be expected of healthy devices that an excursion gets so large, in nats."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.detectors.statistics.estimates import Floats
+from laggard.settings import number
 
 GPU_MIN_SLOWDOWN = 1.05  # what chips of one model usually differ by: docs/detection.md
 # On a virtual device the probe queues behind the program's own kernels, so its readings depend on their size.
@@ -24,6 +25,13 @@ _MANY_PEERS, _FEW_CHIPS = 16, 0.12  # with fewer peers the spread is mostly chan
 _PAIR_RATIO = 2.0  # of two devices, only a slowdown by this factor shows which one is slow
 
 
+def checked_budget(false_alarm_budget: float) -> float:
+    """Return a budget if it is a probability."""
+    if not 0 < number(false_alarm_budget) < 1:
+        raise ValueError(f"false_alarm_budget must be a probability between 0 and 1, got {false_alarm_budget!r}")
+    return false_alarm_budget
+
+
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """The user's thresholds, as ratios of times."""
@@ -33,10 +41,10 @@ class Thresholds:
     peer_slowdown: float = SILICON_SLOW  # healthy devices of one kind differ by less from their peers
 
     def __post_init__(self) -> None:
-        if not 1 < self.min_slowdown < np.inf:
-            raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown}")
-        if not 1 < self.peer_slowdown < np.inf:
-            raise ValueError(f"peer_slowdown must be a ratio above 1 (1.07 is 7 % slower), got {self.peer_slowdown}")
+        if not number(self.min_slowdown) > 1:
+            raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown!r}")
+        if not number(self.peer_slowdown) > 1:
+            raise ValueError(f"peer_slowdown must be a ratio above 1 (1.07 is 7 % slower), got {self.peer_slowdown!r}")
 
     @property
     def smallest(self) -> float:

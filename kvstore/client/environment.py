@@ -20,6 +20,11 @@ TELEMETRY_LEVEL = "LAGGARD_TELEMETRY_LEVEL"
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
+def own_node(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the node of this process; empty outside of a job."""
+    return environ.get(NODE, "")
+
+
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
     """What a process of a job learns from its environment."""

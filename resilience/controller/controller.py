@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.environment import TELEMETRY_LEVEL
 from laggard.kvstore.control import Request
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
@@ -58,6 +57,7 @@ from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
 from laggard.resilience.decision.roster import Roster, bad_and_well
+from laggard.resilience.decision.verdicts import believed
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import NodeFiles
@@ -118,6 +118,7 @@ class Controller:
         self._status = JobStatus(Roster((), primary=self._hosts[0]), 0.0)
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
+        self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
         folder = "" if plan.checkpoints.directory is None else self._records.checkpoint_folder()
@@ -468,9 +469,12 @@ class Controller:
                     self._account.tell("notice", str(notice), "bold yellow")
                 return None
             case _:
-                verdicts = [Verdict.of_fields(fields) for fields in request.body]
+                verdicts, doubt = believed(request, {self._roster.primary, self._roster.active[0]})
                 for verdict in verdicts:
                     self._account.verdict(verdict)
+                if doubt and self._doubted_in != request.launch:
+                    self._doubted_in = request.launch
+                    self._account.tell("notice", doubt, "bold yellow")
                 accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
                 return NodesAccused(accused) if accused else None
 

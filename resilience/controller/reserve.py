@@ -79,7 +79,8 @@ class Reserve:
 
     def _since(self, metric: str, hosts: Collection[str], after_s: float) -> list[Sample]:
         read = self._series.read(metric, f"{int(after_s * 1000)}-0")
-        return [sample for _, sample in read if sample.tags["host"] in hosts]
+        samples = [sample for _, sample in read if isinstance(sample, Sample)]
+        return [sample for sample in samples if sample.tags["host"] in hosts and "gpu" in sample.tags]
 
 
 def _newest(samples: Iterable[Sample]) -> list[Sample]:

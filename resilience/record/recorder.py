@@ -22,7 +22,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import KVStoreError
-from laggard.kvstore.series.streams import Series
+from laggard.kvstore.series.streams import Refused, Series
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.journal import Journal
@@ -129,6 +129,8 @@ class Recorder:
         for metric in self._series.metrics():
             for sample_id, sample in self._series.read(metric, self._last_ids.get(metric, self._first_id)):
                 self._last_ids[metric] = sample_id
+                if isinstance(sample, Refused):
+                    continue
                 if metric == LINK_TIME:
                     self._links.add(sample)
                     continue

@@ -11,7 +11,7 @@ import redis
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
-from laggard.kvstore.series.streams import Series
+from laggard.kvstore.series.streams import Refused, Series
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import OtherFormatError, published_entries
 from laggard.resilience.record.running_jobs import RunningJob
@@ -64,6 +64,8 @@ class LiveSource:
         for metric in PROBES:
             for sample_id, sample in self._series.read(metric, self._last_ids[metric]):
                 self._last_ids[metric] = sample_id
+                if isinstance(sample, Refused):
+                    continue
                 device = sample.tags["host"], sample.tags.get("gpu", "")
                 self._models[device] = sample.tags.get("model", "")
                 self._probes.setdefault(device, deque(maxlen=HISTORY)).append(min(sample.values))

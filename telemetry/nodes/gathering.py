@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from laggard.kvstore.series.timeseries import TimeSeries
@@ -13,10 +14,15 @@ from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES, unpack_serie
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Series, and the nodes that did not answer in time."""
+    """The series that each node has, and the nodes that did not answer in time."""
 
-    series: list[TimeSeries]
+    by_host: Mapping[str, Sequence[TimeSeries]]
     missing: list[str]
+
+    @property
+    def series(self) -> list[TimeSeries]:
+        """All series."""
+        return list(chain.from_iterable(self.by_host.values()))
 
 
 def gather(
@@ -40,4 +46,4 @@ def gather(
     asked = asker.hosts()
     question["samples"] = MAX_TRAVELLING_SAMPLES // max(1, len(asked))
     replies = asker.ask(question, hosts=asked)
-    return Gathered([each for reply in replies.by_host.values() for each in unpack_series(reply)], replies.missing)
+    return Gathered({host: unpack_series(reply) for host, reply in replies.by_host.items()}, replies.missing)

@@ -13,7 +13,7 @@ from pathlib import Path
 from laggard.collectors.links.collector import LINK_TIME
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
-from laggard.kvstore.series.streams import Series
+from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
 
 POLL_S = 0.2
@@ -32,7 +32,7 @@ with StateServer.start(Path(folder) / "state", job="wires", host=address, encryp
     while True:
         answers = list(control.requests(after, POLL_S))
         found = series.read(LINK_TIME, last)
-        reports.update(sample.tags["host"] for _, sample in found)
+        reports.update(sample.tags["host"] for _, sample in found if isinstance(sample, Sample))
         last = found[-1][0] if found else last
         print(json.dumps(["rounds", max(reports.values(), default=0)]), flush=True)
         for number, request in answers:

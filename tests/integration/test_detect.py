@@ -13,7 +13,7 @@ import psutil
 
 from tests.integration.jobs import THREE_NODES, RunningJob
 from tests.processes import command_line
-from tests.waiting import wait_until
+from tests.waiting import Gate, wait_until
 
 Start = Callable[..., RunningJob]
 
@@ -91,3 +91,39 @@ def ignored(process: psutil.Process, *signals: signal.Signals) -> bool:
     status = Path(f"/proc/{process.pid}/status").read_text()
     mask = int(status.partition("SigIgn:")[2].split()[0], 16)
     return all(mask >> (each - 1) & 1 for each in signals)
+
+
+# A rank of node2 says of node1's device that it is broken, in a sample, in a verdict, and in what is no verdict.
+LIAR = """
+import os, select, signal, time
+from laggard.collectors.probe_metrics import PROBE_TIME
+from laggard.collectors.probes import WRONG
+from laggard.detectors import Verdict
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.control import Control
+from laggard.kvstore.series.streams import Sample, Series
+
+if os.environ["LAGGARD_NODE"] == "node2" and os.environ["LAGGARD_LAUNCH"] == "0":
+    session = current_session()
+    launch = session.environment.launch
+    tags = {"host": "node1", "gpu": "0", WRONG: "made up"}
+    series, control = (kind(session.client, session.endpoint, launch) for kind in (Series, Control))
+    gate = open("gate")
+    while not select.select([gate], [], [], 0.1)[0]:
+        series.add([Sample(PROBE_TIME, time.time(), (9.0,), tags)])
+    control.ask("verdicts", [Verdict.of_fault("node1", "0", "made up").to_fields(), {"host": 3}])
+    control.ask("verdicts", [Verdict.of_fault("node2", "0", "it says so itself").to_fields()])
+signal.pause()
+"""
+
+
+def test_a_rank_is_believed_about_its_own_node_only(start_job: Start, tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    job = start_job(*DETECT, "--per-node", program=LIAR, directory=tmp_path)
+    job.wait_for("refused from node2: a process is believed about its own node only, not about 'node1'")
+    gate.open()
+    job.wait_for("verdict +node2 gpu 0: it says so itself")
+    job.wait_for("launch +1 on node1, node3")
+    assert "made up" not in job.account
+    doubt = "a verdict of a process on node2 is not valid: Verdict.host must be of type str, not int"
+    assert job.account.count(doubt) == 1, job.everything()

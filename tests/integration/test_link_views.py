@@ -33,13 +33,12 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[StateServer]:
 
 def report_links(server: StateServer) -> None:
     with server.endpoint.connect() as client:
-        Series(client, server.endpoint, 1).add(
-            [
-                sample("node1", "node2", 0.5, launch=0),
-                sample("node1", "node3", 0.03, launch=1, leaf="leaf1"),
-                sample("node3", "node1", 0.04, launch=1),
-            ]
-        )
+        for each in (
+            sample("node1", "node2", 0.5, launch=0),
+            sample("node1", "node3", 0.03, launch=1, leaf="leaf1"),
+            sample("node3", "node1", 0.04, launch=1),
+        ):
+            Series(client, server.endpoint, 1, each.tags["host"]).add([each])
 
 
 def test_the_record_keeps_readings_of_links_instead_of_the_nodes_reports(

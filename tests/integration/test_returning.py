@@ -84,8 +84,8 @@ class Site:
     ) -> None:
         self.changed = threading.Condition()
         launch = Records(server.endpoint).next_launch()
-        self.series = Series(server.endpoint.connect(), server.endpoint, launch)
         self.host = allocation.nodes[1].hostname
+        self.series = Series(server.endpoint.connect(), server.endpoint, launch, self.host)
         files = NodeFiles({"endpoint.json": server.endpoint.to_json()}, {})
         self.cluster = Cluster(allocation, directory / "nodes", files, self.changed)
         self.cluster.start(Roster((), primary=allocation.nodes[0].hostname))

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.series.streams import Series
+from laggard.kvstore.series.streams import Sample, Series
 from tests.integration.jobs import RunningJob
 from tests.processes import HIDDEN, command_line
 from tests.waiting import wait_until
@@ -64,7 +64,7 @@ def wait_for_readings(job: RunningJob, metric: str, each: int, launch: int = 0) 
         series = Series(client, endpoint, launch)
 
         def counts() -> Counter[str]:
-            return Counter(sample.tags["rank"] for _, sample in series.read(metric))
+            return Counter(sample.tags["rank"] for _, sample in series.read(metric) if isinstance(sample, Sample))
 
         before = counts()
         wait_until(lambda: all(counts()[rank] >= before[rank] + each for rank in "0123"), job.everything)

@@ -24,7 +24,7 @@ from laggard.detectors.evidence import Accused
 from laggard.detectors.judging import watcher as watching
 from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round, RoundAssembler
-from laggard.detectors.judging.sources import StreamSource
+from laggard.detectors.judging.sources import Found, StreamSource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.notices import Blind, Notice
 from laggard.detectors.verdict import Evidence
@@ -67,6 +67,11 @@ def series(launch: StateServer) -> Iterator[Series]:
     """Return what a collector writes to."""
     with launch.endpoint.connect() as client:
         yield Series(client, launch.endpoint, 0)
+
+
+def of_node(launch: StateServer, host: str) -> Series:
+    """Return what a collector of some node writes to."""
+    return Series(current_session().client, launch.endpoint, 0, host)
 
 
 @pytest.fixture
@@ -117,7 +122,7 @@ def test_a_watcher_goes_on_after_a_restart_of_the_state_server(
     attempts: list[float] = []
 
     class Counted(StreamSource):
-        def read(self) -> Iterator[tuple[DeviceId, Sample]]:
+        def read(self) -> Iterator[Found]:
             attempts.append(time.monotonic())
             return super().read()
 
@@ -183,9 +188,9 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(launch: Sta
 
         def notices() -> list[str]:
             tags = {"host": "node1", "gpu": "0"}
-            healthy = Sample("probe", time.time(), (1.0,), tags)
+            series.add([Sample("probe", time.time(), (1.0,), tags)])
             broken = Sample("probe", time.time(), (math.nan,), {**tags, "host": "node2", ERROR: "OSError: lost"})
-            series.add([healthy, broken])
+            of_node(launch, "node2").add([broken])
             with launch.endpoint.connect() as client:
                 asked = Control(client, launch.endpoint, 0).requests("0-0", 0.01)
                 return sorted(text for _, request in asked if request.kind == "notices" for text in request.body)
@@ -196,13 +201,13 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(launch: Sta
             "probe: no good reading from node3 gpu 0 for three rounds: ImportError: no module named 'numba'",
             "probe: no good reading from node4 gpu 0 for three rounds",
         ]
-        series.add([Sample("probe", time.time(), (1.0,), {"host": "node4", "gpu": "0"})])
+        of_node(launch, "node4").add([Sample("probe", time.time(), (1.0,), {"host": "node4", "gpu": "0"})])
         wait_until(lambda: "probe: node4 gpu 0 gives readings again" in notices())
     finally:
         watcher.stop()
 
 
-def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(launch: StateServer, series: Series) -> None:
+def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(launch: StateServer) -> None:
     """Its reply holds the sample of one node; that of the other, written meanwhile, is in the next one."""
     with launch.endpoint.connect() as client:
         nodes = tuple(NodeRecord(host, "127.0.0.1", ("0",)) for host in HOSTS[:2])
@@ -215,7 +220,7 @@ def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(launch: St
 
         takes_s = 0.0
 
-        def read(self) -> Iterator[tuple[DeviceId, Sample]]:
+        def read(self) -> Iterator[Found]:
             found = list(super().read())
             times_s.append(times_s[-1] + self.takes_s)
             yield from found
@@ -225,7 +230,8 @@ def test_a_read_that_the_state_server_holds_up_makes_no_device_silent(launch: St
     watcher.stop()  # the test looks itself
 
     def look_after_readings_of(*hosts: str) -> None:
-        series.add([Sample("probe", time.time(), (1.0,), {"host": host, "gpu": "0"}) for host in hosts])
+        for host in hosts:
+            of_node(launch, host).add([Sample("probe", time.time(), (1.0,), {"host": host, "gpu": "0"})])
         times_s.append(times_s[-1] + INTERVAL_S)
         watcher._process_samples()
 
@@ -337,7 +343,7 @@ def test_an_unreadable_history_is_replaced_by_a_new_one(state: State, caplog: py
     kept: Any = state["laggard/slow-gpu-history"]
     state["laggard/slow-gpu-history"] = kept | {"restarts": {"version": 7}}
     assert play(detector_of_run("a", state), uuids, "node4") == [("node4", "restart")]
-    assert "starts afresh: state has version 7, this program reads version 4" in caplog.text
+    assert "starts afresh: state has version 7, this program reads version 5" in caplog.text
 
 
 def test_what_the_program_declares_and_commits_reaches_the_detector(launch: StateServer, state: State) -> None:

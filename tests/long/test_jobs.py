@@ -511,7 +511,6 @@ def test_a_killed_state_server_is_restarted_and_only_the_user_is_notified(start_
                 return state["killed"], ["node2"]
 
         session = current_session()
-        series = Series(session.client, session.endpoint, 0)
         state["n"], state["killed"] = 0, False
         killed = open("killed")
         with Accuser(collection_rate=0.2):
@@ -520,6 +519,7 @@ def test_a_killed_state_server_is_restarted_and_only_the_user_is_notified(start_
                 state["seen"] = state["n"]
                 for node in job.nodes:
                     for gpu in node.devices:
+                        series = Series(session.client, session.endpoint, 0, node.hostname)
                         series.add([Sample("speed", time.time(), (1.0,), {"host": node.hostname, "gpu": gpu})])
                 print("counting", flush=True)
                 state["killed"] = bool(select.select([killed], [], [], 0.1)[0])

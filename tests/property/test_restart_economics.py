@@ -107,7 +107,7 @@ def test_one_incident_loses_at_most_three_and_a_quarter_times_as_much_as_one_who
 
 
 @given(st.lists(st.tuples(st.floats(13.0, 500.0), st.floats(1.02, 3.0)), max_size=60), st.floats(30.0, 300.0))
-def test_incidents_that_come_again_at_pace_never_lose_more_than_half_the_cost_before_a_restart(
+def test_incidents_that_come_again_lose_half_the_cost_before_a_restart_or_one_percent_of_the_time_if_alike(
     incidents: list[tuple[float, float]], cost_s: float
 ) -> None:
     memory, now_s, lost_s = Incidents(), 0.0, 0.0
@@ -117,7 +117,8 @@ def test_incidents_that_come_again_at_pace_never_lose_more_than_half_the_cost_be
         memory.begin(("n", "0"), slowdown, Episode(now_s, slowdown, share), now_s, identity="GPU", place="0/0")
         decision = memory.decide(("n", "0"), tradeoff, now_s)
         lost_s += share * min(length_s, decision.in_s)
-        assert lost_s <= max(20, 0.45 * cost_s, 3.4 * cost_s * now_s / 86_400) * (1 + 1e-9)
+        at_pace_s = max(3.4 * cost_s * now_s / 86_400, 0.01 * (now_s + 900))
+        assert lost_s <= max(20, 0.45 * cost_s, at_pace_s) * (1 + 1e-9)
         if decision.in_s <= length_s:
             return
         memory.advance({("n", "0"): slowdown}, now_s + length_s)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 import pickle
+import time
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import orjson
 import pytest
 
 from laggard.collectors import errors
+from laggard.collectors.group import ERROR, CollectorGroup, DeviceCollector
 from laggard.detectors.errors import DetectorError, DeviceNameError, StateVersionError
 from laggard.errors import LaggardError
 from laggard.kvstore import NotInJobError
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.series.streams import Series
+from tests.local import in_job
 
 CASES = [
     (errors.NoDeviceError(), RuntimeError, "no GPU here: --virtual-gpus=K makes K virtual devices a node"),
@@ -77,3 +88,46 @@ def test_the_tree_has_no_error_without_a_case() -> None:
     }
     assert leaves | {DeviceNameError, StateVersionError} == {type(error) for error, _, _ in CASES}
     assert issubclass(StateVersionError, DetectorError)
+
+
+class Unspeakable(Exception):  # noqa: N818
+    """An error that cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise RecursionError
+
+
+class Returning(CollectorGroup):
+    """A user's test that returns or raises what it is given."""
+
+    metric_name = "own"
+
+    def collector_test(self, args: Any) -> float:
+        if isinstance(args, Exception):
+            raise args
+        return args  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "reason"),
+    [
+        (np.float32(0.5), 0.5, None),
+        (2, 2.0, None),
+        (None, math.nan, "TypeError: float() argument must be a string or a real number, not 'NoneType'"),
+        ("fast", math.nan, "ValueError: could not convert string to float: 'fast'"),
+        (OSError("a\udcff\nb"), math.nan, "OSError: a? b"),
+        (Unspeakable(), math.nan, "Unspeakable"),
+    ],
+    ids=["single precision", "whole", "none", "text", "no text", "unspeakable"],
+)
+def test_what_a_users_test_returns_or_raises_becomes_a_sample(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: Any, value: float, reason: str | None
+) -> None:
+    caplog.set_level(logging.CRITICAL + 1, "laggard.collectors")  # pytest cannot pass on what is no text
+    endpoint = Endpoint("127.0.0.1", 1, "job", "secret")
+    with in_job(tmp_path, endpoint):
+        sample = DeviceCollector(Returning(collector_args=given), None, time.monotonic).collect()
+    assert sample.values == pytest.approx((value,), nan_ok=True)
+    assert sample.tags.get(ERROR) == reason
+    to_add, _ = Series(endpoint.connect(), endpoint, 0).commands([sample])
+    assert orjson.loads(str(to_add[-1]))[1] == [None if math.isnan(value) else value]

@@ -61,7 +61,7 @@ def test_a_step_of_ten_percent_is_reported_once_with_its_numbers() -> None:
     assert "slower than its own past and than 15 peers since 12:02:00, for 4 rounds; by chance " in str(
         verdict.evidence
     )
-    assert str(verdict.evidence).endswith("less than once in 20,000 jobs")
+    assert str(verdict.evidence).endswith("less than once in 1,000 jobs")
 
 
 def test_a_step_below_the_smallest_that_matters_is_reported_and_never_restarts() -> None:
@@ -255,15 +255,6 @@ def test_readings_that_scatter_are_a_notice() -> None:
         r"all 16 devices: readings scatter by \d+\.\d % from round to round, so a slowdown by less than 1\d % is .*",
         wording.notice(notice),
     )
-
-
-def test_disturbances_that_last_are_a_notice() -> None:
-    seconds, analysis = quiet(16, 200), SlowGPUAnalysis()
-    for number in range(8):
-        seconds[20 * number + 15 :][:4, number] *= 1.2
-    play(analysis, names(4), seconds)
-    [notice] = analysis.take_notices()
-    assert "disturbances last (5 of them ended by themselves, after 4.0 rounds on average)" in wording.notice(notice)
 
 
 @pytest.mark.parametrize(("every", "rounds", "ratio"), [(5, 1, 1.2), (20, 3, 1.5)])

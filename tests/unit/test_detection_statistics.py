@@ -39,6 +39,11 @@ def test_readings_that_are_not_positive_and_finite_are_as_good_as_none() -> None
     np.testing.assert_allclose(log_fastest(repeats), row(0, math.log(3), NAN, math.log(5)), rtol=1e-6)
 
 
+def test_readings_that_are_the_time_of_nothing_are_as_good_as_none() -> None:
+    repeats = repeats_of(np.array([[1e-20, 2.0], [1e20, 3.0]]))
+    assert repeats.tolist() == [[INF, INF], [2, 3]]
+
+
 def expected_greatest(count: int) -> float:
     """Return the expected greatest of so many standard normal values, by integration."""
     density = stats.norm.pdf

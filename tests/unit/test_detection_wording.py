@@ -10,7 +10,6 @@ from laggard.detectors.evidence import Found, Price, Reason, Slow, SlowLink, Sti
 from laggard.detectors.notices import (
     Answering,
     Blind,
-    DisturbancesLast,
     Group,
     LinkNotice,
     Noisy,
@@ -20,6 +19,7 @@ from laggard.detectors.notices import (
 )
 from laggard.detectors.verdict import Evidence
 
+MORE = "; more of the same is not reported for a day"
 NOON_S = 1_700_049_600.0  # 2023-11-15 12:00:00 UTC
 GIVEN = Price(300.0)
 
@@ -117,18 +117,21 @@ def said(found: Found, **more: object) -> str:
         (StillSlow(1.5), "still slow: at least 50 % slower"),
         (StillSlow(2.99, at_times=True), "still slow at times: at least 199 % slower"),
         (StillSlow(3.0), "still slow: at least 3.0 times as slow as usual"),
-        (WellAgain(90.0, 30.0, 1, 30.0, expected=False), "was slow for 90 s, 30 s lost"),
+        (
+            WellAgain(90.0, 30.0, 1, 30.0, expected=False),
+            "was slow for 90 s, 30 s lost" + MORE,
+        ),
         (
             WellAgain(90.0, 30.0, 2, 70.0, expected=False),
-            "was slow for 90 s, 30 s lost; the second time, 70 s lost in all",
+            "was slow for 90 s, 30 s lost; the second time, 70 s lost in all" + MORE,
         ),
         (
             WellAgain(90.0, 30.0, 3, 70.0, expected=True),
-            "was slow for 90 s, 30 s lost; the third time, 70 s lost in all; looks like a phase",
+            "was slow for 90 s, 30 s lost; the third time, 70 s lost in all; looks like a phase" + MORE,
         ),
         (
             WellAgain(90.0, 30.0, 4, 70.0, expected=True),
-            "was slow for 90 s, 30 s lost; the 4th time, 70 s lost in all; looks like a phase",
+            "was slow for 90 s, 30 s lost; the 4th time, 70 s lost in all; looks like a phase" + MORE,
         ),
     ],
 )
@@ -230,11 +233,6 @@ ALL, SOME = Group(("n1", "0"), 8, 8), Group(("n1", "0"), 4, 8)
             PaceChanged(SOME, 0.9, NOON_S),
             "the 4 devices like n1 gpu 0 are 10 % faster than before since 2023-11-15 12:00:00 UTC:"
             " no single device is at fault",
-        ),
-        (
-            DisturbancesLast(Group(("n1", "rank 3"), 4, 8, are_ranks=True), 5, 2.46),
-            "the 4 ranks like rank 3 on n1: disturbances last (5 of them ended by themselves, after 2.5 rounds on"
-            " average), so a verdict takes more rounds than usual",
         ),
         (
             Noisy(ALL, 0.0123, 1.08, lasts=False),

@@ -10,7 +10,7 @@ import pytest
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceState, SlowGPUAnalysis, SlowGPUDetector, Verdict
-from laggard.detectors.statistics.device_states import DeviceStates
+from laggard.detectors.judging.device_states import DeviceStates
 from laggard.kvstore.control import LaunchRecord, NodeRecord, Signs
 
 DEVICES: list[DeviceId] = [(f"node{node}", gpu) for node in range(4) for gpu in ("0", "1")]

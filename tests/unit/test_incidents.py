@@ -128,6 +128,48 @@ def test_incidents_too_short_to_pay_are_added_up_and_one_restart_is_made_at_half
     assert decisions[1].why == Reason("lost much together")
 
 
+@pytest.mark.parametrize(
+    ("length_s", "slowdown", "after_s", "is_told"),
+    [
+        (100.0, 1.25, 1000.0, False),
+        (149.0, 1.5, 1000.0, False),
+        (152.0, 1.25, 1000.0, True),  # longer than what was told of
+        (100.0, 1.6, 1000.0, True),  # much slower
+        (100.0, 1.25, 86_400.0, True),  # a day later
+    ],
+)
+def test_what_is_like_an_incident_that_was_told_of_and_ended_is_not_told_of_for_a_day(
+    length_s: float, slowdown: float, after_s: float, is_told: bool
+) -> None:
+    job = Job()
+    job.slow_for(100.0)
+    assert job.incidents.tell(GPU, job.now_s, is_new=True, must=False)
+    assert not job.incidents.tell(GPU, job.now_s, is_new=False, must=False)
+    assert job.incidents.tell(GPU, job.now_s, is_new=True, must=False)  # worse than it was told to be
+    job.recover()
+    job.gap_s = after_s
+    job.slow_for(length_s, OTHER, slowdown)
+    again = Incidents.from_state(json.loads(json.dumps(job.incidents.to_state())))
+    for incidents in (job.incidents, again):
+        assert incidents.tell(OTHER, job.now_s, is_new=True, must=False) == is_told
+        assert incidents.tell(OTHER, job.now_s, is_new=is_told, must=True)
+
+
+@pytest.mark.parametrize(
+    ("lengths_s", "are_alike"),
+    [((), False), ((9.0,), True), ((9.0, 13.0), True), ((87.0, 9.0), True), ((87.0, 9.0, 8.0), False)],
+)
+def test_incidents_are_alike_if_half_of_them_were_about_as_long_as_the_longest(
+    lengths_s: tuple[float, ...], are_alike: bool
+) -> None:
+    job = Job()
+    for length_s in lengths_s:
+        job.slow_for(length_s + 12.0)
+        job.recover()
+    job.slow_for(20.0)
+    assert job.incidents._past(job.incidents._open[GPU], job.now_s).are_alike == are_alike
+
+
 def asked_for_all() -> Job:
     """Return a job that has asked for a restart for a device's incidents of 100 s, and goes on without it."""
     job = Job()

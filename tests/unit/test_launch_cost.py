@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from laggard.detectors.economics.launch_cost import LaunchCost
@@ -116,3 +118,9 @@ def test_what_a_launch_took_is_known_to_the_next_one_until_that_has_its_own() ->
         assert later.price(1005.0) == measured(45.0, 5.0, saved)  # type: ignore[arg-type]
         later.note(Signs(8, step=2.0), 0, 1080.0)
         assert later.price(1080.0) == measured(100.0, 0.0 if saved == "commit" else 80.0, saved)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kept", [[], {"start_s": []}, {"start_s": 1.0, "saved": "somewhere"}])
+def test_what_was_kept_of_an_earlier_launch_is_checked(kept: Any) -> None:
+    with pytest.raises(ValueError, match="Kept"):
+        LaunchCost(FIRST, kept)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from laggard.detectors import wording
-from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.economics.restart_cost import RestartCost, share_lost
 from laggard.detectors.economics.restart_decision import Incident, Past, Tradeoff, decide
 
 NEVER = math.inf
@@ -18,6 +19,10 @@ STATED = Tradeoff(cost=RestartCost(100.0), is_stated=True)
 def incident(slowdown: float = 1.25, slow_s: float = 40.0, lost_s: float | None = None) -> Incident:
     """Return an incident that has lost as much as it says, or a steady one: a fifth of the time at 1.25."""
     return Incident(slowdown=slowdown, slow_s=slow_s, lost_s=(1 - 1 / slowdown) * slow_s if lost_s is None else lost_s)
+
+
+def test_no_reading_is_so_slow_that_nothing_of_the_jobs_time_is_left() -> None:
+    assert 0.999 < share_lost(1e24) < 1
 
 
 def at_times(lost_s: float, span_s: float) -> Incident:
@@ -80,6 +85,23 @@ def few(n_reserve: int) -> Tradeoff:
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=161.0, span_s=43_200.0), HUNDRED, 5.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=331.0, span_s=1e6), HUNDRED, 5.0, "together"),
         (incident(), Past(lost_s=1e6), HUNDRED, (45 - 8) / 0.2, ""),  # of none that ended by itself
+        # as long as those of others that ended by themselves: not alone, and together at 2 % of the time
+        (replace(incident(slow_s=1000.0), is_usual=True), Past(), HUNDRED, NEVER, "ended by themselves"),
+        (
+            replace(incident(), is_usual=True),
+            Past(n_passed=9, longest_s=1e6, lost_s=28.0, span_s=1000.0),
+            HUNDRED,
+            (38 - 36) / 0.2,
+            "together",
+        ),
+        # as long as one another: a phase, at less than 1 % of the time
+        (
+            incident(),
+            Past(n_passed=9, longest_s=1e6, lost_s=50.0, span_s=5100.0, are_alike=True),
+            HUNDRED,
+            (60 - 58) / 0.2,
+            "together",
+        ),
         (incident(slow_s=1000.0), Past(n_passed=9, lost_s=1e6), HUNDRED, 0.0, "likely"),  # either is reason enough
         (
             incident(),

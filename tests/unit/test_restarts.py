@@ -125,10 +125,11 @@ def test_the_incidents_of_a_device_that_moves_go_with_its_name() -> None:
     weighing, counts = restarts(1e6), []
     for number, device in enumerate((ONE, OTHER, ONE)):
         name = {device: "GPU-a"} if number < 2 else {}
+        at_s = 1e5 * number  # a day later it is told of again
         for slowdowns in ({device: 1.5}, {}):
-            given = replace(grounds(slowdowns, 100.0 * number), identities=name)
+            given = replace(grounds(slowdowns, at_s), identities=name)
             new = [verdict(*device)] if slowdowns else []
-            found = weighing.weigh(new, given, DEVICES, 100.0 * number + 50 * (not slowdowns))
+            found = weighing.weigh(new, given, DEVICES, at_s + 50 * (not slowdowns))
         counts += [each.evidence.found.count for each in found if isinstance(each.evidence.found, WellAgain)]
     assert counts == [1, 2, 1]
 

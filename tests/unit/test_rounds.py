@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from laggard.detectors.judging.rounds import RoundAssembler, WatchClock
+from laggard.detectors.judging.rounds import MOST_REPEATS, RoundAssembler, WatchClock
 
 A, B = ("n1", "0"), ("n2", "0")
 
@@ -27,6 +27,42 @@ def test_a_round_waits_two_intervals_for_the_last_device() -> None:
     rounds.add(A, [1.0], now_s=5.0)
     assert rounds.take(now_s=6.9) is None
     assert rounds.take(now_s=7.0) == {A: [1.0]}
+
+
+C = ("n3", "0")
+
+
+def test_a_round_waits_for_as_long_as_most_devices_take() -> None:
+    rounds = RoundAssembler([A, B, C], 1.0, 0.0, 10.0)
+    rounds.expect_every(C, 1e9)  # by its own word
+    rounds.add(A, [1.0], now_s=5.0)
+    rounds.add(B, [1.0], now_s=5.0)
+    assert rounds.take(now_s=6.9) is None
+    assert rounds.take(now_s=7.0) == {A: [1.0], B: [1.0]}
+    rounds.expect_every(B, 3.0)
+    rounds.add(A, [1.0], now_s=8.0)
+    assert rounds.take(now_s=13.9) is None
+    assert rounds.take(now_s=14.0) == {A: [1.0]}
+
+
+def test_a_device_that_is_to_be_rare_is_silent_later_than_others() -> None:
+    rounds = assembler()
+    rounds.expect_every(A, 4.0)
+    rounds.add(A, [1.0], now_s=10.0)
+    rounds.add(B, [1.0], now_s=10.0)
+    assert rounds.newly_silent(now_s=13.9) == [B]
+    assert rounds.newly_silent(now_s=25.1) == []
+    assert rounds.newly_silent(now_s=25.3) == [A]
+
+
+def test_a_device_that_never_stops_reading_has_a_limited_number_of_repeats() -> None:
+    rounds = assembler()
+    for _ in range(3):
+        rounds.add(A, [1.0] * (MOST_REPEATS // 2), now_s=5.0)
+    rounds.add(B, [1.0], now_s=5.0)
+    found = rounds.take(now_s=5.0)
+    assert found is not None
+    assert len(found[A]) == MOST_REPEATS
 
 
 def test_a_device_that_reads_twice_within_a_round_adds_repeats() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId, VirtualDevice
 from laggard.collectors.probes import WRONG
 from laggard.collectors.slow_gpu_collector import SlowGPUCollector
-from laggard.detectors import SlowGPUDetector, Verdict
+from laggard.detectors import SectionDetector, SlowGPUAnalysis, SlowGPUDetector, SlowLinkDetector, Verdict
 from laggard.detectors.detector import Detector, Window
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import RestartCost
@@ -113,8 +114,75 @@ def test_thresholds_and_cost_can_be_changed_while_the_job_runs() -> None:
     assert {verdict.severity for verdict in play.rounds(12, slow)} == {"slow"}
     detector.set_thresholds(restart_cost=RestartCost(0.0))
     assert [verdict.action for verdict in play.rounds(2, slow)] == ["restart"]
+
+
+class Judged(Detector):
+    """A user's detector."""
+
+    metric_name = "speed"
+
+    def analyze_data(self, data: Window, analysis_args: Any) -> tuple[bool, list[str]]:
+        raise AssertionError((data, analysis_args))
+
+
+NO_RATIOS = [0, 1, 0.9, -2, math.nan, math.inf, "1.2", True, [1.2], 10**400]
+
+
+@pytest.mark.parametrize("value", NO_RATIOS, ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SectionDetector, SlowLinkDetector, SlowGPUAnalysis])
+def test_a_slowdown_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match="min_slowdown must be a ratio above 1") as refused:
+        make(min_slowdown=value)
+    assert repr(value) in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [0, 1, -1e-4, math.nan, math.inf, "0.1", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SectionDetector, SlowLinkDetector, SlowGPUAnalysis])
+def test_a_budget_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"between 0 and 1, got {value!r}")):
+        make(false_alarm_budget=value)
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "300", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SectionDetector, SlowLinkDetector])
+def test_a_cost_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"zero or more seconds, got {value!r}")):
+        make(restart_cost=value)
+    with pytest.raises(ValueError, match=re.escape(f"(or None), got {value!r}")):
+        RestartCost(1.0, value)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, "3", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SlowLinkDetector, Judged])
+def test_a_rate_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"collection_rate is {value!r} s: it must be above 0")):
+        make(value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.1, math.nan, math.inf, "0.1", True], ids=repr)
+@pytest.mark.parametrize("make", [SlowGPUDetector, SlowLinkDetector])
+def test_a_share_out_of_range_is_refused_at_once(make: Callable[..., Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"max_intrusion is {value!r}: it is a share")):
+        make(max_intrusion=value)
+
+
+@pytest.mark.parametrize("value", NO_RATIOS, ids=repr)
+def test_thresholds_out_of_range_change_nothing(value: Any) -> None:
+    detector = SlowGPUDetector(min_slowdown=1.5, restart_cost=300)
     with pytest.raises(ValueError, match="min_slowdown must be a ratio above 1"):
-        detector.set_thresholds(min_slowdown=0.9)
+        detector.set_thresholds(min_slowdown=value, restart_cost=0)
+    with pytest.raises(ValueError, match="restart cost must be zero or more seconds"):
+        detector.set_thresholds(min_slowdown=1.1, restart_cost=-1)
+    assert detector._readings.min_slowdown == 1.5
+    assert detector._judge.restarts.given == RestartCost(300)
+
+
+def test_a_devices_uuid_is_that_of_no_other() -> None:
+    detector = SlowGPUDetector()
+    for device, name in zip(DEVICES, ["a", "b", "a"], strict=False):
+        detector.note_device(device, {"uuid": name})
+    detector.note_device(DEVICES[1], {"uuid": "c"})
+    assert detector._readings.identities() == {DEVICES[0]: "a", DEVICES[1]: "b"}
 
 
 NODES = tuple(NodeRecord(f"node{node}", "", ("0", "1")) for node in range(4))
@@ -153,8 +221,8 @@ SLOW = {DEVICES[7]: 2.0}  # half of the wall time is lost
         (RestartCost(40.0, remaining_s=70.0), {}, ["report"], "no restart, since in the 70 s that remain"),
         (None, {"ends_s": 140.0}, ["report"], "no restart, since in the 110 s that remain it would not pay"),
         (None, {"ends_s": 10.0}, ["report"], "not yet"),  # it is over, and the job is not
-        (0, {}, ["restart"], "in 320,000 jobs"),
-        (RestartCost(0.0, remaining_s=1.0), {"reserve": ()}, ["restart"], "in 320,000 jobs"),
+        (0, {}, ["restart"], "in 16,000 jobs"),
+        (RestartCost(0.0, remaining_s=1.0), {"reserve": ()}, ["restart"], "in 16,000 jobs"),
     ],
 )
 def test_a_restart_is_asked_for_when_it_is_worth_it_and_the_first_verdict_says_when(
@@ -206,16 +274,18 @@ def test_the_cost_is_what_the_launch_took_to_its_first_progress_and_what_was_don
 def test_an_incident_that_ends_by_itself_is_reported_with_what_it_cost_and_the_third_looks_like_a_phase() -> None:
     launch, ends = Launch(300.0), []
     launch.rounds(10)
-    for _ in range(3):
-        launch.rounds(25, {DEVICES[7]: 1.2})
+    for rounds in (10, 17, 28, 28):  # the last is as the one before it: not a word
+        launch.rounds(rounds, {DEVICES[7]: 1.2})
         ends += [verdict for verdict in launch.rounds(15) if verdict.severity == "well again"]
     assert [(verdict.host, verdict.gpu, verdict.action, verdict.slowdown) for verdict in ends] == [
         ("node3", "1", "report", 1.0)
     ] * 3
-    assert str(ends[0].evidence) == "node3 gpu 1: was slow for 240 s, 39 s lost"
+    assert (
+        str(ends[0].evidence) == "node3 gpu 1: was slow for 90 s, 15 s lost; more of the same is not reported for a day"
+    )
     assert "; the second time, " in str(ends[1].evidence)
     assert re.fullmatch(
-        r"node3 gpu 1: was slow for \d+ s, [\d.]+ s lost; the third time, \d+ s lost in all; looks like a phase",
+        r"node3 gpu 1: was slow for \d+ s, \d+ s lost; the third time, \d+ s lost in all; looks like a phase; more .*",
         str(ends[2].evidence),
     )
 
@@ -239,8 +309,8 @@ def test_what_a_device_loses_by_being_slow_at_times_is_summed_up_until_a_restart
 def test_what_another_version_has_kept_of_restarts_is_refused() -> None:
     kept = Restarts().to_state()
     Restarts().restore(kept, 0.0, same_run=True)
-    assert kept["version"] == 4
-    with pytest.raises(ValueError, match="state has version 1, this program reads version 4"):
+    assert kept["version"] == 5
+    with pytest.raises(ValueError, match="state has version 1, this program reads version 5"):
         Restarts().restore(kept | {"version": 1}, 0.0, same_run=True)
 
 
@@ -267,7 +337,7 @@ def test_a_slow_node_is_one_incident_from_its_first_verdict_to_its_last() -> Non
     ]
     assert re.search(r"node3: still slow: at least \d+ % slower, 50 s lost in 100 s; ", str(found[1].evidence))
     [verdict] = launch.rounds(20)
-    assert re.fullmatch(r"node3: was slow for 190 s, \d\d s lost", str(verdict.evidence))
+    assert re.fullmatch(r"node3: was slow for 190 s, \d\d s lost; more .*", str(verdict.evidence))
 
 
 def test_in_a_declared_phase_nothing_is_held_against_its_node_and_nothing_is_learned() -> None:

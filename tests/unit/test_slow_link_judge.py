@@ -82,6 +82,31 @@ def sends(node: str, slowdown: float) -> dict[tuple[str, str], float]:
     return {(node, other): slowdown for other in NODES if other != node}
 
 
+def reading(sender: str = "node1", receiver: str = "node2", duration_s: float = 0.03, **others: float) -> LinkReading:
+    return LinkReading(1, sender, receiver, duration_s, int(others.get("n_bytes", 1)), others.get("foreign_share", 0.0))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        LinkReport((reading(sender="node2", receiver="node1"),)),
+        LinkReport((reading(), reading(receiver="node9"))),
+        LinkReport((), {"node9": "no answer"}),
+        LinkReport((reading(duration_s=0.0),)),
+        LinkReport((reading(duration_s=1e9),)),
+        LinkReport((reading(duration_s=float("nan")),)),
+        LinkReport((reading(n_bytes=0),)),
+        LinkReport((reading(foreign_share=-1.0),)),
+        LinkReport((reading(foreign_share=1e58),)),
+    ],
+)
+def test_a_report_of_anything_but_ones_own_links_is_refused(report: LinkReport) -> None:
+    job = Job()
+    job.judge.note_device(("node1", ""), LinkReport((reading(),), {"node3": "no answer"}).tags("node1"))
+    with pytest.raises(ValueError, match="the report of node1 is not one of its own links"):
+        job.judge.note_device(("node1", ""), report.tags("node1"))
+
+
 def test_the_number_of_bytes_is_chosen_by_measurement() -> None:
     job = Job()
     job.round({})

@@ -19,6 +19,14 @@ _BUSY_ROUNDS = 2  # in a row: a copy or a test of the program is not yet its wor
 _COLD_BY_C = 10.0  # colder than its peers
 _MUCH_BUSIER = 0.05  # utilisation, above that of its peers
 _REMEMBERED = 32  # rounds
+_HOTTEST_C = 200.0
+
+
+def _within(tags: Mapping[str, str], name: str, most: float) -> float | None:
+    """Return the number in a tag, if it has one, and if that can be."""
+    if name in tags and not 0 <= float(tags[name]) <= most:
+        raise ValueError(f"a device's {name} cannot be {tags[name]}")
+    return float(tags[name]) if name in tags else None
 
 
 class DeviceState(enum.IntFlag):
@@ -49,8 +57,9 @@ class DeviceStates:
         """Record what a sample's tags say of its device."""
         if UTILISATION in tags or TEMPERATURE in tags or device in self._seen:
             seen = self._seen.setdefault(device, _Seen())
-            seen.utilisation = float(tags[UTILISATION]) / 100 if UTILISATION in tags else None
-            seen.temperature_c = float(tags[TEMPERATURE]) if TEMPERATURE in tags else None
+            percent = _within(tags, UTILISATION, 100.0)
+            seen.utilisation = None if percent is None else percent / 100
+            seen.temperature_c = _within(tags, TEMPERATURE, _HOTTEST_C)
             if WARMED in tags:
                 seen.utilisation = 0.0  # its clock was that of an idle device
 
