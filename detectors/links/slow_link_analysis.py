@@ -186,11 +186,13 @@ class SlowLinkAnalysis:
     def _unexplained(self, flows: Flows, is_near: NDArray[np.bool_], by_leaf: Floats) -> Floats:
         """Return by how much each flow is slower than its ends and their leaves explain, ``(n_flows,)``."""
         # Unknown without another flow of the same sender, and one of the same receiver. The slower of these explains
-        # it, unless that is so slow that it may be a bad path, and the other one is nearer.
-        count, times = len(self._nodes), flows.log_time
-        ends = np.stack([other_fastest(owner, count, times) for owner in (flows.sender, flows.receiver)])
+        # it, unless that is a single one that may be a bad path itself, and the other one is nearer.
+        count, times, owners = len(self._nodes), flows.log_time, (flows.sender, flows.receiver)
+        ends = np.stack([other_fastest(owner, count, times) for owner in owners])
+        has_one = np.stack([np.bincount(owner, minlength=count)[owner] == 2 for owner in owners])
         least, most = ends.min(axis=0), ends.max(axis=0)
-        is_least = (most - least > np.log(_PAIR_SLOWDOWN)) & (times - least < most - times)
+        is_least = (has_one & (ends == most)).any(axis=0) & (most - least > np.log(_PAIR_SLOWDOWN))
+        is_least &= times - least < most - times
         explained = np.where(is_least, least, most)
         up, down = by_leaf[0, self._leaf[flows.sender]], by_leaf[1, self._leaf[flows.receiver]]
         explained = np.where(is_near, explained, np.fmax(explained, np.fmax(up, down)))
