@@ -1,8 +1,8 @@
 """Sections of a real job: DistributedDataParallel over Gloo on four nodes, one rank of which becomes slower.
 
-Each rank's forward pass is a small model's, and a wait in place of a device, so that two cores are enough for all. The
-job says which rank is slow as it would to anybody: on standard error. Beside it there may be a neighbour, a process
-that keeps all cores busy for ten seconds out of twenty.
+A forward pass is that of a small model and a wait in place of a device, so that two cores are enough for all ranks.
+Whom the job names is read from what it prints. Beside it there may be a neighbour: a process that keeps all cores busy
+for ten seconds out of twenty.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from tqdm import tqdm
@@ -58,8 +59,7 @@ while True:
 """
 NODES, SLOW = 4, 3  # its number as a rank
 SLOWDOWNS = (1.15, 1.3, 2.0)
-LEARNED_S, WATCHED_S = 75.0, 120.0  # from the first steps to the fault, and the longest wait for a verdict
-HEALTHY_S = LEARNED_S + WATCHED_S
+LEARNED_S, WATCHED_S = 75.0, 120.0  # from the launch to the fault, and the longest wait for a verdict
 BUSY_S = 10.0
 HEAD = ("rank 3 is slower by", "neighbour", "runs", "named", "seconds, median", "most", "wrong verdicts")
 
@@ -72,9 +72,9 @@ class Outcome:
     wrong: int
 
 
-def rows(repeats: int) -> Iterator[Sequence[object]]:
-    """Yield a row for each slowdown, and for none, with and without a neighbour."""
-    cells = [(slowdown, is_busy) for slowdown in (1.0, *SLOWDOWNS) for is_busy in (False, True)]
+def rows(repeats: int, slowdowns: Sequence[float] = (1.0, *SLOWDOWNS)) -> Iterator[Sequence[object]]:
+    """Yield a row for each slowdown, of which 1 is none, with and without a neighbour."""
+    cells = list(product(slowdowns, (False, True)))
     with tqdm(total=repeats * len(cells), unit="run", disable=None) as bar:
         for slowdown, is_busy in cells:
             outcomes = []

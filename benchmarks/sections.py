@@ -98,12 +98,14 @@ def interval_ms(n_sections: int) -> float:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks sections", description=__doc__)
     parser.add_argument("--ranks", action="store_true", help="print only how soon slow ranks of a DDP job are found")
-    parser.add_argument("--repeats", type=int, default=5, help="jobs of each kind, with --ranks (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="jobs of each kind, with --ranks (default: %(default)s)")
+    parser.add_argument("--slower-by", type=int, metavar="PERCENT", help="only this slowdown, with --ranks")
     parser.add_argument("--blocks", type=int, default=2000, help="blocks of 1,000 uses (default: %(default)s)")
     options = parser.parse_args(arguments)
     print(description())
     if options.ranks:
-        print("", *table(section_ranks.HEAD, section_ranks.rows(options.repeats)), sep="\n")
+        only = [] if options.slower_by is None else [[1 + options.slower_by / 100]]
+        print("", *table(section_ranks.HEAD, section_ranks.rows(options.repeats, *only)), sep="\n")
         return 0
     blocks = options.blocks
     rows = [cost_row("outside a job", one, blocks)]
