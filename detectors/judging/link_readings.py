@@ -35,14 +35,9 @@ class LinkReadings(Analysis):
     """The nodes' reports of their links; each node is a device without a name."""
 
     def __init__(
-        self,
-        analysis: SlowLinkAnalysis,
-        min_slowdown: float,
-        tell_terms: Callable[[int, Sequence[Pair]], None],
-        begun_s: float,
+        self, analysis: SlowLinkAnalysis, tell_terms: Callable[[int, Sequence[Pair]], None], begun_s: float
     ) -> None:
         self._compared = analysis
-        self._min_slowdown = min_slowdown  # the smallest slowdown that matters
         # Tells the nodes how many bytes a transfer has from now on, and which pairs meet in each round
         self._tell_terms = tell_terms
         self._pairs: list[Pair] = []
@@ -59,7 +54,7 @@ class LinkReadings(Analysis):
     @property
     def min_slowdown(self) -> float:
         """The smallest slowdown that matters."""
-        return self._min_slowdown
+        return self._compared.min_slowdown
 
     def begin(self, launch: LaunchRecord) -> None:
         """Note which nodes there are."""

@@ -51,6 +51,7 @@ class SlowLinkAnalysis:
     ) -> None:
         if not 0 < budget < 1:
             raise ValueError(f"budget must be a probability between 0 and 1, got {budget}")
+        self.min_slowdown = min_slowdown
         self._nodes = tuple(nodes)  # all nodes of the launch
         self._number_of = {node: number for number, node in enumerate(self._nodes)}
         labels = [(leaves or {}).get(node, "") for node in self._nodes]
@@ -65,8 +66,8 @@ class SlowLinkAnalysis:
         self._of_flows = _judge((), (_NODES if self._is_link else _PAIRS) * budget, pair_slowdown)
         self._slow_flows = set[DeviceId]()  # that are suspected to be slow by themselves, or known to be
         self._is_single = np.zeros(2 * len(self._nodes), np.bool_)  # the nodes' devices all but one of whose paths are
-        self._is_culprit = np.zeros(2 * len(self._nodes), np.bool_)  # a row for each of the nodes' devices
-        self._held: dict[str, Verdict] = {}
+        self._culprits = set[DeviceId]()  # nodes' devices that are known to be slow
+        self._held: dict[str, Verdict] = {}  # verdicts on nodes with a single path
         self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
         self._notices: list[LinkBusy] = []
@@ -101,8 +102,6 @@ class SlowLinkAnalysis:
 
     def pairs_to_meet(self) -> list[Pair]:
         """Return the pairs that are to meet in each round until it is known whether they are slow, the worst first."""
-        if self._is_link:
-            return []
         pairs = dict.fromkeys(map(frozenset, map(_ends, self._of_flows.undecided())))
         return [(min(pair), max(pair)) for pair in pairs][: -(-len(self._nodes) // _NODES_PER_PAIR)]
 
@@ -119,7 +118,7 @@ class SlowLinkAnalysis:
         count = len(self._nodes)
         sends, receives = flows.sender, flows.receiver + count
         owner, other_end = np.concatenate([sends, receives]), np.concatenate([receives, sends])
-        counts = ~self._is_culprit[other_end]
+        counts = np.array([device not in self._culprits for device in self._of_nodes.devices])[other_end]
         is_good = np.array([name not in self._slow_flows for name in names], np.bool_)
         owner, is_good = owner[counts], np.tile(is_good, 2)[counts]
         table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2)[counts])
@@ -132,13 +131,10 @@ class SlowLinkAnalysis:
 
     def _note_culprits(self, found: Iterable[Verdict]) -> None:
         """Note whose side of a transfer is known to be slow: until it is well, the transfer says nothing of others."""
-        devices = self._of_nodes.devices
-        for verdict in found:
-            link = link_of(verdict)
+        for link in map(link_of, found):
             if link.kind == "node":
-                self._is_culprit |= [host == link.names[0] and link.side in (side, "both") for host, side in devices]
-        for row in np.flatnonzero(self._is_culprit).tolist():
-            self._is_culprit[row] = bool(self._of_nodes.suspects(devices[row]))
+                self._culprits |= {(link.names[0], side) for side in _SIDES if link.side in (side, "both")}
+        self._culprits = {device for device in self._culprits if self._of_nodes.suspects(device)}
 
     def _speed_of_leaves(self, flows: Flows, is_far: NDArray[np.bool_]) -> Floats:
         """Return the log time of the fastest quarter of what leaves and enters each leaf, ``(2, n_leaves)``."""
@@ -156,11 +152,7 @@ class SlowLinkAnalysis:
         return found
 
     def _told(
-        self,
-        kind: LinkKind,
-        judge: SlowGPUAnalysis,
-        log_times: Floats,
-        now_s: float | None,
+        self, kind: LinkKind, judge: SlowGPUAnalysis, log_times: Floats, now_s: float | None
     ) -> Iterator[Verdict]:
         """Judge nodes or leaves by their log times ``(n_devices, n_repeats)`` and tell of those that are slow."""
         if not judge.devices or not log_times.size:
@@ -172,14 +164,18 @@ class SlowLinkAnalysis:
 
     def _unless_single(self, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
         """Hold back verdicts on nodes with a single path that may be good, until they are as slow as a bad one is."""
-        self._held |= {verdict.host: verdict for verdict in verdicts}
-        for host, verdict in [*self._held.items()]:
-            episode, is_single = self.episode(host), self._is_single[self._number_of[host] :: len(self._nodes)].any()
-            if episode and is_single and max(verdict.slowdown, episode.slowdown) < _PAIR_SLOWDOWN:
-                continue
-            del self._held[host]
-            if episode:
+        for verdict in verdicts:
+            is_single = self._is_single[self._number_of[verdict.host] :: len(self._nodes)].any()
+            if is_single and verdict.slowdown < _PAIR_SLOWDOWN:
+                self._held[verdict.host] = verdict
+            else:
                 yield verdict
+        for host in [*self._held]:
+            episode = self.episode(host)
+            if episode is None:
+                del self._held[host]
+            elif episode.slowdown >= _PAIR_SLOWDOWN:
+                yield self._held.pop(host)
 
     # -- flows ---------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class Job:
         self.pairs: list[list[Pair]] = []
         self.n_bytes = FIRST_BYTES
         self.symptoms = dict.fromkeys(NODES, FAST)
-        readings = LinkReadings(SlowLinkAnalysis(NODES, min_slowdown=1.1), 1.1, self._tell, 0.0)
+        readings = LinkReadings(SlowLinkAnalysis(NODES, min_slowdown=1.1), self._tell, 0.0)
         self.judge = Judge(readings, Restarts(RestartCost(cost_s)))
         spare = NodeRecord("node5", "10.0.0.5", ())
         records = tuple(NodeRecord(name, "10.0.0.1", ()) for name in NODES)

@@ -264,6 +264,18 @@ def test_both_links_of_one_of_three_nodes_are_its_own_however_slow_each_is_and_s
         assert {link.names for link in told if link.kind == "node"} == {("node0",)}
 
 
+@pytest.mark.parametrize(("slowdown", "told"), [(1.12, []), (1.3, [("node0",)])])
+def test_the_last_good_path_of_a_node_accuses_it_only_if_that_is_as_slow_as_a_bad_one(
+    slowdown: float, told: list[tuple[str, ...]]
+) -> None:
+    bad = {("node0", "node1"): 3.0, ("node1", "node0"): 3.0}
+    slow = bad | {("node0", "node2"): slowdown, ("node2", "node0"): slowdown}
+    analysis, found = SlowLinkAnalysis(names(3)), list[Verdict]()
+    for each, rounds in (({}, 20), (bad, 20), (slow, 60)):
+        found += [verdict for one in islice(readings(names(3), each), rounds) for verdict in analysis.add_round(one)]
+    assert [link_of(verdict).names for verdict in found if link_of(verdict).kind == "node"] == told
+
+
 def test_a_pair_is_met_in_each_round_once_it_is_suspected_and_until_it_is_told() -> None:
     nodes, slow = names(16), {("node0", "node1"): 2.0, ("node1", "node0"): 2.0}
     rounds, delays = rounds_of(nodes, "train 0"), []
