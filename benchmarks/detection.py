@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from benchmarks.economics import days, intermittent
-from benchmarks.evidence import ablation, at_times, budget, never_blind, noisy_steps, optimum, quiet_day, slow_ramps
+from benchmarks.evidence import (
+    ablation,
+    all_slower,
+    at_times,
+    budget,
+    never_blind,
+    noisy_steps,
+    optimum,
+    quiet_day,
+    slow_ramps,
+)
 from benchmarks.hard_days import bounds, hard_days, own_checkpoints
 from benchmarks.peers import RULES
 from benchmarks.references import references as idle_and_cold
@@ -567,7 +577,18 @@ def plot(setting: Setting, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-_WITHOUT_TIMINGS = (optimum, slow_ramps, never_blind, budget, at_times, quiet_day, ablation, economics, references)
+_WITHOUT_TIMINGS = (
+    optimum,
+    slow_ramps,
+    never_blind,
+    budget,
+    at_times,
+    all_slower,
+    quiet_day,
+    ablation,
+    economics,
+    references,
+)
 _SECTIONS = (
     healthy_jobs,
     steps,
@@ -583,6 +604,7 @@ _SECTIONS = (
     never_blind,
     budget,
     at_times,
+    all_slower,
     quiet_day,
     ablation,
     economics,

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 
 import numpy as np
 from scipy.stats import beta
 
-from benchmarks.job_kinds import DEPENDENT, DISTURBED, INDEPENDENT, INTERMITTENT, LogSeconds, day, noisy
+from benchmarks.job_kinds import DEPENDENT, DISTURBED, INDEPENDENT, INTERMITTENT, Job, LogSeconds, day, noisy
 from benchmarks.optimum import bayes_factor, cusum
 from benchmarks.setting import Setting
-from benchmarks.side_by_side import BUDGETS, NEVER, Outcome, play
+from benchmarks.side_by_side import BUDGETS, NEVER, ROUND_S, Outcome, grouped, play
 from benchmarks.tables import table
+from laggard.detectors.notices import GroupSlower
 from laggard.detectors.statistics import comparison, episodes, excursions, group_knowledge, history, noise, tails
 
-__all__ = ["ablation", "at_times", "budget", "never_blind", "noisy_steps", "optimum", "quiet_day", "slow_ramps"]
+__all__ = [
+    "ablation",
+    "all_slower",
+    "at_times",
+    "budget",
+    "never_blind",
+    "noisy_steps",
+    "optimum",
+    "quiet_day",
+    "slow_ramps",
+]
 
 _SIZE, _LARGE = 16, 32
 _WITHIN = 16
@@ -23,6 +36,7 @@ _ONSETS = (24, 100)
 _ROUNDS = 200
 _FAULT = 700  # the round in which a fault begins, in a job that has learned its phases
 _COST_S = 30.0
+_TOGETHER = partial(day, together=True)
 
 
 def slowed(jobs: Iterator[LogSeconds], onset: int, ratio: float) -> Iterator[LogSeconds]:
@@ -158,10 +172,31 @@ def budget(setting: Setting) -> list[str]:
 def quiet_day(setting: Setting) -> list[str]:
     """Count what a healthy job of 32 devices prints in a day of 28,800 rounds, and the restarts that it asks for."""
     rows, jobs = [], setting.part(5, 20)
-    for what, kind in DISTURBED.items():
+    kinds: dict[str, Job] = {**DISTURBED, "the same, phases on all devices together": _TOGETHER}
+    for what, kind in kinds.items():
         found = play(kind(np.random.default_rng(3), jobs, _LARGE), 28_800, _COST_S)
         rows.append([what, jobs, f"{found.lines.mean():.1f}", int(found.lines.max()), int(found.restarts.sum())])
     return table(["a healthy day with", "jobs", "lines", "at most", "restarts"], rows)
+
+
+def all_slower(setting: Setting) -> list[str]:
+    """Slow down all devices of 32 for a while, in jobs with phases of all devices, bursts and outliers."""
+    rows, jobs = [], setting.part(5)
+    for ratio in (1.12, 1.2, 2.0):
+        told: list[tuple[int, GroupSlower]] = []
+        analysis, names = grouped((jobs, _LARGE))
+        for number, readings in enumerate(islice(_TOGETHER(np.random.default_rng(4), jobs, _LARGE), _FAULT + 400)):
+            slower = ratio if _FAULT <= number < _FAULT + 300 else 1.0
+            analysis.update_arrays(names, slower * np.exp(readings).reshape(-1, 1), now_s=ROUND_S * number)
+            told += [(number, each) for each in analysis.take_notices() if isinstance(each, GroupSlower)]
+        begun = [(number, each.shift) for number, each in told if not each.shift.is_over]
+        rounds = np.array([number - _FAULT + 1 for number, _ in begun])
+        since = np.array([abs((shift.since_s or 0.0) / ROUND_S - _FAULT) for _, shift in begun])
+        sizes = np.array([abs(shift.ratio / ratio - 1) for _, shift in begun])
+        row = [f"{np.median(rounds):.0f}", rounds.max(), since.max(), f"{100 * np.median(sizes):.1f} %"]
+        rows.append([f"{100 * (ratio - 1):.0f} %", jobs, len({each.group.first for _, each in told}), len(told), *row])
+    head = ["jobs", "told", "lines in all", "rounds, median", "at most", "start off by at most", "size off by, median"]
+    return table(["all devices slower by", *head], rows)
 
 
 # -- ablation ----------------------------------------------------------------------------------------------------------

@@ -123,13 +123,15 @@ def day(
     size: int,
     *,
     phases: bool = True,
+    together: bool = False,
     bursts: bool = True,
     correlation: float = 0.0,
     noise: float = 0.004,
 ) -> Iterator[LogSeconds]:
     """Undeclared phases, bursts of a neighbour, 1 % outliers, perhaps noise that lasts.
 
-    A checkpoint of 21 s every 10 min makes a node 20 % slower, an evaluation of 90 s every 30 min one device 15 %.
+    A checkpoint of 21 s every 10 min makes a node 20 % slower, an evaluation of 90 s every 30 min one device 15 %, or
+    all devices if they have their phases together.
     A burst begins once in 2,000 rounds of a device, lasts three rounds on average, and is 10 to 50 % slow.
     """
     chips, lasting, burst = _chips(rng, jobs, size), rng.standard_normal((jobs, size)), np.zeros((jobs, size))
@@ -139,8 +141,9 @@ def day(
         lasting = correlation * lasting + (1 - correlation**2) ** 0.5 * rng.standard_normal((jobs, size))
         readings = chips + noise * lasting
         if phases:
-            readings[:, :4] += (np.log(1.2) * ((number + checkpoint) % 200 < 7))[:, None]
-            readings[:, 4] += np.log(1.15) * ((number + evaluation) % 600 < 30)
+            node, device = (slice(None), slice(None)) if together else (slice(4), slice(4, 5))
+            readings[:, node] += (np.log(1.2) * ((number + checkpoint) % 200 < 7))[:, None]
+            readings[:, device] += (np.log(1.15) * ((number + evaluation) % 600 < 30))[:, None]
         if bursts:
             burst[rng.random(burst.shape) < 1 / 3] = 0
             begins = (burst == 0) & (rng.random(burst.shape) < 1 / 2000)

@@ -35,16 +35,18 @@ class Fault:
     Attributes
     ----------
     kind
-        ``node``, ``leaf`` or ``pair``.
+        ``node``, ``leaf``, ``pair``, ``network`` (all links), or ``halves``: the links between the first half of the
+        nodes and the others, as fast as all before, in a job that does not know its leaves.
     sends, receives
-        Which directions; a pair is slow from its first node to its second (``sends``) and back (``receives``).
+        Which directions; a pair is slow from its first node to its second (``sends``) and back (``receives``).  Of the
+        last two kinds both are.
     slowdown
         Ratio of times.
     partner
         The number of the pair's other node; ``None``: drawn from those that node 0 meets.
     """
 
-    kind: Literal["node", "leaf", "pair"]
+    kind: Literal["node", "leaf", "pair", "network", "halves"]
     slowdown: float
     sends: bool = True
     receives: bool = False
@@ -111,11 +113,12 @@ class LinkJob:
         seed: int = 0,
         partners: int = 3,
     ) -> None:
-        self.nodes, self.leaves = names_of(count), leaves_of(count)
+        has_leaves = all(fault.kind != "halves" for fault in faults)
+        self.nodes, self.leaves = names_of(count), leaves_of(count) if has_leaves else None
         self.traffic = traffic or Traffic()
         self._random = np.random.default_rng(seed)
         self._number_of = {node: number for number, node in enumerate(self.nodes)}
-        self.leaf = np.arange(count) // LEAF_NODES
+        self.leaf = np.arange(count) // LEAF_NODES if has_leaves else np.arange(count) * 2 // count
         self._rounds = rounds_of(self.nodes, f"job {seed}", self.leaves, partners)
         self._ends: dict[int, tuple[list[Pair], NDArray[np.intp]]] = {}
         self._offsets = self._random.normal(0.0, NODE_SHARE, (2, count))
@@ -170,7 +173,7 @@ class LinkJob:
         return Flows(sender, receiver, log_time.astype(np.float32), foreign.astype(np.float32))
 
     def _usual(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.float64]:
-        is_far = self.leaf[sender] != self.leaf[receiver]
+        is_far = (self.leaf[sender] != self.leaf[receiver]) & (self.leaves is not None)
         times = np.log(TRANSFER_S) + np.log(FAR_TIMES) * is_far + self._offsets[0, sender] + self._offsets[1, receiver]
         # A path's own share must be the same in each round: drawn from a hash of its ends.
         mixed = (sender * np.intp(2_654_435_761) + receiver * np.intp(40_503) + self._paths_seed) % 65_521
@@ -205,6 +208,8 @@ class LinkJob:
         elif fault.kind == "leaf":
             is_far = self.leaf[sender] != self.leaf[receiver]
             out, back = is_far & (self.leaf[sender] == 0), is_far & (self.leaf[receiver] == 0)
+        elif fault.kind in {"network", "halves"}:
+            return np.asarray((self.leaf[sender] != self.leaf[receiver]) | (fault.kind == "network"))
         else:
             out = (sender == 0) & (receiver == fault.partner)
             back = (sender == fault.partner) & (receiver == 0)

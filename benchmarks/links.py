@@ -22,11 +22,13 @@ from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
 from benchmarks.tables import table
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.evidence import SlowLink
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
+from laggard.detectors.notices import LinksSlower
+from laggard.detectors.verdict import Verdict
 
 __all__ = ["Outcome", "play"]
 
+ROUND_S = 84.0
 ONSET, AFTER = 20, 30  # rounds before and after a fault begins
 NODES = (2, 3, 4, 8, 64, 1000)
 RULES = {"DLRover": dlrover, "two-way fit": two_way_fit}
@@ -39,12 +41,16 @@ TRAFFICS = {
 }
 NODE_30, NODE_10 = Fault("node", 1.3), Fault("node", 1.1)
 LEAF, PAIR = Fault("leaf", 1.3), Fault("pair", 2.0, receives=True)
+NETWORK, HALVES = Fault("network", 3.0), Fault("halves", 1.3)
 FAULTS = {
     "node sends 30 % slower": (NODE_30, NODES, 6),
     "node receives 30 % slower": (replace(NODE_30, sends=False, receives=True), NODES[1:], 6),
     "node sends 10 % slower": (NODE_10, NODES, 24),
     "leaf's uplink 30 % slower": (LEAF, NODES[4:], 6),
     "pair twice as slow, both ways": (PAIR, NODES[1:], 30),
+    "all links three times as slow": (NETWORK, NODES[1:], 6),
+    "links between halves of unknown leaves 30 % slower": (HALVES, NODES[2:], 6),
+    "three times as slow": (replace(HALVES, slowdown=3.0), NODES[2:], 6),
 }
 HARDER = {
     "node sends 30 % slower, bursts of others": (NODE_30, NODES, Traffic(bursts=0.2), ONSET),
@@ -96,24 +102,33 @@ def play(
     job = LinkJob(count, faults, traffic, seed)
     analysis = SlowLinkAnalysis(job.nodes, job.leaves)
     since = max((fault.since for fault in faults), default=rounds)
-    delay, wrong = None, []
+    delay, wrong = None, list[Verdict | LinksSlower]()
     for number, flows in enumerate(job.rounds(rounds, analysis.pairs_to_meet if meets_again else list)):
         begun = [fault for fault in job.faults if number >= fault.since]
-        for verdict in analysis.add_flows(flows):
-            link = link_of(verdict)
-            if number >= since and _names(link, begun, job):
+        verdicts = analysis.add_flows(flows, ROUND_S * number)
+        notices = [each for each in analysis.take_notices() if isinstance(each, LinksSlower)]
+        said: list[Verdict | LinksSlower] = [*verdicts, *notices]
+        for found in said:
+            if number >= since and _names(found, begun, job):
                 delay = delay or number - since + 1
-            elif not any(_names(link, [fault], job) for fault in begun):
-                wrong.append(verdict)
-    restarts = sum(verdict.action == "restart" for verdict in wrong)
+            elif not any(_names(found, [fault], job) for fault in begun):
+                wrong.append(found)
+    restarts = sum(isinstance(found, Verdict) and found.action == "restart" for found in wrong)
     return Outcome(delay, restarts, len(wrong) - restarts)
 
 
-def _names(link: SlowLink, faults: Sequence[Fault], job: LinkJob) -> bool:
-    """Return whether a verdict names what is slow, and its direction; of two links of a node, that is the node."""
+def _names(found: Verdict | LinksSlower, faults: Sequence[Fault], job: LinkJob) -> bool:
+    """Return whether what is said names what is slow, and its direction; of two links of a node, that is the node."""
     fault, *others = faults
+    if isinstance(found, LinksSlower):
+        half = (len(job.nodes) + 1) // 2
+        halves = (tuple(job.nodes[:half]), tuple(job.nodes[half:])) if fault.kind == "halves" else ()
+        return fault.kind in {"network", "halves"} and set(found.sides) == set(halves)
+    link = link_of(found)
     if others:
         return link.kind == "node" and link.names == (job.nodes[0],)
+    if fault.kind in {"network", "halves"}:
+        return False
     if link.kind == "link":
         return link.names[0] == job.nodes[0 if fault.sends else 1]
     sides = {(True, False): "sends", (False, True): "receives", (True, True): "both"}

@@ -26,12 +26,39 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class PaceChanged:
-    """A whole group became slower or faster, by a ratio of times."""
+class Shift:
+    """Something became slower, by a ratio of times, or was and is as fast as before again."""
+
+    ratio: float
+    since_s: float | None  # Unix times; `None` if unknown
+    over_s: float | None = None
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlower:
+    """A whole group became slower."""
 
     group: Group
-    ratio: float
-    since_s: float | None
+    shift: Shift
+
+
+@dataclass(frozen=True, slots=True)
+class LinksSlower:
+    """The links between several sets of nodes became slower, and those within each did not; no sets: all links."""
+
+    sides: tuple[tuple[str, ...], ...]
+    shift: Shift
+
+
+@dataclass(frozen=True, slots=True)
+class Flapping:
+    """A node's link went down again and again: how often, in how many seconds."""
+
+    host: str
+    downs: int
+    seconds: float
+    up_s: float = 0.0  # for how long it has stayed up since, if that is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +135,6 @@ class SamplesRefused:
     count: int
 
 
-GroupNotice = PaceChanged | Noisy
-Notice = GroupNotice | LinkNotice | LinkBusy | PairUnreachable | Silent | Answering | Blind | Failed | SamplesRefused
+GroupNotice = GroupSlower | Noisy
+LinkSign = LinkNotice | LinkBusy | LinksSlower | Flapping | PairUnreachable
+Notice = GroupNotice | LinkSign | Silent | Answering | Blind | Failed | SamplesRefused

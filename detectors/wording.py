@@ -26,16 +26,20 @@ from laggard.detectors.notices import (
     Blind,
     Failed,
     FailedAt,
+    Flapping,
     Group,
+    GroupSlower,
     LinkBusy,
     LinkNotice,
+    LinksSlower,
     Noisy,
     Notice,
-    PaceChanged,
     PairUnreachable,
     SamplesRefused,
+    Shift,
     Silent,
 )
+from laggard.node_names import joined
 
 if TYPE_CHECKING:
     from laggard.detectors.verdict import Evidence, Verdict
@@ -255,10 +259,15 @@ def known_from(price: Price) -> str:
 def notice(about: Notice) -> str:
     """Return what a user should know."""
     match about:
-        case PaceChanged():
-            how = f"{100 * abs(about.ratio - 1):.0f} % {'slower' if about.ratio > 1 else 'faster'} than before"
-            since = "" if about.since_s is None else f" since {_moment(about.since_s, None)} UTC"
-            return f"{_group(about.group)} are {how}{since}: no single device is at fault"
+        case GroupSlower(group, shift):
+            return f"{_group(group)} {_shift(shift, f'no single {_rank_or_device(group)} is at fault')}"
+        case LinksSlower(sides, shift):
+            links = " and ".join(f"{{{joined(names)}}}" for names in sides)
+            links = f"the links between {links}" if sides else "all links"
+            return f"{links} {_shift(shift, 'what they share is at fault, such as an uplink')}"
+        case Flapping(host, downs, seconds, up_s):
+            over = f" has stayed up for {span(up_s)}: it" if up_s else ""
+            return f"{host}'s link{over} went down {downs} times in {span(seconds)}"
         case Noisy():
             how, when = ("wander", "over many rounds") if about.lasts else ("scatter", "from round to round")
             least = f"{100 * (about.allowed - 1):.0f} %"
@@ -287,8 +296,22 @@ def notice(about: Notice) -> str:
             return f"{many} refused{f' from {node}' if node else ''}: {_REFUSED[why].format(example)}"
 
 
+def _shift(shift: Shift, fault: str) -> str:
+    """Return what became of something, and since when; if it is slower, also whose fault that is."""
+    begun_s = shift.over_s if shift.is_over else shift.since_s
+    since = "" if begun_s is None else f" since {_moment(begun_s, None)} UTC"
+    if not shift.is_over:
+        return f"are {how_slow(shift.ratio)} before{since}: {fault}"
+    lasted = "" if shift.since_s is None or shift.over_s is None else f" for {span(shift.over_s - shift.since_s)}"
+    return f"are as fast as before again{since}: they were {how_slow(shift.ratio)} that{lasted}"
+
+
+def _rank_or_device(group: Group) -> str:
+    return "rank" if group.are_ranks else "device"
+
+
 def _group(group: Group) -> str:
-    many = "ranks" if group.are_ranks else "devices"
+    many = f"{_rank_or_device(group)}s"
     if group.size == group.n_all:
         return f"all {group.n_all} {many}"
     return f"the {group.size} {many} like {subject(group.first)}"

@@ -64,8 +64,10 @@ def read_counters(interface: str, classes: Path = CLASSES) -> dict[str, int]:
     if not interface or not folder.exists():
         return {}
     files = {name: folder / "statistics" / name for name in _STATISTICS}
-    files["carrier_changes"] = folder / "carrier_changes"
     found = {name: value for name, file in files.items() if (value := _number(file)) is not None}
+    for lower in (folder, *folder.glob("lower_*")):  # those of a bond, or below a VLAN
+        if (value := _number(lower / "carrier_down_count")) is not None:
+            found["carrier_down_count"] = max(value, found.get("carrier_down_count", 0))
     for port in _ports(interface, classes):
         for name in _OF_PORTS:
             if (value := _number(port / "counters" / name)) is not None:

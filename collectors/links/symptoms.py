@@ -48,6 +48,16 @@ def together(newest_last: Sequence[LinkSymptoms]) -> LinkSymptoms:
     return LinkSymptoms(newest.interface, newest.speed_mbps, newest.duplex, dict(risen))
 
 
+def downs_of(symptoms: LinkSymptoms) -> int:
+    """Return how often a link went down: an Ethernet carrier, or an InfiniBand port, whose interface follows it."""
+    return max(symptoms.risen.get(name, 0) for name in ("carrier_down_count", "link_downed"))
+
+
+def _went_down(symptoms: LinkSymptoms, _: float, seconds: float) -> str | None:
+    count = downs_of(symptoms)
+    return f"cable or port: the link went down {count} times in {seconds:.0f} s" if count else None
+
+
 def _speed(symptoms: LinkSymptoms, usual_mbps: float, _: float) -> str | None:
     if not 0 < symptoms.speed_mbps < usual_mbps:
         return None
@@ -66,19 +76,13 @@ def _above(name: str, per_s: float, words: str) -> Callable[[LinkSymptoms, float
     return sentence
 
 
-def _changes(symptoms: LinkSymptoms, _: float, seconds: float) -> str | None:
-    count = symptoms.risen.get("carrier_changes", 0)
-    return f"cable or port: the carrier changed {count} times in {seconds:.0f} s" if count > 2 else None
-
-
 _HOUR_S, _MINUTE_S = 3600.0, 60.0
 
 RULES: tuple[Rule, ...] = (
     Rule("speed", _speed),
     Rule("duplex", _duplex),
-    Rule("down", _above("link_downed", 0, "cable or port: the link went down {} times")),
+    Rule("down", _went_down),
     Rule("integrity", _above("local_link_integrity_errors", 0, "cable or port: {} link integrity errors")),
-    Rule("carrier", _changes),
     Rule("symbols", _above("symbol_error", 120 / _HOUR_S, "cable or optics: {} symbol errors")),
     Rule("recovery", _above("link_error_recovery", 5 / _MINUTE_S, "the link retrained {} times")),
     Rule("carrier errors", _above("tx_carrier_errors", 0, "cable or port: {} carrier errors")),

@@ -14,11 +14,12 @@ from laggard.collectors.links.collector import LinkReport
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair
-from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, together
+from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, downs_of, together
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Unreachable
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
+from laggard.detectors.links.flaps import LinkFlaps
 from laggard.detectors.links.losses import LinkLosses
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinkNotice, Notice, PairUnreachable
@@ -42,6 +43,7 @@ class LinkReadings(Analysis):
         self._tell_terms = tell_terms
         self._pairs: list[Pair] = []
         self._losses = LinkLosses()
+        self._flaps = LinkFlaps(begun_s)
         self._lost: list[Verdict] = []
         self._judged: set[DeviceId] = set()
         self._n_bytes, self._calibrations = FIRST_BYTES, 0
@@ -75,6 +77,8 @@ class LinkReadings(Analysis):
         reports, self._reports = self._reports, []
         self._judged_s.append(moment.now_s)
         self._lost = self._lost_by(reports)
+        for host, report in reports:
+            self._notices += self._flaps.add(host, downs_of(report.symptoms), moment.now_s)
         by_round: dict[int, list[LinkReading]] = defaultdict(list)
         for _, report in reports:
             for reading in report.readings:

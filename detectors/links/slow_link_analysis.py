@@ -13,7 +13,8 @@ from laggard.collectors.links.schedule import Pair
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import LinkKind, Side, SlowLink
 from laggard.detectors.links.flows import Flows, flows_of, other_fastest, ranked
-from laggard.detectors.notices import LinkBusy
+from laggard.detectors.links.shared_paths import SharedPaths
+from laggard.detectors.notices import LinkBusy, LinksSlower
 from laggard.detectors.statistics.device_index import codes_of
 from laggard.detectors.statistics.estimates import Floats
 from laggard.detectors.statistics.findings import slow_of
@@ -70,16 +71,22 @@ class SlowLinkAnalysis:
         self._held: dict[str, Verdict] = {}  # verdicts on nodes with a single path
         self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
+        # A leaf of three or more is judged by itself
+        smallest, finds_sets = float(np.log(min_slowdown)), len(self._leaves) < 3
+        self._shared = SharedPaths(self._nodes, smallest, finds_sets=finds_sets)
         self._notices: list[LinkBusy] = []
 
-    def add_round(self, readings: Sequence[LinkReading], now_s: float | None = None) -> list[Verdict]:
+    def add_round(self, readings: Sequence[LinkReading], now_s: float = np.nan) -> list[Verdict]:
         """Take one round's readings and return the verdicts that are new, in the order leaf, node, pair."""
         return self.add_flows(flows_of(readings, self._number_of), now_s)
 
-    def add_flows(self, flows: Flows, now_s: float | None = None) -> list[Verdict]:
-        """Take one round as arrays, whose nodes are numbered as in ``nodes``."""
+    def add_flows(self, flows: Flows, now_s: float = np.nan) -> list[Verdict]:
+        """Take one round as arrays, whose nodes are numbered as in ``nodes``; ``now_s`` is its Unix time."""
         self._note_busy(flows)
         flows = flows.undisturbed()
+        culprits = [self._number_of[node] for node, _ in self._culprits]
+        by_nodes = np.isin(flows.sender, culprits) | np.isin(flows.receiver, culprits)
+        flows = flows.take(~self._shared.add(flows, by_nodes, now_s))
         if self._is_link:
             flows = flows.of_two_nodes()
             return list(self._judge_flows(self._named(flows), flows.log_time, now_s))
@@ -105,10 +112,10 @@ class SlowLinkAnalysis:
         pairs = dict.fromkeys(map(frozenset, map(_ends, self._of_flows.undecided())))
         return [(min(pair), max(pair)) for pair in pairs][: -(-len(self._nodes) // _NODES_PER_PAIR)]
 
-    def take_notices(self) -> list[LinkBusy]:
-        """Return what is new about the readings, each thing once: whose links cannot be judged, and why."""
+    def take_notices(self) -> list[LinkBusy | LinksSlower]:
+        """Return what is new, each thing once: whose links cannot be judged, and what many links share."""
         new, self._notices = self._notices, []
-        return new
+        return [*new, *self._shared.take_notices()]
 
     # -- nodes and leaves ----------------------------------------------------------------------------------------------
 
@@ -151,9 +158,7 @@ class SlowLinkAnalysis:
             found[side, rows] = table[rows, (sizes[rows] - 1) // 4]
         return found
 
-    def _told(
-        self, kind: LinkKind, judge: SlowGPUAnalysis, log_times: Floats, now_s: float | None
-    ) -> Iterator[Verdict]:
+    def _told(self, kind: LinkKind, judge: SlowGPUAnalysis, log_times: Floats, now_s: float) -> Iterator[Verdict]:
         """Judge nodes or leaves by their log times ``(n_devices, n_repeats)`` and tell of those that are slow."""
         if not judge.devices or not log_times.size:
             return
@@ -194,7 +199,7 @@ class SlowLinkAnalysis:
         explained = np.where(is_near, explained, np.fmax(explained, np.fmax(up, down)))
         return np.asarray(flows.log_time - explained, np.float32)
 
-    def _judge_flows(self, names: tuple[DeviceId, ...], log_times: Floats, now_s: float | None) -> Iterator[Verdict]:
+    def _judge_flows(self, names: tuple[DeviceId, ...], log_times: Floats, now_s: float) -> Iterator[Verdict]:
         """Judge each flow by its log time ``(n_flows,)``; of a pair both directions are told at once."""
         kind: LinkKind = "link" if self._is_link else "pair"
         judge = self._of_flows

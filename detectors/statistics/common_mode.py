@@ -1,54 +1,150 @@
-"""The common mode: how slow each group is as a whole. A change of it is nobody's fault, but worth a word."""
+"""The common mode: a log time that many share, against its own past. A shift is nobody's fault, but worth a word."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from collections import deque
 
 import numpy as np
 
-from laggard.detectors.statistics.estimates import DEVIATION_PER_DISTANCE, Floats
-from laggard.detectors.statistics.history import WARM_UP
+from laggard.detectors.notices import Shift
+from laggard.detectors.statistics.estimates import DEVIATION_PER_DISTANCE
+from laggard.detectors.statistics.history import WARM_UP, WHOLE
 
-_ROUNDS = 5  # in a row that are as slow; then the new pace is the usual one
-_SMALLEST = 1.1  # a smaller shift may be the room's temperature
-_NOISES = 5.0  # standard deviations of the group's round, as against the own past
+SMALLEST = float(np.log(1.1))  # a smaller shift may be the room's temperature
+_ROUNDS = 5  # that are off, less those that are not: a disturbance of all is seldom as long
+_NOISES = 5.0  # standard deviations of a round
+_LEAST_NOISE = SMALLEST / _NOISES
+# Nobody acts on the notice, so it waits until an evaluation of 90 s, and a checkpoint of 21 s soon after it, would have
+# ended; what lasts for an hour is no phase.
+_LEAST_S, _MOST_S = 150.0, 3600.0
+_WORSE = 1.5  # times the logs of what was told, and as much more as matters: worth another word
+_TIMES, _REMEMBERED = 1.5, 8  # the longest of the last eight that ended by themselves: as for a device's phases
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """A lasting change of a group's pace."""
+Ended = deque[tuple[float, float]]
+"""Seconds and sizes of runs that ended by themselves."""
 
-    group: int  # the group's number
-    ratio: float  # its time over its usual time
-    since_s: float  # Unix time of the first such round; `NaN` if unknown
+
+def remembered() -> Ended:
+    """Return room for the last runs."""
+    return deque(maxlen=_REMEMBERED)
 
 
 class CommonMode:
-    """Follows each group's pace; the usual pace is the median of the last eight rounds before a shift."""
+    """Follows one log time from round to round.
 
-    def __init__(self, groups: int) -> None:
-        self._last = np.zeros((0, groups), np.float32)
-        self._rounds_off = np.zeros(groups, np.intp)  # in a row; negative: faster than usual
-        self._since_s = np.full(groups, np.nan)
+    It has shifted if it is off for longer than anything half as large that ended by itself.
+    """
 
-    def add(self, pace: Floats, now_s: float) -> list[Shift]:
-        """Add a round's log seconds of each group, ``NaN`` if unknown; return new shifts."""
-        if len(self._last) < WARM_UP:
-            self._last = np.concatenate([self._last, pace[None]])
-            return []
-        usual = np.median(self._last, axis=0)
-        noise, change = DEVIATION_PER_DISTANCE * np.median(np.abs(self._last - usual), axis=0), pace - usual
-        is_off = np.abs(change) > np.maximum(np.float32(np.log(_SMALLEST)), np.float32(_NOISES) * noise)
-        side = np.where(is_off, np.sign(change), 0).astype(np.intp)
-        goes_on = side * self._rounds_off > 0
-        self._since_s = np.where(goes_on, self._since_s, now_s)
-        self._rounds_off = np.where(goes_on, self._rounds_off, 0) + side
-        unknown = np.isnan(self._last[-1]) & ~np.isnan(pace)
-        self._last = np.where(is_off | np.isnan(pace), self._last, np.concatenate([self._last[1:], pace[None]]))
-        self._last = np.where(unknown, pace, self._last)
-        return [self._settled(group, change) for group in np.flatnonzero(np.abs(self._rounds_off) >= _ROUNDS).tolist()]
+    def __init__(self, past: float = np.nan, ended: Ended | None = None) -> None:
+        # What is usual: the faster third of the first rounds that are not off, unless it is given
+        self._past, self._first = past, list[float]()
+        self._noise, self._lately = _LEAST_NOISE, 0.0
+        self._slower, self._slower_since_s = 0.0, np.nan  # than usual, as was told; 0: nothing was
+        # The run of rounds that are off: 1 if slower, -1 if faster; how many, the first and the last of them
+        self._side, self._count, self._since_s, self._until_s = 0, 0, np.nan, np.nan
+        self._run: deque[tuple[float, float]] = deque(maxlen=WHOLE)  # its times and changes
+        self._ended = remembered() if ended is None else ended  # may be shared with others
 
-    def _settled(self, group: int, change: Floats) -> Shift:
-        self._last[:, group] += change[group]
-        self._rounds_off[group] = 0
-        return Shift(group, float(np.exp(change[group])), float(self._since_s[group]))
+    @property
+    def is_learned(self) -> bool:
+        """Whether what is usual is known."""
+        return not np.isnan(self._past)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it is slower than usual, for long enough or not."""
+        return self._slower > 0 or self._side > 0
+
+    def add(self, log_time: float, now_s: float, smallest: float, *, is_sure: bool = True) -> Shift | None:
+        """Add a round, ``NaN`` if it is not known; return what is new, if it matters and is sure."""
+        if np.isnan(log_time):
+            return None
+        if not self.is_learned:
+            self._first.append(log_time)
+            if len(self._first) == WARM_UP:
+                self._begin(self._first)
+            return None
+        change = log_time - self._past
+        limit = max(SMALLEST, smallest, _NOISES * self._noise)
+        low, high = self._slower / 2 or -limit, _WORSE * self._slower + limit
+        self._add_to_run(int(change > high) - int(change < low), change, now_s)
+        if not (self._side or self._slower):
+            self._learn(log_time, change)
+        if self._count < _ROUNDS or not is_sure:
+            return None
+        size, since_s = self._of_run()
+        if low <= size <= high or now_s - since_s < self._wait_s(size):
+            return None
+        return self._shifted(size, since_s, limit)
+
+    def _begin(self, log_times: list[float]) -> None:
+        self._first, self._past = log_times, _fast_third(log_times)
+        distance = statistics.median(abs(each - statistics.median(log_times)) for each in log_times)
+        self._noise = max(_LEAST_NOISE, float(DEVIATION_PER_DISTANCE) * distance)
+
+    def _learn(self, log_time: float, change: float) -> None:
+        if 0 < len(self._first) < WHOLE:
+            self._first.append(log_time)
+            self._past = _fast_third(self._first)  # phases only add
+        rounds = len(self._first) or WHOLE
+        self._lately += (change - self._lately) / rounds  # a creep is no noise
+        more = 1 if abs(change - self._lately) * DEVIATION_PER_DISTANCE > self._noise else -1
+        self._noise = max(_LEAST_NOISE, self._noise * (1 + more / rounds))
+
+    def _add_to_run(self, side: int, change: float, now_s: float) -> None:
+        if side and side != self._side:
+            self._end_run()
+            self._side, self._since_s = side, now_s
+        if not self._side:
+            return
+        self._run.append((now_s, change))
+        self._until_s = now_s if side else self._until_s
+        self._count = min(self._count + (1 if side else -1), _ROUNDS)
+        if not self._count:
+            self._end_run()
+
+    def _end_run(self) -> None:
+        if self._side and not self._slower:
+            self._ended.append((self._until_s - self._since_s, statistics.median(each for _, each in self._run)))
+        self._side = self._count = 0
+        self._run.clear()
+
+    def _of_run(self) -> tuple[float, float]:
+        """Return the size of the run and when it began: a smaller phase may have gone before it."""
+        times_s, changes = zip(*self._run, strict=True)
+        first = 0
+        if self._side > 0:
+            half = statistics.median(changes[-_ROUNDS:]) / 2
+            first = next(place for place, each in enumerate(changes) if each >= half)
+        return statistics.median(changes[first:]), times_s[first] if first else self._since_s
+
+    def _wait_s(self, size: float) -> float:
+        alike = [seconds for seconds, of_run in self._ended if self._side > 0 and of_run >= size / 2]
+        return max(_LEAST_S, min(_MOST_S, _TIMES * max(alike, default=0.0)))
+
+    def _shifted(self, size: float, begun_s: float, limit: float) -> Shift | None:
+        before, since_s = self._slower, self._slower_since_s
+        self._slower = size if size > limit else 0.0
+        if size < -limit:  # faster ones are the usual from now on
+            self._begin([self._past + change for _, change in self._run])
+        self._side = self._count = 0
+        self._run.clear()
+        if self._slower > before:
+            self._slower_since_s = since_s if before else begun_s
+            return Shift(float(np.exp(size)), _known(begun_s))
+        if self._slower:
+            return None
+        if not before:
+            return None
+        self._ended.append((begun_s - since_s, before))
+        return Shift(float(np.exp(before)), _known(since_s), over_s=_known(begun_s), is_over=True)
+
+
+def _fast_third(log_times: list[float]) -> float:
+    return sorted(log_times)[(len(log_times) - 1) // 3]
+
+
+def _known(time_s: float) -> float | None:
+    return None if np.isnan(time_s) else time_s

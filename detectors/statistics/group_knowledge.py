@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.notices import Group, GroupNotice, Noisy, PaceChanged
+from laggard.detectors.notices import Group, GroupNotice, GroupSlower, Noisy
 from laggard.detectors.statistics import noise
 from laggard.detectors.statistics.common_mode import CommonMode
-from laggard.detectors.statistics.comparison import Pace
-from laggard.detectors.statistics.estimates import Floats
+from laggard.detectors.statistics.comparison import Compared, Pace
 from laggard.detectors.statistics.excursions import ERRORS
 from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import WHOLE
@@ -26,7 +25,7 @@ class GroupKnowledge:
     def __init__(self, n_groups: int) -> None:
         self.pace, self.noise, self.tails = Pace(n_groups), noise.Noise(n_groups), Tails(n_groups)
         self.notices: list[GroupNotice] = []
-        self._common_mode = CommonMode(n_groups)
+        self._common_modes = [CommonMode() for _ in range(n_groups)]
         self._told_noisy: set[int] = set()
 
     def taken(self, groups: NDArray[np.intp]) -> Self:
@@ -36,16 +35,20 @@ class GroupKnowledge:
         new = type(self)(len(groups))
         new.pace, new.noise, new.tails = self.pace.taken(groups), self.noise.taken(groups), self.tails.taken(groups)
         new.notices = self.notices
+        new._common_modes = [self._common_modes[group] if group >= 0 else CommonMode() for group in groups.tolist()]
         return new
 
     def note(
-        self, pace: Floats, now_s: float, smallest: float, grouping: Grouping, devices: Sequence[DeviceId]
+        self, compared: Compared, now_s: float, smallest: float, grouping: Grouping, devices: Sequence[DeviceId]
     ) -> None:
-        """Note what is new: a change of pace, noise that hides what matters."""
-        for shift in self._common_mode.add(pace, now_s):
-            if grouping.sizes[shift.group] > 1:
-                since_s = None if np.isnan(shift.since_s) else shift.since_s
-                self.notices.append(PaceChanged(_group(shift.group, grouping, devices), shift.ratio, since_s))
+        """Note what is new: a slower pace, noise that hides what matters."""
+        has_past = grouping.count(~np.isnan(compared.own)) > 0
+        for group in np.flatnonzero((grouping.sizes > 1) & ~np.isnan(compared.pace)).tolist():
+            mode = self._common_modes[group]
+            if mode.is_learned and not has_past[group]:  # all of it has become busy, and learns its past anew
+                mode = self._common_modes[group] = CommonMode()
+            if shift := mode.add(float(compared.pace[group]), now_s, smallest):
+                self.notices.append(GroupSlower(_group(group, grouping, devices), shift))
         deviation, lasts = np.sqrt(self.noise.variance()), self.noise.lasts()
         allowed = deviation * np.maximum(noise.NOISES, ERRORS * np.sqrt(lasts / WHOLE))
         for group in np.flatnonzero((self.noise.rounds >= WHOLE) & (allowed > smallest)).tolist():

@@ -381,7 +381,7 @@ class SlowGPUAnalysis:
         typical = grouping.per_device(known.pace.typical)
         learn(history, compared, typical, variance, known.noise.least, smallest, in_state)
         self._residual, self._scale = residual, scale
-        known.note(compared.pace, now_s, smallest, grouping, self._index.devices)
+        known.note(compared, now_s, smallest, grouping, self._index.devices)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

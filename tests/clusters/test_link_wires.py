@@ -84,6 +84,16 @@ def test_a_node_whose_cable_is_pulled_is_named(wires: Wires) -> None:
     assert "no other node reaches it any more" in verdict["words"]["evidence"]
 
 
+def test_a_link_that_goes_down_again_and_again_is_told_and_accuses_nobody(wires: Wires) -> None:
+    watch(wires)
+    wait_for(lambda: wires.n_rounds > 3, "some rounds", DEADLINE_S)
+    for _ in range(3):
+        wires.network.cut("node3")
+        wires.network.mend("node3")
+    wires.wait_for("notices", "node3's link went down [23] times in")
+    assert wires.requests("verdicts") == []
+
+
 # The one on the primary counts in State until it is relaunched, then prints how far it had come.
 _PROGRAM = """
 import os, time

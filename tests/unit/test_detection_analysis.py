@@ -13,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors import DeviceNameError, SlowGPUAnalysis, Verdict, wording
+from laggard.detectors import DeviceNameError, DeviceState, SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
+from laggard.detectors.notices import GroupSlower
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.grouping import clear_classes
 from laggard.detectors.statistics.history import History
@@ -201,27 +202,31 @@ def test_no_device_is_accused_of_a_common_slowdown() -> None:
 
 
 def test_a_slowdown_of_all_devices_is_a_notice_with_its_moment_and_so_is_its_end() -> None:
-    seconds, analysis = quiet(16, 40), SlowGPUAnalysis()
-    seconds[12:30] *= 1.3
+    seconds, analysis = quiet(16, 60), SlowGPUAnalysis()
+    seconds[12:36] *= 1.3
     assert not play(analysis, names(4), seconds)
     assert list(map(wording.notice, analysis.take_notices())) == [
         "all 16 devices are 30 % slower than before since 2023-11-15 12:02:00 UTC: no single device is at fault",
-        "all 16 devices are 23 % faster than before since 2023-11-15 12:05:00 UTC: no single device is at fault",
+        "all 16 devices are as fast as before again since 2023-11-15 12:06:00 UTC: they were 30 % slower than that"
+        " for 240 s",
     ]
     assert not analysis.take_notices()
 
 
-def test_a_slowdown_of_both_of_two_devices_is_a_notice() -> None:
-    seconds, analysis = quiet(2, 24), SlowGPUAnalysis()
-    seconds[12:] *= 1.3
-    play(analysis, names(1, 2), seconds)
+def test_a_slowdown_of_both_of_two_devices_is_a_notice_and_that_of_the_only_one_is_none() -> None:
+    analysis, alone = SlowGPUAnalysis(), SlowGPUAnalysis()
+    for each, size in ((analysis, 2), (alone, 1)):
+        seconds = quiet(size, 30)
+        seconds[12:] *= 1.3
+        play(each, names(1, size), seconds)
     assert [wording.notice(notice)[:41] for notice in analysis.take_notices()] == [
         "all 2 devices are 30 % slower than before"
     ]
+    assert not alone.take_notices()
 
 
 def test_a_group_that_slows_down_is_named_by_its_first_device() -> None:
-    seconds, devices = quiet(16, 24), names(4)
+    seconds, devices = quiet(16, 30), names(4)
     seconds[12:, 8:] *= 1.3
     analysis = SlowGPUAnalysis(groups={device: number // 8 for number, device in enumerate(devices)})
     assert not play(analysis, devices, seconds)
@@ -229,12 +234,24 @@ def test_a_group_that_slows_down_is_named_by_its_first_device() -> None:
     assert wording.notice(notice).startswith("the 8 devices like node2 gpu 0 are 30 % slower")
 
 
-def test_a_short_slowdown_of_all_devices_or_of_the_only_one_is_no_notice() -> None:
-    seconds, analysis, alone = quiet(16, 30), SlowGPUAnalysis(), SlowGPUAnalysis()
-    seconds[12:16] *= 1.3
-    play(analysis, names(4), seconds)
-    play(alone, names(4)[:1], quiet(1, 30) * np.where(np.arange(30) < 12, 1, 2)[:, None, None])
-    assert not analysis.take_notices() + alone.take_notices()
+def test_devices_that_join_leave_what_is_known_of_all_as_it_is() -> None:
+    seconds, analysis = quiet(20, 60), SlowGPUAnalysis()
+    seconds[12:36] *= 1.3
+    play(analysis, names(4), seconds[:30, :16])
+    play(analysis, names(5), seconds[30:])
+    assert [notice.shift.is_over for notice in analysis.take_notices() if isinstance(notice, GroupSlower)] == [
+        False,
+        True,
+    ]
+
+
+def test_work_that_begins_on_all_devices_is_no_slowdown() -> None:
+    seconds, devices, analysis = quiet(16, 60), names(4), SlowGPUAnalysis()
+    seconds[12:] *= 1.5
+    for number, one_round in enumerate(seconds):
+        states = np.full(16, DeviceState.BUSY if number >= 12 else 0, np.uint8)
+        analysis.update_arrays(devices, one_round, now_s=NOON_S + 10 * number, states=states)
+    assert not analysis.take_notices()
 
 
 def test_readings_that_wander_are_a_notice() -> None:

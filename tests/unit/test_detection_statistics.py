@@ -1,4 +1,4 @@
-"""The statistics of one round, groups and classes, one cross-section, and the common mode."""
+"""The statistics of one round, groups and classes, and one cross-section."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from scipy import integrate, stats
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.common_mode import CommonMode
 from laggard.detectors.statistics.cross_section import with_nodes
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.estimates import log_fastest, repeat_noise, repeats_of
@@ -331,13 +330,3 @@ def test_a_verdict_on_a_node_takes_the_place_of_those_on_its_devices_that_say_le
     other = Verdict("n2", "0", 1.3, "slow", Evidence("n2", "0", Slow(1.3, "peers", 3)))
     found = with_nodes([verdict("0", of_device), other], [verdict(None, of_node)])
     assert [(each.host, each.gpu) for each in found] == [("n1", kept), ("n2", "0")]
-
-
-def test_a_group_without_readings_for_some_rounds_has_shifted_only_if_it_has_after_them() -> None:
-    pace, common_mode = np.zeros((30, 2), np.float32), CommonMode(2)
-    pace[12:20] = np.nan
-    pace[20:, 1] = 0.2
-    found = [(number, shift) for number, each in enumerate(pace) for shift in common_mode.add(each, 3.0 * number)]
-    [(number, shift)] = found
-    assert (number, shift.group, shift.since_s) == (24, 1, 60.0)
-    assert shift.ratio == pytest.approx(math.exp(0.2), rel=1e-5)

@@ -10,11 +10,14 @@ from laggard.detectors.evidence import Found, Price, Reason, Slow, SlowLink, Sti
 from laggard.detectors.notices import (
     Answering,
     Blind,
+    Flapping,
     Group,
+    GroupSlower,
     LinkNotice,
+    LinksSlower,
     Noisy,
     Notice,
-    PaceChanged,
+    Shift,
     Silent,
 )
 from laggard.detectors.verdict import Evidence
@@ -228,12 +231,36 @@ ALL, SOME = Group(("n1", "0"), 8, 8), Group(("n1", "0"), 4, 8)
 @pytest.mark.parametrize(
     ("about", "text"),
     [
-        (PaceChanged(ALL, 1.2, None), "all 8 devices are 20 % slower than before: no single device is at fault"),
         (
-            PaceChanged(SOME, 0.9, NOON_S),
-            "the 4 devices like n1 gpu 0 are 10 % faster than before since 2023-11-15 12:00:00 UTC:"
-            " no single device is at fault",
+            GroupSlower(ALL, Shift(1.2, None)),
+            "all 8 devices are 20 % slower than before: no single device is at fault",
         ),
+        (
+            GroupSlower(Group(("n1", "rank 3"), 4, 8, are_ranks=True), Shift(1.2, NOON_S)),
+            "the 4 ranks like rank 3 on n1 are 20 % slower than before since 2023-11-15 12:00:00 UTC:"
+            " no single rank is at fault",
+        ),
+        (
+            GroupSlower(SOME, Shift(1.2, NOON_S, NOON_S + 3600, is_over=True)),
+            "the 4 devices like n1 gpu 0 are as fast as before again since 2023-11-15 13:00:00 UTC:"
+            " they were 20 % slower than that for 60 min",
+        ),
+        (
+            GroupSlower(SOME, Shift(3.2, None, is_over=True)),
+            "the 4 devices like n1 gpu 0 are as fast as before again: they were 3.2 times as slow as that",
+        ),
+        (
+            LinksSlower((), Shift(3.0, NOON_S)),
+            "all links are 3.0 times as slow as before since 2023-11-15 12:00:00 UTC:"
+            " what they share is at fault, such as an uplink",
+        ),
+        (
+            LinksSlower((("n1", "n2"), tuple(f"n{number}" for number in range(3, 12))), Shift(3.1, None)),
+            "the links between {n1, n2} and {n3, n[4-11]} are 3.1 times as slow as before:"
+            " what they share is at fault, such as an uplink",
+        ),
+        (Flapping("n2", 6, 60.0), "n2's link went down 6 times in 60 s"),
+        (Flapping("n2", 36, 90.0, 600.0), "n2's link has stayed up for 10 min: it went down 36 times in 90 s"),
         (
             Noisy(ALL, 0.0123, 1.08, lasts=False),
             "all 8 devices: readings scatter by 1.2 % from round to round, so a slowdown by less than 8 % is found"

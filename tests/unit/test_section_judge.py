@@ -105,7 +105,7 @@ def test_a_rank_that_is_slower_by_less_than_matters_is_told_of_once_it_is_by_mor
 def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
     play = Play()
     play.rounds(12)
-    assert play.rounds(6, lambda _: 1.3) == []
+    assert play.rounds(60, lambda _: 1.3) == []
     [notice] = play.judge.take_notices()
     assert wording.notice(notice).startswith("all 8 ranks are 30 % slower than before since ")
 

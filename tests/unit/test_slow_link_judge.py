@@ -177,6 +177,29 @@ def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:
     assert any("other traffic on its NIC" in wording.notice(notice) for notice in job.judge.take_notices())
 
 
+def test_a_slow_network_is_a_notice_and_accuses_nobody() -> None:
+    job = Job()
+    for _ in range(8):
+        job.round({})
+    slow = dict.fromkeys(permutations(NODES, 2), 4.0)
+    assert [verdict for _ in range(8) for verdict in job.round(slow)] == []
+    assert list(map(wording.notice, job.judge.take_notices())) == [
+        "all links are 4.0 times as slow as before since 1970-01-01 00:04:30 UTC: what they share is at fault,"
+        " such as an uplink"
+    ]
+
+
+def test_a_link_that_goes_down_again_and_again_is_a_notice_and_another_one_when_it_is_over() -> None:
+    job = Job()
+    for downs in (0, 4, 2, *[0] * 21):
+        job.symptoms["node2"] = LinkSymptoms("eth0", 100_000, "full", {"carrier_down_count": downs})
+        assert job.round({}) == []
+    assert list(map(wording.notice, job.judge.take_notices())) == [
+        "node2's link went down 4 times in 30 s",
+        "node2's link has stayed up for 10 min: it went down 6 times in 60 s",
+    ]
+
+
 def test_a_node_that_was_held_up_takes_the_round_that_has_begun_and_no_older_one() -> None:
     at_s = {number: moment_s(number, 2.0, "seed") for number in range(100, 120)}
     assert newest_due(104, at_s[105] - 0.01, 2.0, "seed") == 105

@@ -13,6 +13,7 @@ from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair, rounds_of, with_pairs
 from laggard.detectors import wording
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
+from laggard.detectors.notices import LinkBusy
 from laggard.detectors.verdict import Verdict
 
 LEARNED = 12  # rounds before a fault
@@ -349,7 +350,7 @@ def test_traffic_that_only_a_counter_of_what_is_sent_shows_accuses_nobody_of_rec
     busy = ([with_traffic(each) for each in one] for one in islice(readings(nodes, slow), 20))
 
     assert [verdict for one in (*calm, *busy) for verdict in analysis.add_round(one)] == []
-    assert [notice.host for notice in analysis.take_notices()] == ["node2"]
+    assert analysis.take_notices() == [LinkBusy("node2", 3)]
     assert [(link_of(verdict).names, link_of(verdict).side) for verdict in verdicts(nodes, slow)] == [
         (("node2",), "receives")
     ]
