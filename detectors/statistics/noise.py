@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,8 +88,8 @@ class Noise:
         mixed = (own * history.rounds + of_group * WARM_UP) / (history.rounds + WARM_UP)
         return np.where(np.isnan(history.base), of_group, np.maximum(of_group, mixed))
 
-    def to_state(self) -> dict[str, Any]:
-        """Return what was learned, as values of JSON."""
+    def to_state(self) -> str:
+        """Return what was learned, as text."""
         return packed(self._arrays())
 
     def _arrays(self) -> Floats:
@@ -101,9 +100,9 @@ class Noise:
         return self._of(np.where(groups >= 0, self._arrays()[:, groups], np.float32(0)))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
+    def from_state(cls, state: str) -> Self:
         """Return what :meth:`to_state` returned."""
-        return cls._of(unpacked(state, np.float32))
+        return cls._of(unpacked(state, np.float32, 5))
 
     @classmethod
     def _of(cls, arrays: Floats) -> Self:

@@ -37,7 +37,7 @@ from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, ch
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
-_VERSION = 6  # of what is kept
+_VERSION = 7  # of what is kept
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 

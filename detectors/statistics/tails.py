@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +68,8 @@ class Tails:
         further = np.maximum(evidence / step - LEAST_STEPS, 0)
         return np.asarray((of_step * np.clip(further - _BEGINS, 0, _ENDS - _BEGINS)).sum(axis=0), np.float32)
 
-    def to_state(self) -> dict[str, Any]:
-        """Return what was learned, as values of JSON."""
+    def to_state(self) -> str:
+        """Return what was learned, as text."""
         return packed(self._arrays())
 
     def taken(self, groups: NDArray[np.intp]) -> Self:
@@ -78,9 +77,9 @@ class Tails:
         return self._of(np.where(groups >= 0, self._arrays()[..., groups], 0))
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
+    def from_state(cls, state: str) -> Self:
         """Return what :meth:`to_state` returned."""
-        return cls._of(unpacked(state, np.float64))
+        return cls._of(unpacked(state, np.float64, 2 * len(_BEGINS) + 1, CLOCKS))
 
     def _arrays(self) -> NDArray[np.float64]:
         return np.concatenate([self.went_on, self.tries, self.counted[None]])

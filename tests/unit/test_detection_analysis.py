@@ -477,8 +477,8 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 7, this program reads version 6"):
-        SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 7})
+    with pytest.raises(ValueError, match="state has version 8, this program reads version 7"):
+        SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 8})
 
 
 @pytest.mark.parametrize(
