@@ -73,8 +73,8 @@ TWO = {
     "30 %, 40 rounds later 100 %": ((1.3, 0), (2.0, 40)),
     "100 %, 40 rounds later 30 %": ((2.0, 0), (1.3, 40)),
 }
+"""How much slower the two links of node 0 of three become, and how many rounds after the onset."""
 TWO_ONSET, TWO_AFTER = 40, 60
-""" By how much slower the links of node 0 of three are, and how many rounds after the onset."""
 SELDOM = (1.3, 2.0, 3.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ _SIDES: tuple[Side, Side] = "sends", "receives"
 _FEWEST_PARTNERS = 2  # with undisturbed transfers to one partner only, the pair may be to blame
 _FEWEST_FLOWS = 4  # of a leaf, to two other leaves at least
 _PAIR_SLOWDOWN = 1.2  # the smallest that matters of a single path: one of many that a node has
-_NODES_PER_PAIR = 8  # that is met in each round: of eight nodes two have another partner than the schedule says
+_NODES_PER_PAIR = 8  # that meets in each round: of eight nodes, four have another partner than the schedule says
 _BUSY_ROUNDS = 3  # in a row, after which to say that a node's links are not judged
 
 
@@ -68,7 +69,7 @@ class SlowLinkAnalysis:
         self._slow_flows = set[DeviceId]()  # that are suspected to be slow by themselves, or known to be
         self._is_single = np.zeros(2 * len(self._nodes), np.bool_)  # the nodes' devices all but one of whose paths are
         self._culprits = set[DeviceId]()  # nodes' devices that are known to be slow
-        self._held: dict[str, Verdict] = {}  # verdicts on nodes with a single path
+        self._held: dict[str, SlowLink] = {}  # nodes with a single path that are slow
         self._told_pairs: set[frozenset[str]] = set()
         self._busy_rounds = np.zeros(len(self._nodes), np.intp)
         # A leaf of three or more is judged by itself
@@ -121,11 +122,14 @@ class SlowLinkAnalysis:
 
     def _speed_of_nodes(self, flows: Flows, is_near: NDArray[np.bool_], names: Sequence[DeviceId]) -> Floats:
         """Return each node's log times to its partners, ``(2 * n_nodes, n_partners)``; sending nodes first."""
-        # A transfer that its other end slows down is left out; a node with fewer than two is not judged.
+        # A transfer that its other end slows down is left out, unless too few nodes have others to compare with; a node
+        # with fewer than two is not judged.
         count = len(self._nodes)
         sends, receives = flows.sender, flows.receiver + count
         owner, other_end = np.concatenate([sends, receives]), np.concatenate([receives, sends])
         counts = np.array([device not in self._culprits for device in self._of_nodes.devices])[other_end]
+        others = np.bincount(owner, counts, 2 * count) >= _FEWEST_PARTNERS
+        counts |= np.count_nonzero(others) <= count
         is_good = np.array([name not in self._slow_flows for name in names], np.bool_)
         owner, is_good = owner[counts], np.tile(is_good, 2)[counts]
         table, _, sizes = ranked(owner, 2 * count, np.tile(flows.log_time, 2)[counts])
@@ -169,18 +173,14 @@ class SlowLinkAnalysis:
 
     def _unless_single(self, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
         """Hold back verdicts on nodes with a single path that may be good, until they are as slow as a bad one is."""
-        for verdict in verdicts:
-            is_single = self._is_single[self._number_of[verdict.host] :: len(self._nodes)].any()
-            if is_single and verdict.slowdown < _PAIR_SLOWDOWN:
-                self._held[verdict.host] = verdict
-            else:
-                yield verdict
-        for host in [*self._held]:
+        self._held |= {verdict.host: link_of(verdict) for verdict in verdicts}
+        for host, link in [*self._held.items()]:
             episode = self.episode(host)
-            if episode is None:
+            slowdown = max(link.slowdown, episode.slowdown if episode else 0.0)
+            is_single = self._is_single[self._number_of[host] :: len(self._nodes)].any()
+            if episode and (slowdown >= _PAIR_SLOWDOWN or not is_single):
                 del self._held[host]
-            elif episode.slowdown >= _PAIR_SLOWDOWN:
-                yield self._held.pop(host)
+                yield _verdict(replace(link, slowdown=slowdown))
 
     # -- flows ---------------------------------------------------------------------------------------------------------
 
@@ -204,10 +204,9 @@ class SlowLinkAnalysis:
         kind: LinkKind = "link" if self._is_link else "pair"
         judge = self._of_flows
         found = _sure(judge.update_arrays(names, np.exp(log_times)[:, None], now_s=now_s))
-        self._slow_flows = {flow for flow in self._slow_flows if judge.suspects(flow)} | {*judge.undecided()}
+        self._slow_flows = {flow for flow in (*self._slow_flows, *judge.undecided()) if judge.suspects(flow)}
         for verdict in found:
             slow, ends = slow_of(verdict), _ends((verdict.host, ""))
-            self._slow_flows.add(_flow(*ends))
             if frozenset(ends) not in self._told_pairs:
                 self._told_pairs.add(frozenset(ends))
                 side: Side = "both" if judge.suspects(_flow(*ends[::-1])) else ""

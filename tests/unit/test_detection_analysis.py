@@ -476,6 +476,15 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
     assert SlowGPUAnalysis.from_state(json.loads(json.dumps(empty))).to_state() == empty
 
 
+def test_of_devices_that_are_not_decided_on_the_one_with_the_most_evidence_comes_first() -> None:
+    analysis = SlowGPUAnalysis()
+    seconds = np.full((15, 16), 1.0)
+    seconds[13:, 3] = seconds[12:, 7] = 1.2
+    for one_round in seconds:
+        analysis.update_arrays(names(4), one_round[:, None])
+    assert analysis.undecided() == [names(4)[7], names(4)[3]]
+
+
 def test_a_state_of_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match="state has version 8, this program reads version 7"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 8})
