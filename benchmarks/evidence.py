@@ -266,7 +266,7 @@ def _costs(jobs: int) -> list[str]:
     names = ("AR(1) of 2 %, correlation 0.9", "a quarter of the devices three times as noisy")
     kinds = [*(DEPENDENT[name] for name in names), INDEPENDENT["heavy tails, 8 %"]]
     healthy = [play(each(np.random.default_rng(77), jobs, _SIZE), _ROUNDS).evidence[0] for each in kinds]
-    runs = DEPENDENT["slow runs of 10 rounds on average"](np.random.default_rng(1), jobs, _SIZE)
+    runs = DEPENDENT["runs of 10 rounds on average, 10 to 50 % slow"](np.random.default_rng(1), jobs, _SIZE)
     restarts = play(runs, 3 * _ROUNDS, _COST_S).restarts.mean()
     lines = play(day(np.random.default_rng(3), -(-jobs // 4), _LARGE), 2_400, _COST_S).lines.mean()
     return [*(share(each) for each in (*power, *blind, suspects, *healthy)), f"{restarts:.2f}", f"{lines:.1f}"]

@@ -21,6 +21,7 @@ Job = Callable[[np.random.Generator, int, int], Iterator[LogSeconds]]
 
 _CHIPS, _WORST_CHIP, _NOISE = 0.017, 0.045, 0.002
 _HIT = (0.1, 0.4)  # a hit's or slow run's size in log seconds: 1.1 to 1.5 times as slow
+_TENTH = (float(np.log(1.1)), float(np.log(1.1)))
 _BEGINS = 0.005  # how often a slow run begins, per device and round
 
 
@@ -43,13 +44,15 @@ def _wandering(rng: np.random.Generator, jobs: int, size: int, *, correlation: f
         yield chips + 0.02 * noise
 
 
-def _runs(rng: np.random.Generator, jobs: int, size: int, *, mean: float) -> Iterator[LogSeconds]:
-    """Each device is at times slower for several rounds on end, of geometric length."""
+def _runs(
+    rng: np.random.Generator, jobs: int, size: int, *, mean: float, slow: tuple[float, float]
+) -> Iterator[LogSeconds]:
+    """Each device is at times slower, by log seconds in a range, for several rounds on end, of geometric length."""
     slower = np.zeros((jobs, size))
     for readings in quiet(rng, jobs, size):
         slower[rng.random(slower.shape) < 1 / mean] = 0
         begins = (slower == 0) & (rng.random(slower.shape) < _BEGINS)
-        slower[begins] = rng.uniform(*_HIT, np.count_nonzero(begins))
+        slower[begins] = rng.uniform(*slow, np.count_nonzero(begins))
         yield readings + slower
 
 
@@ -109,9 +112,11 @@ DEPENDENT: dict[str, Job] = {
     "AR(1) of 2 %, correlation 0.98": partial(_wandering, correlation=0.98),
     "a random walk of 2 % in 200 rounds": _walk,
     "noise that jumps from 0.5 to 3 %": _jump,
-    "slow runs of 2 rounds on average": partial(_runs, mean=2),
-    "slow runs of 3 rounds on average": partial(_runs, mean=3),
-    "slow runs of 10 rounds on average": partial(_runs, mean=10),
+    "runs of 2 rounds on average, 10 % slow": partial(_runs, mean=2, slow=_TENTH),
+    "runs of 3 rounds on average, 10 % slow": partial(_runs, mean=3, slow=_TENTH),
+    "runs of 10 rounds on average, 10 % slow": partial(_runs, mean=10, slow=_TENTH),
+    "runs of 3 rounds on average, 10 to 50 % slow": partial(_runs, mean=3, slow=_HIT),
+    "runs of 10 rounds on average, 10 to 50 % slow": partial(_runs, mean=10, slow=_HIT),
     "each device hit in 20 % of all rounds": partial(_all_hit, share=0.2),
     "one device hit in 40 % of all rounds": partial(_hits, share=0.4),
 }

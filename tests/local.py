@@ -11,8 +11,8 @@ import pytest
 
 from laggard.kvstore.client.connection import Endpoint, current_session
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
-from laggard.kvstore.state.local_state import CHUNK_BYTES, LOCAL_STATE, FileLayout
-from laggard.kvstore.state.mapping import State
+from laggard.kvstore.state.local_state import CHUNK_BYTES, LOCAL_STATE, FileLayout, local_state
+from laggard.kvstore.state.mapping import State, _of_file
 
 
 def fresh_local_state(run: str = "a run", chunk_bytes: int = CHUNK_BYTES) -> State:
@@ -22,6 +22,14 @@ def fresh_local_state(run: str = "a run", chunk_bytes: int = CHUNK_BYTES) -> Sta
     state = State.__new__(State)
     state._layout = FileLayout(path, launch, chunk_bytes)
     return state
+
+
+def begin_local_launch(path: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a process of a run of a program without a job, whose State is in a file."""
+    monkeypatch.setenv(LOCAL_STATE, str(path))
+    monkeypatch.setenv("LAGGARD_LOCAL_LAUNCH", str(FileLayout.begin_launch(path, run)))
+    local_state.cache_clear()
+    _of_file.cache_clear()
 
 
 @contextmanager

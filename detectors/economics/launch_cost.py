@@ -39,23 +39,23 @@ class LaunchCost:
         self._checkpointed: float | None = None
         self._from: tuple[float, float] | None = None  # a step, and when the program was there
 
-    def note(self, signs: Signs, own_commits: int, now_s: float) -> None:
-        """Note what the program has shown of itself by now; the detector's own commits are not the program's."""
-        commits, before = signs.commits - own_commits, self._launch.step
+    def note(self, signs: Signs, now_s: float) -> None:
+        """Note what the program has shown of itself by now."""
+        before = self._launch.step
         if signs.step is not None and self._from is None:
             self._from = signs.step, now_s
         if signs.checkpointed not in {None, self._checkpointed}:
             self._note_checkpoint(signs, now_s)
-        elif commits != self._commits and self._saved != "checkpoint":
+        elif signs.commits != self._commits and self._saved != "checkpoint":
             self._saved, self._saved_s = "commit", now_s
         has_step = signs.step is not None and (before is None or self._saved == "checkpoint" or signs.step > before)
-        if (commits > self._launch.commits or has_step) and not self.has_progress:
+        if (signs.commits > self._launch.commits or has_step) and not self.has_progress:
             self.has_progress = True
             if self._launch.began_s is not None:
                 self._start_s = (self._launch.relaunch_s or 0.0) + max(0.0, now_s - self._launch.began_s)
                 if self._saved == "unknown" and before is not None:
                     self._saved = "done again"  # the work that was lost was part of that time
-        self._commits = commits
+        self._commits = signs.commits
 
     def price(self, now_s: float, given_s: float | None = None) -> Price:
         """Return what a restart would cost now; what was given counts until all of it is measured."""

@@ -81,9 +81,9 @@ class Restarts:
         """Whether the program has shown progress in this launch."""
         return self._cost.has_progress
 
-    def note_signs(self, signs: Signs, own_commits: int, now_s: float) -> None:
-        """Note what has been seen of the launch by now; ``own_commits`` of the commits are the detector's."""
-        self._cost.note(signs, own_commits, now_s)
+    def note_signs(self, signs: Signs, now_s: float) -> None:
+        """Note what has been seen of the launch by now."""
+        self._cost.note(signs, now_s)
         if signs.n_reserve is not None:
             self._n_reserve = signs.n_reserve
 

@@ -22,7 +22,6 @@ class HistoryStore:
 
     def __init__(self, state: State | None) -> None:
         self._state = state
-        self.commits = 0
 
     def read(self, key: str) -> Any:
         """Return what was kept; ``None`` if there is nothing."""
@@ -37,8 +36,7 @@ class HistoryStore:
         if self._state is None:
             return
         try:
-            self._state[key] = value
-            self.commits += 1
+            self._state.update_with(lambda t: t.__setitem__(key, value), is_upkeep=True)
         except (StateUnavailableError, StateFullError) as error:
             _log.warning("%s was not kept this time: %s", key, error)
 
@@ -59,11 +57,6 @@ class SectionKeeper:
             self._sections, self.asked = dict(kept["sections"]), dict(kept["asked"])
         except (KeyError, TypeError, ValueError) as error:  # the program's State may hold anything
             _log.warning("%s cannot be read, so it starts afresh: %s", _SECTIONS, error)
-
-    @property
-    def commits(self) -> int:
-        """How many commits there were in this process."""
-        return self._keeper.commits
 
     def read(self, key: str) -> Any:
         """Return what was kept of a section; ``None`` if nothing was."""

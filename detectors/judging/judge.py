@@ -157,7 +157,7 @@ class Judge:
         if signs is None:
             return Moment(now_s)
         hidden = self._phases.hosts(signs.phases, now_s)
-        self.restarts.note_signs(signs, self._keeper.commits, now_s)
+        self.restarts.note_signs(signs, now_s)
         return Moment(now_s, hidden, self.restarts.has_progress)
 
     def _weighed(self, found: Sequence[Verdict], readings: Round, now_s: float) -> list[Verdict]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.detectors.statistics import noise
+from laggard.detectors.statistics.arrays import Arrays, of
 from laggard.detectors.statistics.estimates import DEVIATION_PER_DISTANCE, Floats
 from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import WARM_UP, WHOLE, History
@@ -29,19 +29,14 @@ class Compared:
     allowed: Floats  # by how much a healthy device may be so
 
 
-class Pace:
-    """Where the groups' common mode and their typical devices are, as learned so far; each ``(n_groups,)``."""
+@dataclass
+class Pace(Arrays):
+    """Where the groups' common mode and their typical devices are, as learned so far."""
 
-    def __init__(self, n_groups: int) -> None:
-        self.usual, self.typical, self.spread = np.full((3, n_groups), np.nan, np.float32)
-        self.rounds = np.zeros(n_groups, np.float32)
-
-    def taken(self, groups: NDArray[np.intp]) -> Self:
-        """Return the pace of groups given as those that they were; -1: they are new."""
-        new = type(self)(len(groups))
-        for name, array in vars(self).items():
-            setattr(new, name, np.where(groups >= 0, array[groups], vars(new)[name]))
-        return new
+    usual: Floats = of(np.nan)
+    typical: Floats = of(np.nan)
+    spread: Floats = of(np.nan)
+    rounds: Floats = of()
 
     def compare(self, log_seconds: Floats, history: History, grouping: Grouping, thresholds: Thresholds) -> Compared:
         """Compare a round's log times ``(n_devices,)``."""

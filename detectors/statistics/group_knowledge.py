@@ -23,7 +23,7 @@ class GroupKnowledge:
     """What was learned of the groups, and notices about them: each thing once, and no device is to blame for it."""
 
     def __init__(self, n_groups: int) -> None:
-        self.pace, self.noise, self.tails = Pace(n_groups), noise.Noise(n_groups), Tails(n_groups)
+        self.pace, self.noise, self.tails = Pace.empty(n_groups), noise.Noise.empty(n_groups), Tails.empty(n_groups)
         self.notices: list[GroupNotice] = []
         self._common_modes = [CommonMode() for _ in range(n_groups)]
         self._told_noisy: set[int] = set()
@@ -33,7 +33,7 @@ class GroupKnowledge:
         if np.array_equal(groups, np.arange(len(self.pace.rounds))):
             return self
         new = type(self)(len(groups))
-        new.pace, new.noise, new.tails = self.pace.taken(groups), self.noise.taken(groups), self.tails.taken(groups)
+        new.pace, new.noise, new.tails = self.pace.take(groups), self.noise.take(groups), self.tails.take(groups)
         new.notices = self.notices
         new._common_modes = [self._common_modes[group] if group >= 0 else CommonMode() for group in groups.tolist()]
         return new

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.detectors.statistics.arrays import Arrays, of
 from laggard.detectors.statistics.estimates import DEVIATION_PER_DISTANCE, Floats
 from laggard.detectors.statistics.grouping import Grouping
-from laggard.detectors.statistics.history import WARM_UP, WHOLE, History, packed, unpacked
+from laggard.detectors.statistics.history import WARM_UP, WHOLE, History
 
 NOISES = 1.5  # noise that lasts for fewer rounds does not last; and the smallest size of a slowdown, in noises
 _SEEN, _LEFT = (
@@ -30,15 +31,16 @@ def limit(variance: Floats) -> Floats:
     return np.asarray(np.sqrt(_SEEN * variance))
 
 
-class Noise:
-    """The noise of each group: a mean over 64 rounds; each array is ``(n_groups,)``."""
+@dataclass
+class Noise(Arrays):
+    """The noise of each group: a mean over 64 rounds."""
 
-    def __init__(self, n_groups: int) -> None:
-        # By the distance from the past, which includes what the past is wrong by; by the change between rounds; in the
-        # rounds before there is a past; and of how many rounds these are.
-        self.size, self.change, self.early = np.zeros((3, n_groups), np.float32)
-        self.rounds, self.n_early = np.zeros((2, n_groups), np.float32)
-        self.least = np.float32(0)  # no variance is taken to be less
+    size: Floats = of()  # by the distance from the past, which includes what the past is wrong by
+    change: Floats = of()  # by the change between rounds
+    early: Floats = of()  # in the rounds before there is a past
+    rounds: Floats = of()  # of which it is the mean
+    n_early: Floats = of()  # and of which the early one is
+    least: np.float32 = np.float32(0)  # no variance is taken to be less
 
     def set_least(self, smallest: float) -> None:
         """Set the least noise, given the smallest slowdown that matters."""
@@ -87,25 +89,3 @@ class Noise:
         own = np.maximum(history.change * grouping.per_device(lasting), history.distance)
         mixed = (own * history.rounds + of_group * WARM_UP) / (history.rounds + WARM_UP)
         return np.where(np.isnan(history.base), of_group, np.maximum(of_group, mixed))
-
-    def to_state(self) -> str:
-        """Return what was learned, as text."""
-        return packed(self._arrays())
-
-    def _arrays(self) -> Floats:
-        return np.stack([self.size, self.change, self.early, self.rounds, self.n_early])
-
-    def taken(self, groups: NDArray[np.intp]) -> Self:
-        """Return the noise of groups given as those that they were; -1: they are new."""
-        return self._of(np.where(groups >= 0, self._arrays()[:, groups], np.float32(0)))
-
-    @classmethod
-    def from_state(cls, state: str) -> Self:
-        """Return what :meth:`to_state` returned."""
-        return cls._of(unpacked(state, np.float32, 5))
-
-    @classmethod
-    def _of(cls, arrays: Floats) -> Self:
-        noise = cls(arrays.shape[-1])
-        noise.size, noise.change, noise.early, noise.rounds, noise.n_early = arrays
-        return noise

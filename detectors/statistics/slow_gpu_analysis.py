@@ -262,9 +262,9 @@ class SlowGPUAnalysis:
         """Make room for devices before the first round; those already known keep their history."""
         index = self._index.extended(devices)
         if index is not self._index:
-            codes = self._grouping.codes
+            codes, rows = self._grouping.codes, np.arange(len(index))
             self._index = index
-            self._history = self._history.extended(len(index))
+            self._history = self._history.take(np.where(rows < len(codes), rows, -1))
             self._regroup(self._labelled(index.devices), codes)
 
     def forget(self, hosts: Iterable[str]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.detectors.statistics.arrays import Arrays, of
 from laggard.detectors.statistics.estimates import Floats
-from laggard.detectors.statistics.history import CLOCKS, packed, unpacked
+from laggard.detectors.statistics.history import CLOCKS
 
 PRIOR = 20.0  # how many excursions that ended what is assumed beforehand is worth
 LEAST_STEPS = 2.0  # an excursion of fewer is not counted: a single round may be anything
@@ -17,7 +18,8 @@ _BEGINS = np.array([0, 1, 3, 7, 15, 31, 63], np.float32)[:, None]  # further ste
 _ENDS = np.append(_BEGINS[1:], [[127]], axis=0)
 
 
-class Tails:
+@dataclass
+class Tails(Arrays):
     """The tail of healthy excursions, by clock and group: the chance that one goes on for one more step.
 
     A step is what one round is worth at most.  Before anything is known that chance is taken to be that of an outlier,
@@ -26,9 +28,9 @@ class Tails:
     steps: a phase of thirty rounds goes on for sure until it ends, and says nothing of what is longer still.
     """
 
-    def __init__(self, n_groups: int) -> None:
-        self.went_on, self.tries = np.zeros((2, len(_BEGINS), CLOCKS, n_groups))
-        self.counted = np.zeros((CLOCKS, n_groups))  # excursions so far
+    went_on: NDArray[np.float64] = of(0, len(_BEGINS), CLOCKS, dtype=np.float64)
+    tries: NDArray[np.float64] = of(0, len(_BEGINS), CLOCKS, dtype=np.float64)
+    counted: NDArray[np.float64] = of(0, CLOCKS, dtype=np.float64)  # excursions so far
 
     def number(self, clocks: NDArray[np.intp], codes: NDArray[np.integer]) -> NDArray[np.uint32]:
         """Return the numbers of excursions that count from now on, given their clocks and groups."""
@@ -67,26 +69,3 @@ class Tails:
             of_step[number] = np.minimum(step, -np.log(goes_on))
         further = np.maximum(evidence / step - LEAST_STEPS, 0)
         return np.asarray((of_step * np.clip(further - _BEGINS, 0, _ENDS - _BEGINS)).sum(axis=0), np.float32)
-
-    def to_state(self) -> str:
-        """Return what was learned, as text."""
-        return packed(self._arrays())
-
-    def taken(self, groups: NDArray[np.intp]) -> Self:
-        """Return the tails of groups given as those that they were; -1: they are new."""
-        return self._of(np.where(groups >= 0, self._arrays()[..., groups], 0))
-
-    @classmethod
-    def from_state(cls, state: str) -> Self:
-        """Return what :meth:`to_state` returned."""
-        return cls._of(unpacked(state, np.float64, 2 * len(_BEGINS) + 1, CLOCKS))
-
-    def _arrays(self) -> NDArray[np.float64]:
-        return np.concatenate([self.went_on, self.tries, self.counted[None]])
-
-    @classmethod
-    def _of(cls, arrays: NDArray[np.float64]) -> Self:
-        tails = cls(arrays.shape[-1])
-        n_classes = len(_BEGINS)
-        tails.went_on, tails.tries, tails.counted = arrays[:n_classes], arrays[n_classes:-1], arrays[-1]
-        return tails

@@ -228,7 +228,11 @@ class Checkpointer:
     def open_trees(self, step: int) -> list[Value]:
         """Open the shards of all ranks for `reshard`, the one of this rank first, without reading what is large."""
         n_saved = self.ranks_of(step)
-        return [open_tree(self._open(step, (self.rank + n) % n_saved)) for n in range(n_saved)]
+        return [self.open_tree(step, (self.rank + n) % n_saved) for n in range(n_saved)]
+
+    def open_tree(self, step: int, rank: int) -> Value:
+        """Open the shard of one rank like this."""
+        return open_tree(self._open(step, rank))
 
     def _open(self, step: int, rank: int) -> Shard:
         """Return a shard that is read leaf by leaf; of one on another node, only what is read is fetched."""

@@ -12,7 +12,6 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, KVStoreError, NoLaunchRecordError
-from laggard.kvstore.state.layout import UPKEEP
 from laggard.kvstore.state.mapping import State, Transaction
 
 TOLD_FOR_S = 3600  # docs/checkpoints.md: a notice for all nodes comes once
@@ -27,7 +26,6 @@ class JobView:
         self.registry = registry  # the shard servers
         self.host = host  # this node, and the id of this server
         self.server = server
-        self._meta = endpoint.key("state", "meta")
 
     def launch(self) -> int:
         """Return the current launch."""
@@ -73,15 +71,8 @@ class JobView:
             transaction[key.record] = changed.to_value()
             return changed
 
-        if key.checkpoint.launch >= launch:
-            return self._state(launch).update_with(apply)
-        # A copy that is made anew does not count as progress of this launch.
-        self._client.hincrby(self._meta, UPKEEP, 1)
-        try:
-            return self._state(launch).update_with(apply)
-        except BaseException:
-            self._client.hincrby(self._meta, UPKEEP, -1)
-            raise
+        # A copy that is made anew is no progress of this launch.
+        return self._state(launch).update_with(apply, is_upkeep=key.checkpoint.launch < launch)
 
     def tell(self, notice: str) -> None:
         """Tell the user something, if the state server listens."""

@@ -1,11 +1,11 @@
 -- Commits a transaction. The fence of fence.py is prepended; layout.py describes how State is stored.
 -- KEYS: launch, index, meta, acknowledgement, acknowledgement of the transaction before it.
--- ARGV: launch, prefix of all keys, expiry of the acknowledgement and of the one before it in ms,
+-- ARGV: launch, prefix of all keys, expiry of the acknowledgement and of the one before it in ms, 1 if it is upkeep,
 -- number of reads, for each read its key and version,
 -- then for each write: name, key, id for a new list, number of pieces, pieces; the piece of an increment is the amount.
 -- Everything is checked before the first write, so nothing is ever applied in part.
 
-local index, meta, prefix, at = KEYS[2], KEYS[3], ARGV[2], 5
+local index, meta, prefix, at = KEYS[2], KEYS[3], ARGV[2], 6
 local ABSENT = '0 '
 
 if redis.call('EXISTS', KEYS[4]) == 1 then return {'ok'} end
@@ -63,6 +63,7 @@ if #writes == 0 then return {'ok'} end
 
 -- A server without memory refuses a script's first write, unless it is one that needs none.
 if frees_only then redis.call('HDEL', meta, '') end
+if ARGV[5] == '1' then redis.call('HINCRBY', meta, 'upkeep', 1) end
 local version, key_set_changed = string.format('%.0f', redis.call('HINCRBY', meta, 'commits', 1)), 0
 
 local function free(record)

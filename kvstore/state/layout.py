@@ -68,8 +68,6 @@ _UPLOAD_EXPIRY_S = 3600
 _LIST_PAGE = 256  # items of a list, of up to 256 KiB each
 # A process may be stopped for days between a commit whose answer is lost and its next attempt.
 ACKNOWLEDGEMENT_EXPIRY_S = 7 * 86_400
-# How many commits were made beside the program, to keep what it has saved.
-UPKEEP = "upkeep"
 _LONGEST_VERSION = 20  # a number
 # Beyond this the server cannot count without rounding.
 MAX_COUNT = 2**53 - 1
@@ -159,7 +157,7 @@ class Layout:
 
     def commits(self) -> int:
         """Return the number of commits so far, without those that are no work of the program's."""
-        return self._counter("commits") - self._counter(UPKEEP)
+        return self._counter("commits") - self._counter("upkeep")
 
     def key_set_version(self) -> int:
         """Return a number that changes whenever a key is added or deleted."""
@@ -212,8 +210,11 @@ class Layout:
                 raise CorruptValueError(key, f"chunk {number} of {len(manifest)} does not match its checksum")
             yield data
 
-    def commit(self, reads: Mapping[str, str], writes: Mapping[str, Write]) -> None:
-        """Apply all writes if everything that was read still has the given version, else none."""
+    def commit(self, reads: Mapping[str, str], writes: Mapping[str, Write], *, is_upkeep: bool = False) -> None:
+        """Apply all writes if everything that was read still has the given version, else none.
+
+        ``is_upkeep``: it is no work of the program's.
+        """
         if not reads and not writes:
             return
         n_things = len(reads) + sum(max(1, len(write.pieces)) for write in writes.values() if write.name != "delete")
@@ -224,16 +225,22 @@ class Layout:
         uploads: list[str] = []
         try:
             operations = [self._operation(key, write, inline_bytes, uploads) for key, write in writes.items()]
-            self._apply(reads, operations)
+            self._apply(reads, operations, is_upkeep=is_upkeep)
         except (ConflictError, CorruptValueError, NotACounterError, NotAListError, StateFullError):
             with suppress(redis.RedisError, KVStoreError):  # they expire
                 self._drop(uploads)
             raise
 
-    def _apply(self, reads: Mapping[str, str], operations: Sequence[_Operation]) -> None:
+    def _apply(self, reads: Mapping[str, str], operations: Sequence[_Operation], *, is_upkeep: bool) -> None:
         transaction = self._fresh_id()
         expiries_ms = [int(1000 * expiry_s) for expiry_s in (ACKNOWLEDGEMENT_EXPIRY_S, self._former_expiry_s)]
-        arguments: list[Buffer | str | int] = [self.launch, self._prefix, *expiries_ms, len(reads)]
+        arguments: list[Buffer | str | int] = [
+            self.launch,
+            self._prefix,
+            *expiries_ms,
+            int(is_upkeep),
+            len(reads),
+        ]
         for key, version in reads.items():
             arguments += [key, version]
         for n, (name, key, pieces) in enumerate(operations):

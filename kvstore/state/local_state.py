@@ -150,8 +150,9 @@ class FileLayout:
                 raise Gone("it was replaced")
             return _value(file, key)
 
-    def commit(self, reads: Mapping[str, str], writes: Mapping[str, Write]) -> None:
+    def commit(self, reads: Mapping[str, str], writes: Mapping[str, Write], *, is_upkeep: bool = False) -> None:
         """Apply all writes if everything that was read still has the given version, else none."""
+        del is_upkeep  # nobody asks how far a program without a job is
         if not reads and not writes:
             return
         with _opened(self.path, "BEGIN IMMEDIATE") as file:

@@ -203,10 +203,15 @@ class State(MutableMapping[str, Value]):
             raise OpenTransactionError(operation)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, is_upkeep: bool = False) -> Iterator[Transaction]:
         """Open a transaction: ``with state.transaction() as t`` commits everything that is done to ``t``, or nothing.
 
         An error inside the block or at its end leaves State as it was.
+
+        Parameters
+        ----------
+        is_upkeep : bool
+            Whether it is no work of the program's, so that `commits` does not count it.
 
         Raises
         ------
@@ -224,9 +229,9 @@ class State(MutableMapping[str, Value]):
         finally:
             _in_transaction.set(before)
             t._open = False
-        self._layout.commit(t._reads(), t._writes)
+        self._layout.commit(t._reads(), t._writes, is_upkeep=is_upkeep)
 
-    def update_with(self, change: Callable[[Transaction], T], *, attempts: int = 100) -> T:
+    def update_with(self, change: Callable[[Transaction], T], *, attempts: int = 100, is_upkeep: bool = False) -> T:
         """Run ``change(t)`` in a transaction, and again as long as it conflicts with another one.
 
         Parameters
@@ -235,6 +240,8 @@ class State(MutableMapping[str, Value]):
             Takes a `Transaction`; it may run several times, so it should have no other effects.
         attempts : int
             How often to try.
+        is_upkeep : bool
+            As for `transaction`.
 
         Returns
         -------
@@ -248,7 +255,7 @@ class State(MutableMapping[str, Value]):
         """
         for attempt in range(1, attempts + 1):
             try:
-                with self.transaction() as t:
+                with self.transaction(is_upkeep=is_upkeep) as t:
                     return change(t)
             except ConflictError:
                 if attempt == attempts:
@@ -258,7 +265,7 @@ class State(MutableMapping[str, Value]):
         raise ValueError(f"attempts is {attempts}; it must be at least 1")
 
     def commits(self) -> int:
-        """Return the number of transactions committed so far, by all launches of the job."""
+        """Return the number of transactions of the program's committed so far, by all launches of the job."""
         return self._layout.commits()
 
     # The mapping's compound operations, each as one transaction.

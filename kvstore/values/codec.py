@@ -98,6 +98,11 @@ def decode(key: str, buffers: Iterable[Buffer]) -> Value:
         return rebuild(stream.header(), stream.leaf)
 
 
+def path_text(path: Iterable[str | int]) -> str:
+    """Return where a value is in a tree as text, such as ``optimizer.state[3].exp_avg``."""
+    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path).removeprefix(".")
+
+
 def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
     """Return a value's description for the header, and add its raw bytes to `leaves`."""
 

@@ -56,6 +56,10 @@ class _ProgramGroup(click.Group):
         return load_command(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["version"]:
+            args = ["--version"]
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         if args and args[0] not in {*self.list_commands(ctx), "--help", "-h", "--version"}:
             args = ["run", *args]
         return super().parse_args(ctx, args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -34,7 +35,13 @@ from laggard.resilience.command.gpu_links import lines_on_gpu_links
 from laggard.resilience.command.link_check import LinkCheck, check_links
 from laggard.resilience.command.link_lines import lines_on_links
 from laggard.resilience.command.options import JobOptions
-from laggard.resilience.command.past_checks import PastChecks, default_past_file, read_past, update_past
+from laggard.resilience.command.past_checks import (
+    PastChecks,
+    PastReadingsError,
+    default_past_file,
+    read_past,
+    update_past,
+)
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
 from laggard.resilience.errors import UsageError
 from laggard.resilience.text import abbreviated, counted, wrapped
@@ -96,6 +103,8 @@ def doctor(
     # for wrong options; else 0.
     transports, names = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
     path = past_file or default_past_file()
+    if past_file is not None:
+        _try_to_write(past_file)
     try:
         past = read_past(path)
         nodes = _check(transports, virtual_gpus or 0, shown=not as_json)
@@ -166,6 +175,15 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> tuple[dict[str, Tran
 def _progress(*, shown: bool) -> Progress:
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     return Progress(*columns, transient=True, disable=not (shown and sys.stderr.isatty()))
+
+
+def _try_to_write(past_file: Path) -> None:
+    """Find out before the checks, which take a while, whether they can be remembered."""
+    try:
+        with contextlib.suppress(PastReadingsError):  # which is said where they are read
+            update_past(past_file, lambda past: past)
+    except OSError as error:
+        raise UsageError(f"--past={past_file}", "cannot be written", f"{error.strerror}; name another file") from error
 
 
 def _remember(path: Path, checks: Mapping[DeviceId, DeviceCheck], boards: Mapping[str, Boards]) -> str:

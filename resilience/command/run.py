@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from laggard.collectors.errors import RayMissingError
 from laggard.collectors.ray_actors import require_ray
 from laggard.detectors.errors import GroupsError
 from laggard.detectors.judging.groups import read_groups
@@ -27,7 +28,7 @@ from laggard.resilience.command.find_allocation import Elsewhere, find_allocatio
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
-from laggard.resilience.command.run_options import run_options
+from laggard.resilience.command.run_options import passed_on, run_options
 from laggard.resilience.controller.controller import Controller
 from laggard.resilience.controller.detection import NO_DETECTION, Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
@@ -77,11 +78,12 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     command = (command_of_module if options.module else command_of)(program, arguments)
     job = _job_name(program if options.module else Path(program).stem)
-    if not options.runs_copies():
-        require_ray("run the program on each node with --per-node")
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.primary, as_typed)
+    options = _without_ray(options, len(allocation.nodes))
+    for passed in passed_on(as_typed, arguments):
+        _tell(f"{passed} after {program} is passed to it: for laggard, write it before; on purpose, write -- {program}")
     head_only = isinstance(allocation, RayAllocation) and allocation.head_only
     varies = options.manager(os.environ) in {"slurm", "ray"}
     leaves = leaves_of_job(groups)
@@ -116,6 +118,20 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             may_be_warm=options.preload == "auto",
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)
+
+
+def _without_ray(options: JobOptions, n_nodes: int) -> JobOptions:
+    """Return the options, with which one node runs a program even if Ray is not installed."""
+    if options.runs_copies():
+        return options
+    try:
+        require_ray("run the program on each node with --per-node")
+    except RayMissingError as missing:
+        if n_nodes > 1 or missing.installed is not None:
+            raise
+        _tell("Ray is not installed, so the program runs as with --per-node")
+        return replace(options, per_node=True)
+    return options
 
 
 def _detection(options: JobOptions, groups: Path | None) -> Detection:

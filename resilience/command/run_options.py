@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from types import NoneType
@@ -24,6 +25,14 @@ def run_options(command: _Command) -> _Command:
     for each in reversed(fields(JobOptions)):
         command = _click_option(each, kinds[each.name])(command)
     return command
+
+
+def passed_on(as_typed: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Return the options of laggard's that stand after the program; none if ``--`` stands before it."""
+    if "--" in as_typed[: len(as_typed) - len(arguments)]:
+        return []
+    ours = {flag_of(each.name) for each in fields(JobOptions)}
+    return [each for each in arguments if each.partition("=")[0] in ours]
 
 
 def _click_option(each: Field[Any], kind: Any) -> Callable[[_Command], _Command]:
@@ -54,7 +63,37 @@ def _parameter_type(kind: Any, declared: Option) -> Any:
     if declared.least is None:
         return kind
     limits: dict[str, Any] = {"min": declared.least, "max": declared.most}
-    return click.IntRange(**limits) if kind is int else click.FloatRange(**limits)
+    return _WholeNumber(**limits) if kind is int else _Number(**limits)
+
+
+class _Number(click.FloatRange):
+    """A number in a range, whose refusals say what is accepted."""
+
+    what = "a number"
+    of: Callable[[str], float] = float
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        number = self._number(str(value))
+        if number is None:
+            bare = str(value).rstrip(string.ascii_letters + " ")
+            way_out = f": write {bare}, without a unit" if self._number(bare) is not None else ""
+            self.fail(f"{str(value)!r} is not {self.what}{way_out}", param, ctx)
+        if self.min is not None and number < self.min:
+            self.fail(f"{value} is less than {self.min:g}, the least that it can be", param, ctx)
+        if self.max is not None and number > self.max:
+            self.fail(f"{value} is more than {self.max:g}, the most that it can be", param, ctx)
+        return number
+
+    def _number(self, text: str) -> float | None:
+        try:
+            return self.of(text)
+        except ValueError:
+            return None
+
+
+class _WholeNumber(_Number):
+    what, of = "a whole number", int
 
 
 def _refuse(_context: click.Context, option: click.Parameter, given: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -33,8 +34,14 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
     """Return the command line of a program; a Python file is run by this interpreter."""
     path = Path(program)
     if path.is_dir():
-        raise ProgramError(program, "is a directory, not a program")
+        if not (path / "__main__.py").is_file():
+            raise ProgramError(program, "is a folder without a __main__.py: name the file to run")
+        return [sys.executable, program, *arguments]
+    if path.suffix == ".ipynb":
+        raise ProgramError(program, f"is a notebook: 'jupyter nbconvert --to script {program}' makes a program of it")
     if path.suffix == ".py":
+        if not path.is_file() and len(words := program.split()) > 1:
+            raise _quoted(program, words)
         if not path.is_file():
             raise ProgramError(program, "does not exist")
         if not os.access(path, os.R_OK):
@@ -45,9 +52,15 @@ def command_of(program: str, arguments: Sequence[str]) -> list[str]:
         raise ProgramError(program, f"is not on PATH: to run the file of this folder, write ./{program}")
     if found is None and path.is_file():
         raise ProgramError(program, "cannot be run: make it executable (chmod +x) or give a .py file")
+    if found is None and len(words := program.split()) > 1:
+        raise _quoted(program, words)
     if found is None:
         raise ProgramError(program, "is not a program, neither a file nor on PATH")
     return [found, *arguments]
+
+
+def _quoted(program: str, words: Sequence[str]) -> ProgramError:
+    return ProgramError(repr(program), f"is one word, not a command: leave out the quotes ({shlex.join(words)})")
 
 
 def command_of_module(name: str, arguments: Sequence[str]) -> list[str]:

@@ -153,6 +153,7 @@ def test_contradictory_or_wrong_hosts_are_refused() -> None:
         ): "--all-nodes is for a Slurm job, --hostlist and --hostfile are for ssh: use one",
         ("--all-nodes",): "--all-nodes needs a Slurm job (SLURM_JOB_ID is not set): run it inside salloc or sbatch",
         ("--hostlist=a b",): "'a b' is not a valid host name",
+        ("--past=/proc/none/past",): "--past=/proc/none/past cannot be written: No such file or directory; name",
     }.items():
         done = run_doctor(*arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

@@ -37,6 +37,20 @@ def test_a_program_that_fails_again_in_the_same_way_ends_the_job_with_its_exit_c
     assert_nothing_is_left(job)
 
 
+def test_what_a_detector_keeps_is_no_progress_of_the_program(start_job: Start) -> None:
+    program = """
+        import time
+        from laggard import State
+
+        state = State.current()
+        while "laggard/slow-gpu-history" not in state:
+            time.sleep(0.05)
+        raise SystemExit(state.commits())
+    """
+    job = start_job(*ALONE, "--virtual-gpus=4", "--detect=slow-gpu", program=program)
+    assert job.finish() == 0, job.everything()
+
+
 def test_what_a_failed_program_has_committed_is_kept_and_its_folder_is_named(start_job: Start) -> None:
     job = start_job(
         "--per-node", program="from laggard.kvstore import State; State.current()['n'] = 7; raise SystemExit(3)"

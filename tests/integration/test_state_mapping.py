@@ -344,6 +344,14 @@ def test_update_with_gives_up_after_its_attempts(state: State, theirs: State) ->
     assert dict(state) == {"n": 3}
 
 
+def test_upkeep_is_not_counted_as_work_of_the_program(state: State, theirs: State) -> None:
+    state["a"] = 1
+    theirs.update_with(lambda t: t.__setitem__("b", 2), is_upkeep=True)
+    with state.transaction(is_upkeep=True) as t:
+        t["c"] = t["b"]
+    assert (dict(state), state.commits()) == ({"a": 1, "b": 2, "c": 2}, 1)
+
+
 def test_a_read_only_transaction_is_checked_but_not_counted(state: State, theirs: State) -> None:
     state["a"] = state["b"] = 1
     before = state.commits()

@@ -53,15 +53,15 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("options", "message"),
     [
         (["--local-nodes=3", "--nodes=4"], r"--nodes=4 is more than the allocation of 3: use at most 3"),
-        (["--nodes=0"], r"Invalid value for '--nodes' / '-N': 0 is not in the range x>=1"),
-        (["--local-nodes=2", "--idle=-1"], r"Invalid value for '--idle' / '-i': -1 is not in the range x>=0"),
-        (["--local-nodes=251"], r"Invalid value for '--local-nodes': 251 is not in the range 1<=x<=250"),
+        (["--nodes=0"], r"Invalid value for '--nodes' / '-N': 0 is less than 1, the least that it can be"),
+        (["--local-nodes=2", "--idle=-1"], r"Invalid value for '--idle' / '-i': -1 is less than 0, the least"),
+        (["--local-nodes=251"], r"Invalid value for '--local-nodes': 251 is more than 250, the most"),
         (["--local-nodes=2", "--idle=2"], r"--idle=2 leaves no node to run on: .* use 0 to 1"),
         (["--nodes=7"], r"--nodes=7 is more than the allocation of 1: .* \(--local-nodes makes virtual ones\)"),
         (["--exhaust-resources"], r"--exhaust-resources has no effect without --resilient: add it, or leave this out"),
         (["--resilent"], r"No such option '--resilent'.*Did you mean.*--resilient.*'laggard run --help'"),
-        (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a valid integer"),
-        (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is not in the range"),
+        (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a whole number"),
+        (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is more than 4, the most"),
         (["--detect=fast-gpu"], r"Invalid value for '--detect': 'fast-gpu' is not one of 'slow-gpu', 'sections'"),
         (["--detect=slow-gpu", "--detect-interval=0"], r"Invalid value for '--detect-interval': 0"),
         (
@@ -72,6 +72,8 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--detect=slow-gpu", "--restart-cost=-1"], r"Invalid value for '--restart-cost': -1"),
         (["--expected-duration=0"], r"Invalid value for '--expected-duration': 0"),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
+        (["--grace=10s"], r"Invalid value for '--grace': '10s' is not a number: write 10, without a unit"),
+        (["--virtual-gpus", "--per-node"], r"Invalid value for '--virtual-gpus': '--per-node' is not a whole number"),
         (["--state-copy", "--nodes=0"], r"--state-copy is not supported: name a --state-dir on a shared file system"),
     ],
 )
@@ -84,6 +86,15 @@ def test_a_program_that_cannot_be_run(capfd: pytest.CaptureFixture[str], tmp_pat
     assert re.match("Missing argument 'PROGRAM'", refusal(capfd, "--resilient"))
     assert re.match("Missing argument 'PROGRAM'", refusal(capfd, "--per-node"))
     assert refusal(capfd, "--per-node", "no-such-command").startswith("no-such-command is not a program")
+    assert refusal(capfd, "python train.py --epochs=3").endswith("leave out the quotes (python train.py --epochs=3)")
+    assert (
+        refusal(capfd, "train.py 3.py")
+        == "'train.py 3.py' is one word, not a command: leave out the quotes (train.py 3.py)"
+    )
+    assert refusal(capfd, "first.ipynb").startswith(
+        "first.ipynb is a notebook: 'jupyter nbconvert --to script first.ipynb'"
+    )
+    assert refusal(capfd, str(tmp_path)) == f"{tmp_path} is a folder without a __main__.py: name the file to run"
     (tmp_path / "data.csv").touch()
     assert "cannot be run: make it executable" in refusal(capfd, str(tmp_path / "data.csv"))
 
@@ -95,6 +106,14 @@ def test_a_mistyped_command_is_taken_for_a_program_and_the_right_one_is_suggeste
         refusal(capfd, "stauts")
         == "stauts is not a program, neither a file nor on PATH; did you mean 'laggard status'?"
     )
+
+
+def test_help_and_version_are_words_too(capfd: pytest.CaptureFixture[str]) -> None:
+    for words, same in ((["help"], ["--help"]), (["help", "run"], ["run", "--help"]), (["version"], ["--version"])):
+        assert main(words) == 0
+        said = capfd.readouterr().out
+        assert main(same) == 0
+        assert said == capfd.readouterr().out
 
 
 def test_a_wrong_option_of_a_command_leads_to_the_help_of_that_command(capfd: pytest.CaptureFixture[str]) -> None:

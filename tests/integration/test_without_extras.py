@@ -65,7 +65,7 @@ def test_every_module_that_needs_no_extra_is_imported(environment: dict[str, str
 @pytest.mark.parametrize(
     ("arguments", "variables", "remedy"),
     [
-        (["true"], {}, f"{INSTALL}, or run the program on each node with --per-node"),
+        (["--local-nodes=2", "true"], {}, f"{INSTALL}, or run the program on each node with --per-node"),
         (["--wlm=ray", "--per-node", "true"], {"RAY_ADDRESS": "127.0.0.1:1"}, INSTALL),
     ],
 )
@@ -75,6 +75,12 @@ def test_a_job_that_needs_ray_says_what_to_install(
     done = laggard({**environment, **variables}, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"laggard: Ray is not installed: {remedy}\n"
+
+
+def test_on_one_node_a_program_runs_without_ray(environment: dict[str, str]) -> None:
+    done = laggard(environment, "--no-report", "sh", "-c", "echo hi")
+    assert (done.returncode, done.stdout) == (0, "[node1] hi\n"), done.stderr
+    assert done.stderr.startswith("laggard: Ray is not installed, so the program runs as with --per-node\n")
 
 
 def test_a_copy_on_every_node_runs_with_a_detector_and_telemetry(environment: dict[str, str]) -> None:

@@ -80,7 +80,7 @@ SMALL = {
             "| all drifting by up to 2 % a round, 24 rounds |",
             "| 8 on 4 |",
             "| break-even | ",
-            "| slow runs of 10 rounds on average | ",
+            "| runs of 10 rounds on average, 10 to 50 % slow | ",
             "| phases, bursts and outliers | 1 | ",
             "| without the cap of a round | ",
             "| 50 % slower in every sixth round | 4 |",

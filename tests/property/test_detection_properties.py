@@ -119,12 +119,12 @@ def test_a_group_has_the_evidence_that_it_would_have_alone(one: Seconds, other: 
 def test_every_excursion_of_a_group_gets_a_share_of_its_own_and_they_sum_to_the_budget(
     began: list[tuple[int, int]],
 ) -> None:
-    tails, shares = Tails(3), np.zeros(3)
+    tails, shares = Tails.empty(3), np.zeros(3)
     for clock, group in began:
         [number] = tails.number(np.array([clock]), np.array([group]))
         shares[group] += 1 / (4 * number * (number + 1.0))
     assert (shares <= 1).all()
-    together = Tails(3)
+    together = Tails.empty(3)
     numbers = together.number(*np.array(began, np.intp).reshape(-1, 2).T)
     assert sorted(zip(began, numbers.tolist(), strict=True)) == sorted(
         ((clock, group), 1 + began[:place].count((clock, group))) for place, (clock, group) in enumerate(began)
@@ -135,7 +135,7 @@ def test_every_excursion_of_a_group_gets_a_share_of_its_own_and_they_sum_to_the_
 def test_what_is_larger_is_more_surprising_and_what_ended_makes_it_less_so(
     evidence: float, more: float, ended: list[float]
 ) -> None:
-    tails, step = Tails(1), np.array([np.log(100)], np.float32)
+    tails, step = Tails.empty(1), np.array([np.log(100)], np.float32)
 
     def surprise(height: float) -> float:
         return float(tails.surprise(ZERO, ZERO, np.array([height], np.float32), step)[0])

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from itertools import permutations
-from typing import Any, cast
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ from laggard.detectors.judging.link_readings import LinkReadings
 from laggard.detectors.judging.section_readings import Probes, SectionReadings, worker_of
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
 from laggard.kvstore.control import LaunchRecord, NodeRecord, Signs
-from laggard.kvstore.state.mapping import State
+from tests.kept import Kept
 
 HOSTS = ("node1", "node2", "node3", "node4")
 DEVICES = [(host, gpu) for host in HOSTS for gpu in "01"]
@@ -103,12 +103,8 @@ def test_whatever_a_process_says_of_its_sections(
         judge.judge(readings, now_s)
 
 
-class Kept(dict[str, Any]):
-    """State, as far as detectors use it."""
-
-
 def detector_with(kept: Mapping[str, Any]) -> SlowGPUDetector:
-    detector = SlowGPUDetector(state=cast("State", Kept(kept)), restart_cost=40)
+    detector = SlowGPUDetector(state=Kept.of(kept), restart_cost=40)
     detector._judge.begin(LAUNCH, "run", lambda: Signs(0, 1.0, 1.0))
     return detector
 
@@ -155,7 +151,7 @@ def test_whatever_state_holds_where_the_history_was(path: list[int], other: Any)
 
 @given(kept=JSON | st.fixed_dictionaries({"sections": JSON, "asked": JSON}))
 def test_whatever_state_holds_where_sections_were(kept: Any) -> None:
-    keeper = SectionKeeper(HistoryStore(cast("State", {"laggard/slow-sections": kept})))
+    keeper = SectionKeeper(HistoryStore(Kept.of({"laggard/slow-sections": kept})))
     keeper.begin()
     readings = DeviceReadings(min_slowdown=1.05, false_alarm_budget=1e-4)
     judge = Judge(readings, Restarts(), keeper, "forward")

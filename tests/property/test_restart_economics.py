@@ -59,7 +59,7 @@ def test_a_restart_never_costs_less_than_thirty_seconds_nor_more_than_the_launch
     cost, now_s = LaunchCost(launch), 1000.0
     for seconds, signs in seen:
         now_s += seconds
-        cost.note(signs, 0, now_s)
+        cost.note(signs, now_s)
         again = LaunchCost(launch, cost.to_state())
         for price in (cost.price(now_s), again.price(now_s)):
             start_s = (launch.relaunch_s or 0.0) + max(60.0, now_s - 1000.0)

@@ -124,7 +124,7 @@ def test_healthy_excursions_are_as_small_as_the_bound_says(correlation: float) -
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_how_long_noise_lasts_is_told_from_its_size_and_its_changes(correlation: float) -> None:
     rng, devices = np.random.default_rng(1), 400
-    grouping, noise = Grouping(np.zeros(devices, np.int32)), Noise(1)
+    grouping, noise = Grouping(np.zeros(devices, np.int32)), Noise.empty(1)
     noise.set_least(SMALLEST)
     reading = rng.normal(0, 1, devices)
     for _ in range(200):
@@ -136,7 +136,7 @@ def test_how_long_noise_lasts_is_told_from_its_size_and_its_changes(correlation:
 
 
 def test_of_two_devices_the_noise_is_what_changes_and_not_the_fault() -> None:
-    noise, grouping = Noise(1), Grouping(np.zeros(2, np.int32))
+    noise, grouping = Noise.empty(1), Grouping(np.zeros(2, np.int32))
     for _ in range(50):
         noise.add(floats(0.0, 0.3), floats(0.0, 0.3), grouping, np.zeros(1, np.bool_))
     noise.set_least(SMALLEST)
@@ -151,14 +151,14 @@ def surprise(tails: Tails, steps: float) -> float:
 
 
 def ended(*steps: float) -> Tails:
-    tails = Tails(1)
+    tails = Tails.empty(1)
     for each in steps:
         tails.learn(ZERO, ZERO, floats(each * STEP), floats(STEP))
     return tails
 
 
 def test_before_anything_has_ended_each_step_after_two_is_worth_what_it_says() -> None:
-    assert [surprise(Tails(1), steps) for steps in (1.0, 2.0, 3.0, 10.0)] == pytest.approx([0, 0, STEP, 8 * STEP])
+    assert [surprise(Tails.empty(1), steps) for steps in (1.0, 2.0, 3.0, 10.0)] == pytest.approx([0, 0, STEP, 8 * STEP])
 
 
 def test_one_more_step_is_worth_how_seldom_those_that_ended_made_it() -> None:
@@ -173,7 +173,7 @@ def test_a_phase_is_excused_as_long_as_phases_were_and_no_longer() -> None:
 
 
 def test_a_fault_that_does_not_end_teaches_nothing_and_its_number_raises_the_bar() -> None:
-    tails = Tails(2)
+    tails = Tails.empty(2)
     assert tails.number(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist() == [1, 1, 1]
     assert tails.number(np.array([0, 0]), np.array([0, 0])).tolist() == [2, 3]
     assert surprise(tails, 5.0) == pytest.approx(3 * STEP)

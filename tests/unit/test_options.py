@@ -11,6 +11,7 @@ import pytest
 from laggard.resilience.command.option import declared_in, flag_of
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.run import run
+from laggard.resilience.command.run_options import passed_on
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import JobStatus, Settings
 from laggard.resilience.errors import UsageError
@@ -81,6 +82,23 @@ def test_an_option_that_needs_another_is_refused_without_it(given: dict[str, Any
         JobOptions(**given)
     assert str(error.value).startswith(message)
     assert str(error.value).endswith(", or leave this out")
+
+
+@pytest.mark.parametrize(
+    ("typed", "passed"),
+    [
+        ("--per-node train.py --resilient --lr=1", ["--resilient"]),
+        ("train.py --nodes=2 --idle", ["--nodes=2", "--idle"]),
+        ("--per-node -- train.py --resilient", []),
+        ("train.py -- --resilient", ["--resilient"]),
+        ("--nodes=2 train.py -r --resiliently", []),
+    ],
+)
+def test_an_option_of_ours_after_the_program_is_noticed_unless_two_dashes_say_it_is_the_programs(
+    typed: str, passed: list[str]
+) -> None:
+    words = typed.split()
+    assert passed_on(words, words[words.index("train.py") + 1 :]) == passed
 
 
 def test_every_option_that_another_needs_exists() -> None:

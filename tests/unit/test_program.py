@@ -63,6 +63,11 @@ def test_a_command_is_found_on_the_path() -> None:
     assert command[1:] == ["-c", "true"]
 
 
+def test_a_folder_with_a_main_module_is_run_by_this_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "__main__.py").touch()
+    assert command_of(str(tmp_path), ["--fast"]) == [sys.executable, str(tmp_path), "--fast"]
+
+
 def test_a_program_that_does_not_exist_is_named() -> None:
     with pytest.raises(ProgramError, match=r"^missing\.py does not exist$"):
         command_of("missing.py", [])
@@ -75,7 +80,7 @@ def test_a_file_that_cannot_be_run_is_named_with_what_to_do_about_it(tmp_path: P
     program.touch(mode=0o644)
     with pytest.raises(ProgramError, match=r"cannot be run: make it executable \(chmod \+x\) or give a \.py file"):
         command_of(str(program), [])
-    with pytest.raises(ProgramError, match="is a directory, not a program"):
+    with pytest.raises(ProgramError, match=r"is a folder without a __main__\.py: name the file to run"):
         command_of(str(tmp_path), [])
 
 

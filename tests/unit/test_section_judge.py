@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from laggard.detectors.judging.section_readings import Condition, Probes, Sectio
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, budget_share
 from laggard.detectors.verdict import Evidence
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
-from laggard.kvstore.state.mapping import State
+from tests.kept import Kept
 
 RANKS = 8
 SLOW = 5  # on the second device of the third node
@@ -43,7 +43,7 @@ class Play:
         tags: Callable[[int], Mapping[str, str]] = lambda _: {},
         devices: bool = True,
     ) -> None:
-        keeper = HistoryStore(cast("State", kept)) if kept is not None else HistoryStore(None)
+        keeper = HistoryStore(Kept.of(kept)) if kept is not None else HistoryStore(None)
         restarts = Restarts(RestartCost(cost_s))
         sections = SectionKeeper(keeper)
         sections.begin()
@@ -233,7 +233,7 @@ def test_if_it_is_not_known_since_when_a_rank_is_slow_all_that_test_kernels_said
 
 
 def test_a_rank_that_was_as_slow_on_another_node_is_only_reported() -> None:
-    kept: dict[str, Any] = {}
+    kept = Kept()
     play = Play(kept=kept)
     play.rounds(12)
     assert restarts(play.rounds(6, one_slow)) == [("node3", "1")]

@@ -29,6 +29,7 @@ from laggard.detectors.judging.history_store import HistoryStore
 from laggard.detectors.judging.judge import Judge, Moment
 from laggard.kvstore.control import LaunchRecord, NodeRecord, PhaseRecord, Signs
 from laggard.kvstore.state.mapping import State
+from tests.kept import Kept
 
 DEVICES: list[DeviceId] = [(f"node{node}", str(gpu)) for node in range(4) for gpu in range(2)]
 
@@ -478,19 +479,19 @@ def test_a_users_analysis_has_the_last_four_rounds_and_says_whom_to_accuse(resta
 def test_what_a_judge_learns_is_known_to_the_next_launch_and_what_it_has_not_read_it_does_not_replace() -> None:
     def judge(kept: dict[str, Any]) -> Judge:
         readings = DeviceReadings(min_slowdown=1.05, false_alarm_budget=1e-4)
-        return Judge(readings, Restarts(RestartCost(0.0)), HistoryStore(cast("State", kept)), "history")
+        return Judge(readings, Restarts(RestartCost(0.0)), HistoryStore(Kept.of(kept)), "history")
 
     def rounds(of: Judge, count: int, slow: float) -> list[str]:
         seconds = {device: [0.01 * (1 + 0.001 * place)] for place, device in enumerate(DEVICES)}
         seconds[DEVICES[7]] = [0.01 * slow]
         return [str(found.evidence) for number in range(count) for found in of.judge(seconds, 10.0 * number)]
 
-    kept: dict[str, Any] = {}
+    kept = Kept()
     judge(kept).keep()
     assert kept == {}
     first = judge(kept)
     assert rounds(first, 12, 1.0) == []
     first.keep()
-    known, unknown = (rounds(judge(each), 7, 1.3) for each in (kept, {}))
+    known, unknown = (rounds(judge(each), 7, 1.3) for each in (kept, Kept()))
     assert "30 % slower than its own past and than 7 peers" in known[-1]
     assert "30 % slower than its 7 peers" in unknown[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,14 @@ torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from laggard import Checkpointer, Job, State, Telemetry  # noqa: E402 - what follows needs PyTorch
 from laggard.kvstore.control import NodeRecord  # noqa: E402
-from laggard.torch import position, resuming, training_state  # noqa: E402
+from laggard.torch import resuming  # noqa: E402
 from tests.local import fresh_local_state  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call of ``resume`` is a run of its own of a program without laggard."""
-    for name in [name for name in os.environ if name.startswith("LAGGARD_")]:
+    for name in [name for name in os.environ if name.startswith(("LAGGARD_", "RANK", "WORLD_SIZE"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / "state.db"))
     runs = iter(map(str, range(100)))
@@ -66,60 +65,6 @@ def test_a_training_goes_on_bit_for_bit_from_the_step_after_the_saved_one() -> N
     assert [again.step(number) for number in range(6, 8)] == steps[6:]
 
 
-def shuffled(kind: str) -> Any:
-    """Return a loader of ten numbers in batches of three, shuffled in one of the ways that there are."""
-    data, generator = torch.arange(10), torch.Generator().manual_seed(3)
-    sampler = torch.utils.data.RandomSampler(data, generator=generator)
-    more: dict[str, dict[str, Any]] = {
-        "global generator": {"shuffle": True, "batch_size": 3},
-        "own generator": {"shuffle": True, "batch_size": 3, "generator": generator},
-        "the sampler's generator": {"sampler": sampler, "batch_size": 3},
-        "a batch sampler's generator": {"batch_sampler": torch.utils.data.BatchSampler(sampler, 3, drop_last=False)},
-        "workers that live on": {"shuffle": True, "batch_size": 3, "num_workers": 1, "persistent_workers": True},
-    }
-    return torch.utils.data.DataLoader(data, **more[kind])
-
-
-KINDS = ["global generator", "own generator", "the sampler's generator", "a batch sampler's generator"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "n_read"), [*product(KINDS, [0, 2, 4, 5, 11]), ("workers that live on", 2), ("workers that live on", 6)]
-)
-def test_the_batches_go_on_within_a_shuffled_epoch(kind: str, n_read: int) -> None:
-    def loader() -> Any:
-        return shuffled(kind)
-
-    torch.manual_seed(5)
-    whole = position.Position()
-    expected = [batch.tolist() for batch in islice(whole.batches(loader()), 13)]
-
-    torch.manual_seed(5)
-    before = position.Position()
-    batches = before.batches(loader())
-    for _ in range(n_read):
-        next(batches)
-    saved, states = before.state_dict(), training_state.random_states()
-
-    torch.manual_seed(77)
-    after = position.Position()
-    after.load_state_dict(saved)
-    training_state.restore_random_states(states)
-    assert [batch.tolist() for batch in islice(after.batches(loader()), 13 - n_read)] == expected[n_read:]
-
-
-def test_a_sampler_is_told_the_epoch() -> None:
-    sampler = torch.utils.data.DistributedSampler(range(6), num_replicas=2, rank=0)
-    where = position.Position()
-    list(islice(where.batches(torch.utils.data.DataLoader(range(6), sampler=sampler)), 7))
-    assert (sampler.epoch, where.epoch, where.batch) == (2, 2, 1)
-
-
-def test_an_empty_loader_is_refused() -> None:
-    with pytest.raises(ValueError, match="the loader has no batches"):
-        next(position.Position().batches([]))
-
-
 @pytest.mark.parametrize(("rank", "lines"), [(0, 1), (1, 0)])
 def test_with_another_number_of_ranks_the_weights_are_restored_and_the_first_rank_says_what_is_not(
     rank: int, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -131,32 +76,6 @@ def test_with_another_number_of_ranks_the_weights_are_restored_and_the_first_ran
     assert again.run.step == 1
     assert torch.equal(again.model[0].weight, first.model[0].weight)
     assert caplog.text.count("step 1 was saved by 1 ranks, and there are 2: random generators begin anew") == lines
-
-
-@pytest.mark.parametrize(("saved", "ranks"), [(1, 2), (2, 1), (2, 3), (4, 3), (3, 3)])
-@pytest.mark.parametrize("n_read", [0, 3, 5])
-def test_with_another_number_of_ranks_no_sample_of_the_epoch_is_left_out(saved: int, ranks: int, n_read: int) -> None:
-    def loader(rank: int, ranks: int) -> Any:
-        sampler = torch.utils.data.DistributedSampler(range(48), num_replicas=ranks, rank=rank, seed=3)
-        return torch.utils.data.DataLoader(range(48), sampler=sampler, batch_size=2)
-
-    def samples(where: Any, rank: int, ranks: int, count: int) -> list[int]:
-        return [int(each) for batch in islice(where.batches(loader(rank, ranks)), count) for each in batch]
-
-    def position_of_epoch_1(batch: int) -> Any:
-        where = position.Position()
-        where.epoch, where.batch = 1, batch
-        return where
-
-    before = [each for rank in range(saved) for each in samples(position_of_epoch_1(0), rank, saved, n_read)]
-    after = []
-    for rank in range(ranks):
-        where = position_of_epoch_1(n_read).rescaled(saved, ranks)
-        assert where.epoch == 1
-        after += samples(where, rank, ranks, 48 // 2 // ranks - where.batch)
-
-    assert set(before) | set(after) == set(range(48))
-    assert len(before) + len(after) - 48 < 2 * ranks
 
 
 def test_wrappers_that_change_names_are_taken_off_and_the_old_fsdp_is_refused() -> None:
@@ -198,13 +117,28 @@ def test_the_size_of_a_checkpoint_is_announced_before_the_first_one(
     monkeypatch.setattr(Checkpointer, "prepare", lambda _, size_bytes: announced.append(size_bytes))
     training = Training(every=every)
     n_parameters = sum(each.numel() for each in training.model.parameters())
-    assert announced == [4 * n_parameters]
+    n_models = 2 * 4 * n_parameters + 8  # the average has counted how many models it is of
+    assert announced == [n_models]
     for number in range(4):
         training.step(number)
     n_adam = 2 * 4 * n_parameters + 4 * len(training.optimizer.state)  # two averages, and the number of its steps
-    assert announced[1:] == ([] if every == 1 else [4 * n_parameters + n_adam])
+    assert announced[1:] == ([] if every == 1 else [n_models + n_adam])
 
 
 def test_a_checkpoint_at_no_step_is_refused() -> None:
     with pytest.raises(ValueError, match="every is 0; it must be at least 1"):
         Training(every=0)
+
+
+def test_a_rank_of_several_without_a_process_group_is_told_which_line_to_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert resuming.resume(torch.nn.Linear(1, 1)).step == 0, "one rank alone needs none"
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(RuntimeError) as refused:
+        resuming.resume(torch.nn.Linear(1, 1))
+    line = refused.traceback[0].lineno + 1
+    assert str(refused.value) == (
+        f"line {line} of {__file__} calls resume before init_process_group, in rank 1 of 4 (RANK and WORLD_SIZE); "
+        "move that line below torch.distributed.init_process_group(...)"
+    )

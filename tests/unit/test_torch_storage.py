@@ -205,5 +205,5 @@ def test_a_split_model_goes_on_and_one_with_other_layers_is_refused_by_their_nam
     assert resume(again, optimizer).step == 1
     assert torch.equal(again[0].weight.full_tensor(), model[0].weight.full_tensor())
     assert [state["step"].item() for state in optimizer.state.values()] == [1, 1]
-    with pytest.raises(ReshardingError, match=r"model/first\.weight cannot be resharded: .* is not in this launch"):
+    with pytest.raises(ReshardingError, match=r"model\.first\.weight cannot be resharded: .* is not in this launch"):
         resume(*training("second"))

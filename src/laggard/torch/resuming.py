@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,10 +15,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
-from laggard.kvstore.checkpoints.resharding import Path
+from laggard.kvstore.checkpoints.resharding import Path, read_whole, reshard
 from laggard.kvstore.errors import ReshardingError
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
+from laggard.kvstore.values.codec import path_text
+from laggard.torch.differences import exchange, filled, to_store
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import (
@@ -28,7 +32,6 @@ from laggard.torch.training_state import (
     random_states,
     region_of,
     restore_random_states,
-    to_blocks,
 )
 
 _log = logging.getLogger("laggard.torch")
@@ -56,15 +59,15 @@ class Resumed:
     """
 
     def __init__(
-        self, module: torch.nn.Module, others: Mapping[str, Stateful], checkpoints: Checkpointer, every: int
+        self, parts: Mapping[str, Stateful], of_first: Collection[Path], checkpoints: Checkpointer, every: int
     ) -> None:
         self.step = 0
-        self._module = module
-        self._others = others
+        self._parts = parts  # what has a state, by its name; `model` among them
+        self._of_first = of_first  # leaves whose value is rank 0's
         self._checkpoints = checkpoints
         self._every = every
         self._rank, self._ranks = _rank_and_ranks()
-        self._is_sharded = has_blocks(module)
+        self._is_sharded = has_blocks(parts["model"])
         self._position = Position()
         self._knows_size = False
         self._reporter = StepReporter(self._rank)
@@ -74,14 +77,18 @@ class Resumed:
         return f"<Resumed at step {self.step}: rank {self._rank} of {self._ranks}, launch {self.job.launch}>"
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the loader's batches, epoch after epoch without end, from the first that no checkpoint has seen.
+        """Yield the loader's batches, epoch after epoch without end, from the first that no step has used.
 
         A sampler with ``set_epoch`` is told the epoch.  The first epoch after a relaunch is shuffled as before, and its
-        batches up to the position are read again, and dropped.
+        batches up to the position are read again, and dropped; a loader with ``state_dict`` and ``load_state_dict``,
+        such as torchdata's ``StatefulDataLoader``, goes on from its own state instead.
+
+        Each step uses the same number of batches: one, or as many as are drawn between two saves.  What was drawn
+        beyond that before the first `save` is drawn ahead, and comes again after a relaunch.
         """
         yield from self._position.batches(loader)
 
-    def save(self, step: int, *, loss: Any = None) -> None:
+    def save(self, step: int, *, loss: Any = None, batches: int | None = None) -> None:
         """Call this at the end of each step, on every rank.
 
         It reports the step, its time and its loss, and saves a checkpoint at every ``every``-th step.  Only the last
@@ -93,16 +100,22 @@ class Resumed:
             The step that has just ended; the next launch goes on with the one after it.
         loss
             Its loss, for the metric ``loss``; a tensor on a GPU is not waited for.
+        batches
+            How many batches were used since the last call, for a loop whose steps use different numbers of them, draws
+            ahead by different numbers (in a thread), or draws ahead and saves a checkpoint at its first step.
 
         Raises
         ------
+        ValueError
+            If it is not known which batch the step has used, as the loop does not draw as many at each step.
         ShardMemoryError, ShardServerError, UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
             As from `laggard.Checkpointer.save`; earlier checkpoints are untouched.
         """
+        self._position.count(step + 1, batches)
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
-                self._checkpoints.save(step + 1, self._training_state())
+                self._checkpoints.save(step + 1, self._shard())
         elif not self._knows_size:  # an optimizer has most of its state after its first step only
             self._prepare()
         self._knows_size = True
@@ -110,29 +123,25 @@ class Resumed:
     def _prepare(self) -> None:
         """Have memory ready for what a checkpoint would have now."""
         if self._is_sharded or self._rank == 0:
-            optimizers = [each for each in self._others.values() if isinstance(each, torch.optim.Optimizer)]
-            self._checkpoints.prepare(sum(bytes_in(each.state_dict()) for each in (self._module, *optimizers)))
+            self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in self._parts.values()))
 
-    def _training_state(self) -> dict[str, Any]:
-        state = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
-        if self._is_sharded or self._rank == 0:
-            state["model"] = to_blocks(self._module.state_dict())
-            state["others"] = {name: to_blocks(other.state_dict()) for name, other in self._others.items()}
-        return state
+    def _shard(self) -> dict[str, Any]:
+        """Return what this rank saves now."""
+        own = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
+        tree = {name: part.state_dict() for name, part in self._parts.items()}
+        return own | to_store(tree, self._rank, exchange if self._ranks > 1 else None, self._of_first)
 
     def _restore(self) -> None:
         step = _agreed(self._checkpoints.latest())
         if step is None:
             return
         saved = self._checkpoints.ranks_of(step)
-        like = {"model": dict(self._module.state_dict()), "others": {n: _like(o) for n, o in self._others.items()}}
-        own = self._own(step, saved, like)
-        whole = own if "model" in own else self._checkpoints.restore(step, rank=0)
-        self._module.load_state_dict(from_blocks(whole["model"], like["model"]))
-        for name, other in self._others.items():
-            if name in whole["others"]:
-                other.load_state_dict(from_blocks(whole["others"][name], like["others"][name]))
-        self._position.load_state_dict(own["position"])
+        like = {name: _like(part) for name, part in self._parts.items()}
+        state, own = self._own(step, saved, like)
+        for name, part in self._parts.items():
+            if name in state:
+                part.load_state_dict(from_blocks(state[name], like[name]))
+        self._position.load_state_dict(own["position"], step)
         if saved == self._ranks:
             restore_random_states(own["random"])
         else:
@@ -144,25 +153,42 @@ class Resumed:
                     step,
                     saved,
                     self._ranks,
-                    self._position.batch,
-                    self._position.epoch,
+                    self._position.used.batch,
+                    self._position.used.epoch,
                 )
         self.step = step
 
-    def _own(self, step: int, saved: int, like: Any) -> Any:
-        """Return what this rank would have saved: its own shard, or its parts of those of all ranks."""
+    def _own(self, step: int, saved: int, like: Any) -> tuple[Any, Any]:
+        """Return the state_dicts that this rank would have saved, and what else a rank saves for itself alone."""
 
         def region(path: Path, shape: tuple[int, ...], *_: object) -> Region:
             alike = like_at(like, path)
             if not isinstance(alike, torch.Tensor):
-                raise ReshardingError("/".join(map(str, path)), "it was split over ranks, and is not in this launch")
+                raise ReshardingError(path_text(path), "it was split over ranks, and is not in this launch")
             return region_of(alike) if isinstance(alike, DTensor) else Region.whole(shape)
 
         if saved == self._ranks:
             own = self._checkpoints.restore(step)
-            if all(region(path, block.shape) == block.region for path, block in blocks_in(own)):
-                return own
-        return self._checkpoints.restore_part(step, region)
+            shard = own if "state" in own else self._checkpoints.restore(step, rank=0)
+            state = read_whole(filled(shard, lambda rank: self._checkpoints.open_tree(step, rank)))
+            if all(region(path, block.shape) == block.region for path, block in blocks_in(state)):
+                return state, own
+        shards = self._checkpoints.open_trees(step)
+        by_rank = [shards[(number - self._rank) % saved] for number in range(saved)]
+        self._refuse_differing(step, by_rank)
+        state = reshard([filled(shard, by_rank.__getitem__) for shard in shards if "state" in shard], region)
+        return state, {name: read_whole(shards[0][name]) for name in ("position", "random")}
+
+    def _refuse_differing(self, step: int, shards: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse to take one of several values for a layout of which none of them is right."""
+        found = {tuple(path): None for shard in shards for path in shard.get("differing", ())}
+        if names := [path_text(path) for path in found if path[0] in self._parts]:
+            raise ReshardingError(
+                ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
+                f"the {len(shards)} ranks that saved step {step} hold different values, and none of them is right for "
+                f"another layout; go on with {len(shards)} ranks, or give them all one value before a save "
+                "(torch.distributed.broadcast; SyncBatchNorm for a BatchNorm)",
+            )
 
 
 def resume(
@@ -199,6 +225,8 @@ def resume(
 
     Raises
     ------
+    RuntimeError
+        If the process is one of several ranks, by RANK and WORLD_SIZE, and has no process group yet.
     DamagedCheckpointError
         If the newest checkpoint is damaged.
     MissingElementsError, ReshardingError
@@ -213,11 +241,15 @@ def resume(
     """
     if every < 1:
         raise ValueError(f"every is {every}; it must be at least 1")
-    given = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
-    others = {name: other for name, other in given.items() if other is not None} | dict(also or {})
+    _refuse_ranks_without_group(traceback.extract_stack(limit=2)[0])
+    module = _unwrapped(model)
+    given = {"model": module, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    if taken := given.keys() & (also or {}):
+        raise ValueError(f"also has {', '.join(map(repr, sorted(taken)))}; choose other names than {', '.join(given)}")
+    parts = {name: part for name, part in given.items() if part is not None} | dict(also or {})
     rank, ranks = _rank_and_ranks()
     checkpoints = Checkpointer(State.current(), name=name, rank=rank, ranks=ranks, keep=keep)
-    resumed = Resumed(_unwrapped(model), others, checkpoints, every)
+    resumed = Resumed(parts, _of_first(model, module), checkpoints, every)
     resumed._restore()
     resumed._prepare()
     resumed._reporter.begin()
@@ -230,6 +262,17 @@ def _rank_and_ranks() -> tuple[int, int]:
     return 0, 1
 
 
+def _refuse_ranks_without_group(call: traceback.FrameSummary) -> None:
+    """Refuse a call that comes too early: each rank would be rank 0 of 1, and write over what the others save."""
+    rank, ranks = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
+    if rank is None or int(ranks) == 1 or (dist.is_available() and dist.is_initialized()):
+        return
+    raise RuntimeError(
+        f"line {call.lineno} of {call.filename} calls resume before init_process_group, in rank {rank} of {ranks} "
+        "(RANK and WORLD_SIZE); move that line below torch.distributed.init_process_group(...)"
+    )
+
+
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """Return the module inside of wrappers that only change the names in its state_dict."""
     if isinstance(model, FullyShardedDataParallel):
@@ -240,11 +283,22 @@ def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     return model if inner is None else _unwrapped(inner)
 
 
-def _like(other: Stateful) -> Any:
+def _of_first(model: torch.nn.Module, module: torch.nn.Module) -> set[Path]:
+    """Return the buffers that `DistributedDataParallel` replaces by those of rank 0 before each step."""
+    while not isinstance(model, DistributedDataParallel):
+        model = getattr(model, "_orig_mod", None)
+        if model is None:
+            return set()
+    if not model.broadcast_buffers or model.process_group.size() < dist.get_world_size():
+        return set()
+    return {("model", name) for name, _ in module.named_buffers(remove_duplicate=False)}
+
+
+def _like(part: Stateful) -> Any:
     """Return, for each tensor in a state_dict, one that is split in the same way."""
-    if not isinstance(other, torch.optim.Optimizer):
-        return other.state_dict()
-    parameters = [parameter for group in other.param_groups for parameter in group["params"]]
+    if not isinstance(part, torch.optim.Optimizer):
+        return part.state_dict()
+    parameters = [parameter for group in part.param_groups for parameter in group["params"]]
     return {"state": dict(enumerate(parameters))}
 
 
