@@ -126,8 +126,8 @@ class State(MutableMapping[str, Value]):
     def current(cls) -> Self:
         """Return the state of the job that this process belongs to, the same object each time.
 
-        In a program that was started without laggard it is a file, ``laggard-state.db`` in the current folder or
-        the one that ``LAGGARD_LOCAL_STATE`` names, and each run of the program is a launch.
+        In a program that was started without laggard it is a file, for ``train.py`` ``train.laggard-state.db`` in the
+        current folder, or the one that ``LAGGARD_LOCAL_STATE`` names, and each run of the program is a launch.
 
         Raises
         ------

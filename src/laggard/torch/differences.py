@@ -84,9 +84,16 @@ def compare(leaves: Mapping[Path, Any], rank: int, exchange: Exchange, of_first:
 
 def exchange(own: Digests) -> Sequence[Digests]:
     """Return the digests of all ranks of the process group, in their order; all of them call this."""
-    if len(set(_gathered(xxh3_64_intdigest(repr(own).encode())))) == 1:
+    if len(set(gathered(xxh3_64_intdigest(repr(own).encode())))) == 1:
         return [own] * dist.get_world_size()
-    return _gathered(own)
+    return gathered(own)
+
+
+def gathered(value: Any) -> list[Any]:
+    """Return what each rank of the process group has called it with, in their order."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def to_store(tree: Any, rank: int, exchange: Exchange | None, of_first: Collection[Path]) -> dict[str, Any]:
@@ -156,12 +163,6 @@ def _with_leaves(tree: Any, changed: Mapping[Path, Any], path: Path = ()) -> Any
     if type(tree) in (list, tuple):
         return type(tree)(_with_leaves(item, changed, (*path, number)) for number, item in enumerate(tree))
     return tree
-
-
-def _gathered(value: Any) -> list[Any]:
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _is_held_once(tensor: DTensor) -> bool:
