@@ -218,6 +218,13 @@ class SlowGPUAnalysis:
             return None
         return bool((self._history.number[:, row] > 0).any())
 
+    def undecided(self) -> list[DeviceId]:
+        """Return the devices that are suspected and not found to be slow yet, those with the most evidence first."""
+        history = self._history
+        some = np.flatnonzero((history.number > 0).any(axis=0) & ~history.found.any(axis=0))
+        most = np.where(history.number > 0, history.odds, -np.inf).max(axis=0)[some]
+        return [self._index.devices[row] for row in some[np.argsort(-most, kind="stable")]]
+
     def became_slow(self, device: DeviceId) -> bool:
         """Return whether it is certain that a device has become slower than it was, by enough for a restart."""
         row = self._index.row_of(device)

@@ -94,6 +94,14 @@ def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
     assert verdicts[-1].slowdown == pytest.approx(1.3, rel=0.01)
 
 
+def test_a_rank_that_is_slower_by_less_than_matters_is_told_of_once_it_is_by_more() -> None:
+    play = Play()
+    play.rounds(12)
+    assert play.rounds(30, lambda rank: 1.08 if rank == SLOW else 1.0) == []
+    assert play.analysis.episode(("node3", f"rank {SLOW}")) is not None
+    assert restarts(play.rounds(30, lambda rank: 1.2 if rank == SLOW else 1.0)) == [("node3", "1")]
+
+
 def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
     play = Play()
     play.rounds(12)

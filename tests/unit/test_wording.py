@@ -106,7 +106,8 @@ def a_section(_: Path) -> Decisions:
 def a_link(_: Path) -> Decisions:
     """A node sends slowly; later its links are full, and a pair is slow."""
     told: list[int] = [FIRST_BYTES]
-    readings = LinkReadings(SlowLinkAnalysis(NODES, min_slowdown=1.1), 1.1, told.append, 0.0)
+    analysis = SlowLinkAnalysis(NODES, min_slowdown=1.1)
+    readings = LinkReadings(analysis, lambda n_bytes, _: told.append(n_bytes), 0.0)
     judge = Judge(readings, Restarts(RestartCost(300.0)))
     judge.begin(LAUNCH)
     verdicts, notices = list[Verdict](), list[Any]()
