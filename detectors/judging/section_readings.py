@@ -14,13 +14,13 @@ from typing import Literal
 
 from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Reason
 from laggard.detectors.judging.groups import Groups, label_of
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.verdict import Verdict
 
 _NOT_PROBED = Reason("not probed since")

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import Pair
+from laggard.detectors.analysis.findings import slow_of
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import LinkKind, Side, SlowLink
 from laggard.detectors.links.flows import Flows, flows_of, other_fastest, ranked
@@ -18,8 +20,6 @@ from laggard.detectors.links.shared_paths import SharedPaths
 from laggard.detectors.notices import LinkBusy, LinksSlower
 from laggard.detectors.statistics.device_index import codes_of
 from laggard.detectors.statistics.estimates import Floats
-from laggard.detectors.statistics.findings import slow_of
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.statistics.thresholds import VERY_SLOW
 from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 

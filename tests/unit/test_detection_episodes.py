@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from laggard.detectors.analysis.findings import merged_by_node, rank_of, verdict_of
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.findings import merged_by_node, rank_of, verdict_of
 from laggard.detectors.verdict import Action, Severity, Verdict
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

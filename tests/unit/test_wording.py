@@ -21,13 +21,13 @@ from laggard.collectors.links.prober import FIRST_BYTES
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.detectors import SlowGPUDetector, Verdict
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
 from laggard.detectors.judging.judge import Judge
 from laggard.detectors.judging.link_readings import LinkReadings
 from laggard.detectors.judging.section_readings import Condition, Probes, SectionReadings, worker_of
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 from laggard.resilience.record.effective_time import effective_time
 from laggard.resilience.report.inputs import read_inputs
