@@ -45,9 +45,10 @@ def few(n_reserve: int) -> Tradeoff:
         # one incident
         (incident(), Past(), Tradeoff(cost=RestartCost(0.0)), 0.0, ""),
         (incident(), Past(), HUNDRED, (45 - 8) / 0.2, ""),
-        (incident(), Past(), Tradeoff(cost=RestartCost(30.0)), (16 - 8) / 0.2, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(30.0)), (30 - 8) / 0.2, ""),
         (incident(), Past(), Tradeoff(cost=RestartCost(10.0)), (10 - 8) / 0.2, ""),
-        (incident(), Past(), STATED, (22.5 - 8) / 0.2, ""),
+        (incident(), Past(), STATED, (32 - 8) / 0.2, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(200.0), is_stated=True), (45 - 8) / 0.2, ""),
         (incident(slow_s=1000.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(lost_s=46.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(slowdown=1.0, lost_s=500.0), Past(), HUNDRED, NEVER, "as fast as ever"),

@@ -254,9 +254,9 @@ def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
     [verdict] = play.rounds(20, one_slow)
     assert verdict.action == "report"
     assert "; 2 s lost in 9 s; a restart costs 30 s (as given): not yet" in str(verdict.evidence)
-    [due] = play.rounds(20, one_slow)
+    [due] = play.rounds(40, one_slow)
     assert re.match(
-        r"rank 5 on node3 gpu 1: still slow: at least 29 % slower, 1\d s lost in \d\d s, in the section",
+        r"rank 5 on node3 gpu 1: still slow: at least 29 % slower, 3\d s lost in \d+ s, in the section",
         str(due.evidence),
     )
     assert str(due.evidence).endswith("now, since it is likely to lose more than that")

@@ -238,7 +238,7 @@ def test_a_restart_is_asked_for_when_it_is_worth_it_and_the_first_verdict_says_w
 def test_the_second_verdict_says_what_was_lost() -> None:
     _, verdict = Launch(100).rounds(20, SLOW)
     assert str(verdict.evidence).startswith(
-        "node3 gpu 1: still slow: at least 99 % slower, 25 s lost in 50 s; a restart costs 100 s"
+        "node3 gpu 1: still slow: at least 99 % slower, 35 s lost in 70 s; a restart costs 100 s"
     )
     assert str(verdict.evidence).endswith("now, since it is likely to lose more than that")
 
