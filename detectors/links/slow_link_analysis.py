@@ -110,7 +110,10 @@ class SlowLinkAnalysis:
 
     def pairs_to_meet(self) -> list[Pair]:
         """Return the pairs that are to meet in each round until it is known whether they are slow, the worst first."""
-        pairs = dict.fromkeys(map(frozenset, map(_ends, self._of_flows.undecided())))
+        judge = self._of_flows
+        if 2 * judge.learned < len(judge.devices):
+            return []  # who meets more often would be the first to have a past, and nobody to compare it with
+        pairs = dict.fromkeys(map(frozenset, map(_ends, judge.undecided())))
         return [(min(pair), max(pair)) for pair in pairs][: -(-len(self._nodes) // _NODES_PER_PAIR)]
 
     def take_notices(self) -> list[LinkBusy | LinksSlower]:
