@@ -8,7 +8,6 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path as FilePath
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -21,12 +20,11 @@ from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.checkpoints.resharding import Path, read_whole, reshard
 from laggard.kvstore.checkpoints.settings import NodeShards
 from laggard.kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError, ReshardingError
-from laggard.kvstore.state.local_state import is_outside_jobs, local_state
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
 from laggard.torch.choosing import Wish, candidates, first_intact, said, said_of_earlier_run
-from laggard.torch.differences import exchange, filled, gathered, to_store
+from laggard.torch.differences import exchange, filled, gathered, store
 from laggard.torch.gradients import UnusedGradients
 from laggard.torch.model_state import ModelState
 from laggard.torch.position import Position
@@ -68,11 +66,18 @@ class Resumed:
     """
 
     def __init__(
-        self, parts: Mapping[str, Stateful], of_first: Collection[Path], checkpoints: Checkpointer, every: int
+        self,
+        parts: Mapping[str, Stateful],
+        of_first: Collection[Path],
+        state: State,
+        checkpoints: Checkpointer,
+        every: int,
     ) -> None:
         self.step = 0
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
+        self._state = state
+        self._run = _job_and_arguments(state)
         self._checkpoints = checkpoints
         self._every = every
         self._rank, self._ranks = _rank_and_ranks()
@@ -124,7 +129,7 @@ class Resumed:
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
-                self._checkpoints.save(step + 1, self._shard())
+                self._save(step + 1)
         elif not self._knows_size:  # an optimizer has most of its state after its first step only
             self._prepare()
         self._knows_size = True
@@ -135,16 +140,16 @@ class Resumed:
             known = [part for name, part in self._parts.items() if name != "gradients"]
             self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in known))
 
-    def _shard(self) -> dict[str, Any]:
-        """Return what this rank saves now."""
-        own = {"run": _run(), "random": random_states(), "position": self._position.state_dict()}
+    def _save(self, step: int) -> None:
+        own = {"run": self._run, "random": random_states(), "position": self._position.state_dict()}
         tree = {name: part.state_dict() for name, part in self._parts.items()}
-        return own | to_store(tree, self._rank, exchange if self._ranks > 1 else None, self._of_first)
+        among = exchange if self._ranks > 1 else None
+        store(tree, self._rank, among, self._of_first, lambda parts: self._checkpoints.save(step, own | parts))
 
-    def _restore(self, wish: Wish, state: State, key: str) -> None:
+    def _restore(self, wish: Wish, key: str) -> None:
         """Go on from the checkpoint that the program wishes; ``key`` of State names the job that has done so."""
-        job, _ = _run()
-        steps, is_relaunch = _agreed((self._checkpoints.steps(), state.get(key) == job))
+        job = self._run[0]
+        steps, is_relaunch = _agreed((self._checkpoints.steps(), self._state.get(key) == job))
         chosen, wrong = first_intact(candidates(wish, steps, is_relaunch=is_relaunch), self._read)
         step = None if chosen is None else chosen[0]
         if self._rank == 0:
@@ -152,9 +157,9 @@ class Resumed:
                 self._say(notice)
                 self._checkpoints.set_aside_after(step)
             if wish != Wish():
-                state[key] = job
+                self._state[key] = job
         if chosen is not None:
-            self._take_over(*chosen, state.file)
+            self._take_over(*chosen)
 
     def _read(self, step: int) -> tuple[Any, str]:
         """Read a checkpoint; return what is wrong with it on any rank, too."""
@@ -168,7 +173,7 @@ class Resumed:
         reasons = gathered(reason) if _has_group() else [reason]
         return content, next(filter(None, reasons), "")
 
-    def _take_over(self, step: int, content: Any, file: FilePath | None) -> None:
+    def _take_over(self, step: int, content: Any) -> None:
         saved, like, state, own = content
         for name, part in self._parts.items():
             if name in state:
@@ -182,9 +187,9 @@ class Resumed:
                 f"step {step} was saved by {saved} ranks, and there are {self._ranks}: random generators begin anew, "
                 f"and the data goes on at batch {self._position.used.batch} of epoch {self._position.used.epoch}"
             )
-        (job, arguments), now = own["run"], _run()
-        if job != now[0]:
-            self._say(said_of_earlier_run(step, arguments, now[1], file))
+        job, arguments = own["run"]
+        if job != self._run[0]:
+            self._say(said_of_earlier_run(step, arguments, self._run[1], self._state.file))
         self.step = step
 
     def _say(self, notice: str) -> None:
@@ -303,8 +308,8 @@ def resume(
     rank, ranks = _rank_and_ranks()
     state = State.current()
     checkpoints = Checkpointer(state, name=name, rank=rank, ranks=ranks, keep=keep)
-    resumed = Resumed(parts, _of_first(model, module), checkpoints, every)
-    resumed._restore(Wish(step, fresh), state, f"{name}/wish-of")
+    resumed = Resumed(parts, _of_first(model, module), state, checkpoints, every)
+    resumed._restore(Wish(step, fresh), f"{name}/wish-of")
     resumed._prepare()
     resumed._reporter.begin()
     return resumed
@@ -360,14 +365,12 @@ def _like(part: Stateful) -> Any:
     return {"state": dict(enumerate(parameters))}
 
 
-def _run() -> list[str]:
+def _job_and_arguments(state: State) -> list[str]:
     """Return what names the job, or the run of a program without one, and the program's arguments."""
-    if is_outside_jobs():
-        job = local_state().command()
-    else:
-        settings = NodeShards.current()
-        job = "" if settings is None else settings[0].run
-    return [job, shlex.join(sys.argv[1:])]
+    job = state.command
+    if job is None and (settings := NodeShards.current()) is not None:
+        job = settings[0].run
+    return [job or "", shlex.join(sys.argv[1:])]
 
 
 def _agreed(value: T) -> T:
