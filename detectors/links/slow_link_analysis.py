@@ -40,8 +40,8 @@ class SlowLinkAnalysis:
     node is as slow as its *fastest* transfer of a round in that direction: a slow partner, a slow path and a
     disturbance accuse nobody, because the transfers to its other partners are as fast as ever.  A leaf is as slow as
     the fastest quarter of the transfers that leave or enter it.  A flow is as slow as it is beyond what its sender, its
-    receiver and their leaves explain.  A reading during which others carried more than 5 % of its bytes on
-    either NIC is none, and so is that of the other direction, whose acknowledgements waited.
+    receiver and their leaves explain.  A reading during which others carried more than 5 % of its bytes on either NIC
+    is none, and so is that of the other direction, whose acknowledgements waited.
     """
 
     def __init__(
