@@ -232,10 +232,10 @@ def seldom_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[l
     del nodes
     counts = [count for count in (16, 64) if count <= options.largest]
     for count, slowdown in product(counts, SELDOM):
-        fault = Fault("pair", slowdown, receives=True, since=ONSET)
+        fault = Fault("pair", slowdown, receives=True, since=3 * ONSET)
         columns: list[object] = []
         for meets_again in (False, True):
-            outcomes = play_all(count, [fault], QUIET, options.jobs, ONSET + 2 * AFTER, meets_again=meets_again)
+            outcomes = play_all(count, [fault], QUIET, options.jobs, 3 * ONSET + AFTER, meets_again=meets_again)
             delays = sorted(outcome.delay or math.inf for outcome in outcomes)
             wrong = sum(outcome.restarts + outcome.reports for outcome in outcomes)
             columns += [f"{statistics.median(delays):g}", f"{delays[int(0.95 * len(delays))]:g}", wrong]

@@ -40,8 +40,8 @@ class SlowLinkAnalysis:
     node is as slow as its *fastest* transfer of a round in that direction: a slow partner, a slow path and a
     disturbance accuse nobody, because the transfers to its other partners are as fast as ever.  A leaf is as slow as
     the fastest quarter of the transfers that leave or enter it.  A flow is as slow as it is beyond what its sender, its
-    receiver and their leaves explain.  A reading during which others carried more than 5 % of its bytes on
-    either NIC is none, and so is that of the other direction, whose acknowledgements waited.
+    receiver and their leaves explain.  A reading during which others carried more than 5 % of its bytes on either NIC
+    is none, and so is that of the other direction, whose acknowledgements waited.
     """
 
     def __init__(
@@ -110,7 +110,10 @@ class SlowLinkAnalysis:
 
     def pairs_to_meet(self) -> list[Pair]:
         """Return the pairs that are to meet in each round until it is known whether they are slow, the worst first."""
-        pairs = dict.fromkeys(map(frozenset, map(_ends, self._of_flows.undecided())))
+        judge = self._of_flows
+        if 2 * judge.learned < len(judge.devices):
+            return []  # who meets more often would be the first to have a past, and nobody to compare it with
+        pairs = dict.fromkeys(map(frozenset, map(_ends, judge.undecided())))
         return [(min(pair), max(pair)) for pair in pairs][: -(-len(self._nodes) // _NODES_PER_PAIR)]
 
     def take_notices(self) -> list[LinkBusy | LinksSlower]:
