@@ -32,7 +32,7 @@ PHASE_MARGIN = 1.5  # times the longest of them
 _LOST = 0.45  # of the cost: what one incident may lose
 _SEEN_BEFORE = 0.5  # of that: what those that ended by themselves may lose together with the present one
 _STATED = 0.5  # how much of a cost counts that is only stated
-_LEAST_LOST_S = 32.0  # what may be lost at least, or the cost if that is less: four minutes of a phase that is 15 % slow
+_LEAST_LOST_S = 32.0  # what may be lost at least, or the cost if that is less: a burst of a minute at twice the time
 _AHEAD, _AHEAD_OF_PHASES = 1.6, 3.4  # times the cost: what these must be about to lose in the rest of the job
 _PHASES_LOSE, _BEFORE_S = 0.02, 900.0  # of the time, and of 15 min before it: what phases lose at most
 _ALIKE_LOSE = 0.01  # the same of incidents that are alike: these are phases unless they lose more
@@ -159,7 +159,7 @@ def _together_in_s(incident: Incident, past: Past, tradeoff: Tradeoff, share: fl
         return math.inf
     cost_s = max(LEAST_COST_S, tradeoff.whole.cost_s) * 2.0 ** (past.n_asked + past.n_in_vain)
     lost_s, span_s = past.lost_s + incident.lost_s, max(1.0, past.span_s, incident.span_s)
-    least_s = max(_SEEN_BEFORE * _LEAST_LOST_S, _least_together_s(incident, past, tradeoff, cost_s, span_s))
+    least_s = max(_LEAST_LOST_S, _least_together_s(incident, past, tradeoff, cost_s, span_s))
     if incident.at_times:
         share = max(lost_s / span_s, 1e-6)  # of the time, slow or not
     return max(0.0, (least_s - lost_s) / share)

@@ -303,7 +303,7 @@ def test_what_a_device_loses_by_being_slow_at_times_is_summed_up_until_a_restart
     )
     assert (due.severity, due.action) == ("slow", "restart")
     assert re.match(
-        r"node3 gpu 1: still slow at times: at least 49 % slower, 2\d s lost in 80 s; a restart", str(due.evidence)
+        r"node3 gpu 1: still slow at times: at least 49 % slower, 3\d s lost in 100 s; a restart", str(due.evidence)
     )
 
 
