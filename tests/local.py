@@ -18,7 +18,7 @@ from laggard.kvstore.state.mapping import State, _of_file
 def fresh_local_state(run: str = "a run", chunk_bytes: int = CHUNK_BYTES) -> State:
     """Return State in the file that the environment names, as a process of a run would get it."""
     path = Path(os.environ[LOCAL_STATE])
-    launch = FileLayout.begin_launch(path, run)
+    launch, _ = FileLayout.begin_launch(path, run)
     state = State.__new__(State)
     state._layout = FileLayout(path, launch, chunk_bytes)
     return state
