@@ -190,7 +190,9 @@ def slow_link(found: SlowLink) -> str:
     if found.kind in ("node", "leaf"):
         verb, to_whom = _SIDES[found.side]
         who = found.names[0] if found.kind == "node" else f"leaf {found.names[0]}"
-        return f"{who} {verb} {slow} its {_peers(found.n_peers)} ({to_whom} all its partners), {lasts}"
+        said = f"{who} {verb} {slow} its {_peers(found.n_peers)} ({to_whom} all its partners), {lasts}"
+        # Two links that are slow look like that, too.
+        return f"{said}; or both of its links are slow" if found.kind == "node" and found.n_peers == 2 else said
     path = " to ".join(found.names) + (" and back" if found.side == "both" else "")
     if found.kind == "pair":
         return f"{path}: {slow} the other transfers of both, {lasts}"
@@ -284,7 +286,8 @@ def notice(about: Notice) -> str:
         case Silent(devices, why):
             return f"no good reading from {_names(devices)} for three rounds{f': {why}' if why else ''}"
         case Answering(devices):
-            return f"{_names(devices)} give{'s' if len(devices) == 1 else ''} readings again"
+            again = f"give{'s' if len(devices) == 1 else ''} readings again"
+            return f"{_names(devices)} {again}; gaps of less than 10 min are not reported for an hour"
         case Blind(why):
             return f"no reading so far{f': {why}' if why else ''}"
         case Failed(what, error):

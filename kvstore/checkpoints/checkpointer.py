@@ -141,7 +141,7 @@ class Checkpointer:
             As from any write to State.  Whatever the error, earlier checkpoints are untouched.
         """
         key = self._key(step)
-        encoded = encode(key.value, tree)
+        encoded = encode("", tree)  # what is refused is named by its place in the tree
         if encoded.nbytes <= SMALL_BYTES or self._store is None:
             self._save_value(key, tree)
         else:

@@ -125,7 +125,7 @@ def test_what_is_no_plain_tensor_is_refused_by_name() -> None:
         "Buffer": lambda: type("Buffer", (torch.Tensor,), {})(),
     }
     for reason, make in refused.items():
-        with pytest.raises(UnsupportedValueError, match=f"'weights': .*{reason}"):
+        with pytest.raises(UnsupportedValueError, match=rf"'weights\[0\]': .*{reason}"):
             encode("weights", [make()])
 
 
@@ -223,6 +223,17 @@ def test_a_scaler_and_the_states_of_random_generators_come_back() -> None:
     torch.set_rng_state(back["torch"])
     random.setstate(back["python"])
     assert is_same(drawn, [torch.rand(3), random.random()])
+
+
+def test_dtypes_devices_and_generators_come_back() -> None:
+    generator = torch.Generator().manual_seed(7)
+    torch.rand(3, generator=generator)
+    value = {"dtypes": [torch.bfloat16, torch.int8], "devices": (torch.device("cpu"), torch.device("cuda:3"))}
+    assert round_trip(value) == value
+    encoded = encode("key", [generator])
+    for back in (decode("key", encoded.parts), Shard.whole("key", plan(encoded.parts).content()).value()):
+        assert type(back[0]) is torch.Generator
+        assert torch.equal(torch.rand(3, generator=back[0]), torch.rand(3, generator=generator.clone_state()))
 
 
 def test_pytorch_is_loaded_by_the_program_alone() -> None:

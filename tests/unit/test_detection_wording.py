@@ -22,6 +22,7 @@ from laggard.detectors.notices import (
 )
 from laggard.detectors.verdict import Evidence
 
+GAPS = "; gaps of less than 10 min are not reported for an hour"
 MORE = "; more of the same is not reported for a day"
 NOON_S = 1_700_049_600.0  # 2023-11-15 12:00:00 UTC
 GIVEN = Price(300.0)
@@ -197,6 +198,10 @@ def test_of_ranks_the_section_is_named() -> None:
             "n1 sends 9.8 times as slow as its only peer (to all its partners), 1 round",
         ),
         (
+            SlowLink("node", ("n1",), "sends", 1.3, 2, 4),
+            "n1 sends 30 % slower than its 2 peers (to all its partners), 4 rounds; or both of its links are slow",
+        ),
+        (
             SlowLink("leaf", ("l1",), "both", 1.3, 3, 4),
             "leaf l1 sends and receives 30 % slower than its 3 peers (to and from all its partners), 4 rounds",
         ),
@@ -269,8 +274,8 @@ ALL, SOME = Group(("n1", "0"), 8, 8), Group(("n1", "0"), 4, 8)
         ),
         (Silent((("n1", "0"), ("n2", ""))), "no good reading from n1 gpu 0, n2 for three rounds"),
         (Silent((("n1", "0"),), "no CUDA"), "no good reading from n1 gpu 0 for three rounds: no CUDA"),
-        (Answering((("n1", "0"),)), "n1 gpu 0 gives readings again"),
-        (Answering((("n1", "0"), ("n2", "1"))), "n1 gpu 0, n2 gpu 1 give readings again"),
+        (Answering((("n1", "0"),)), "n1 gpu 0 gives readings again" + GAPS),
+        (Answering((("n1", "0"), ("n2", "1"))), "n1 gpu 0, n2 gpu 1 give readings again" + GAPS),
         (Blind(), "no reading so far"),
         (Blind("level 0"), "no reading so far: level 0"),
     ],

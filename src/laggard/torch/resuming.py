@@ -19,12 +19,18 @@ from torch.nn.parallel import DistributedDataParallel
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.checkpoints.resharding import Path, read_whole, reshard
 from laggard.kvstore.checkpoints.settings import NodeShards
-from laggard.kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError, ReshardingError
+from laggard.kvstore.errors import (
+    CorruptValueError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+    ReshardingError,
+    UnsupportedValueError,
+)
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
 from laggard.torch.choosing import Wish, candidates, first_intact, said, said_of_earlier_run
-from laggard.torch.differences import exchange, filled, gathered, to_store
+from laggard.torch.differences import exchange, filled, gathered, store
 from laggard.torch.gradients import UnusedGradients
 from laggard.torch.model_state import ModelState
 from laggard.torch.position import Position
@@ -129,7 +135,7 @@ class Resumed:
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
-                self._checkpoints.save(step + 1, self._shard())
+                self._save(step + 1)
         elif not self._knows_size:  # an optimizer has most of its state after its first step only
             self._prepare()
         self._knows_size = True
@@ -140,11 +146,18 @@ class Resumed:
             known = [part for name, part in self._parts.items() if name != "gradients"]
             self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in known))
 
-    def _shard(self) -> dict[str, Any]:
-        """Return what this rank saves now."""
+    def _save(self, step: int) -> None:
         own = {"run": self._run, "random": random_states(), "position": self._position.state_dict()}
         tree = {name: part.state_dict() for name, part in self._parts.items()}
-        return own | to_store(tree, self._rank, exchange if self._ranks > 1 else None, self._of_first)
+        among = exchange if self._ranks > 1 else None
+
+        def save(parts: dict[str, Any]) -> None:
+            try:
+                self._checkpoints.save(step, own | parts)
+            except UnsupportedValueError as error:
+                raise UnsupportedValueError(error.key.removeprefix("state."), error.reason) from None
+
+        store(tree, self._rank, among, self._of_first, save)
 
     def _restore(self, wish: Wish, key: str) -> None:
         """Go on from the checkpoint that the program wishes; ``key`` of State names the job that has done so."""
