@@ -170,7 +170,7 @@ class Resumed:
                 self._say(notice)
                 self._checkpoints.set_aside_after(step)
             if wish != Wish():
-                self._state[key] = job
+                self._state.update_with(lambda transaction: transaction.update({key: job}), is_upkeep=True)
         if chosen is not None:
             self._take_over(*chosen)
 
