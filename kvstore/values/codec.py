@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -44,6 +44,7 @@ from laggard.kvstore.values.tensors import (
     is_generator,
     is_size,
     is_tensor,
+    memory_of,
 )
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -87,6 +88,13 @@ class Encoded:
             yield bytes(small)
 
 
+class _Leaves(list[Buffer]):
+    """Raw bytes of leaves, and which of them are those of a tensor that is found again."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[Hashable, int] = {}
+
+
 class _Refused(Exception):  # noqa: N818 - says why, to `encode`, which knows the key
     """A value that cannot be described: why, and where it is, from the inside out."""
 
@@ -97,7 +105,7 @@ class _Refused(Exception):  # noqa: N818 - says why, to `encode`, which knows th
 
 def encode(key: str, value: Value) -> Encoded:
     """Convert a value to bytes; what is refused is named by its place, which begins with the key, if there is one."""
-    leaves: list[Buffer] = []
+    leaves = _Leaves()
     try:
         text = _JSON.encode(_describe(value, leaves)).encode()
     except _Refused as error:
@@ -123,7 +131,7 @@ def path_text(path: Iterable[str | int]) -> str:
     return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path).removeprefix(".")
 
 
-def _describe(value: Value, leaves: list[Buffer]) -> object:
+def _describe(value: Value, leaves: _Leaves) -> object:
     """Return a value's description for the header, and add its raw bytes to `leaves`."""
     kind = type(value)
     if value is None or kind in (bool, float):
@@ -146,13 +154,13 @@ def _describe(value: Value, leaves: list[Buffer]) -> object:
     if _is_cupy(value):
         return {"cupy": _describe_array(value.get(), leaves)}
     if is_tensor(value):
-        return {"tensor": _describe_tensor(value, leaves)}
+        return _describe_whole_tensor(value, leaves)
     if kind is Block:
         return {"block": [value.region.start, value.shape, _describe_data(value, leaves)]}
     return _describe_plain(value, leaves)
 
 
-def _describe_at(step: str | int, value: Value, leaves: list[Buffer]) -> object:
+def _describe_at(step: str | int, value: Value, leaves: _Leaves) -> object:
     """Describe an item of a container; an error says which one it is."""
     try:
         return _describe(value, leaves)
@@ -161,7 +169,7 @@ def _describe_at(step: str | int, value: Value, leaves: list[Buffer]) -> object:
         raise
 
 
-def _describe_text(text: str, leaves: list[Buffer]) -> object:
+def _describe_text(text: str, leaves: _Leaves) -> object:
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -169,12 +177,12 @@ def _describe_text(text: str, leaves: list[Buffer]) -> object:
     return _leaf("text", data, leaves) if len(text) > _SHORT_TEXT_BYTES else text
 
 
-def _leaf(kind: str, data: Buffer, leaves: list[Buffer]) -> object:
+def _leaf(kind: str, data: Buffer, leaves: _Leaves) -> object:
     leaves.append(data)
     return {kind: len(data)}
 
 
-def _describe_plain(value: Value, leaves: list[Buffer]) -> object:
+def _describe_plain(value: Value, leaves: _Leaves) -> object:
     """Describe a value of one of the kinds that are seldom met; only those of this list are ever made again."""
     kind = type(value)
     if kind is bytes:
@@ -206,7 +214,7 @@ def _describe_plain(value: Value, leaves: list[Buffer]) -> object:
 
 
 def _encoded(items: list[Value]) -> bytes:
-    leaves: list[Buffer] = []
+    leaves = _Leaves()
     text = _JSON.encode(_describe(items, leaves)).encode()
     return b"".join([LENGTH.pack(len(text)), text, *leaves])
 
@@ -218,16 +226,16 @@ def _class_of(kind: type) -> tuple[str, str]:
     return kind.__module__, kind.__qualname__
 
 
-def _describe_data(block: Block, leaves: list[Buffer]) -> object:
+def _describe_data(block: Block, leaves: _Leaves) -> object:
     """Describe a block's data, whose elements are stored in the order of its indices."""
     if type(block.data) in (np.ndarray, np.memmap):
         return _describe(np.ascontiguousarray(block.data).reshape(block.region.shape), leaves)
     if is_tensor(block.data):
-        return _describe(block.data.contiguous(), leaves)
+        return {"tensor": _describe_tensor(block.data.contiguous(), leaves)}
     raise _Refused(f"the data of a Block is a {_name(type(block.data))}; use an array or a tensor")
 
 
-def _describe_mapping(value: Mapping[Any, Value], leaves: list[Buffer]) -> object:
+def _describe_mapping(value: Mapping[Any, Value], leaves: _Leaves) -> object:
     kind = type(value)
     if kind is dict and all(type(name) is str for name in value):
         return {"dict": {name: _describe_at(name, item, leaves) for name, item in value.items()}}
@@ -243,13 +251,25 @@ def _describe_mapping(value: Mapping[Any, Value], leaves: list[Buffer]) -> objec
     return {"ordered": [items, _describe(vars(value), leaves)]}
 
 
-def _mapping_key(name: object, leaves: list[Buffer]) -> object:
+def _mapping_key(name: object, leaves: _Leaves) -> object:
     if type(name) not in (str, int):
         raise _Refused(f"a dict key is of type {_name(type(name))}; use text or whole numbers")
     return _describe(name, leaves)
 
 
-def _describe_tensor(tensor: Value, leaves: list[Buffer]) -> object:
+def _describe_whole_tensor(tensor: Value, leaves: _Leaves) -> object:
+    """Describe a tensor; one that is the same memory as an earlier one, as tied weights are, by the other's number."""
+    memory = memory_of(tensor)
+    if memory is not None and memory in leaves.tensors:
+        return {"same": leaves.tensors[memory]}
+    number = len(leaves)
+    described = _describe_tensor(tensor, leaves)
+    if memory is not None:
+        leaves.tensors[memory] = number
+    return {"tensor": described}
+
+
+def _describe_tensor(tensor: Value, leaves: _Leaves) -> object:
     try:
         described, data = describe_tensor(tensor)
     except TensorError as error:
@@ -258,7 +278,7 @@ def _describe_tensor(tensor: Value, leaves: list[Buffer]) -> object:
     return described
 
 
-def _describe_array(array: NDArray[Any], leaves: list[Buffer]) -> list[object]:
+def _describe_array(array: NDArray[Any], leaves: _Leaves) -> list[object]:
     described = None if array.dtype.hasobject else describe_dtype(array.dtype)
     if described is None:
         raise _Refused(f"dtype {array.dtype} holds Python objects or cannot be described; convert the array")

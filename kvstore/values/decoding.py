@@ -89,7 +89,7 @@ def naming_errors(key: str) -> Iterator[None]:
         yield
     except TensorError as error:
         raise UnsupportedValueError(key, str(error)) from None
-    except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
         raise CorruptValueError(key, f"its header cannot be read: {error!r}") from error
     except ImportError as error:
         raise UnsupportedValueError(key, f"its dtype needs ml_dtypes, which is not installed here ({error})") from error
@@ -97,11 +97,23 @@ def naming_errors(key: str) -> Iterator[None]:
 
 def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int, ...]], Value] = Block) -> Value:
     """Return the value of a description, given what makes its leaves and blocks."""
+    made: list[Value] = []
+
+    def numbered(kind: str, content: Any) -> Value:
+        made.append(leaf(kind, content))
+        return made[-1]
+
+    return _rebuild(node, numbered, made, block)
+
+
+def _rebuild(
+    node: object, leaf: Leaf, made: list[Value], block: Callable[[Value, Region, tuple[int, ...]], Value]
+) -> Value:
     if not isinstance(node, list | dict):
         return node
 
     def of(item: object) -> Value:
-        return rebuild(item, leaf, block)
+        return _rebuild(item, leaf, made, block)
 
     def pairs(items: list[Any]) -> Iterator[tuple[Value, Value]]:
         return ((of(name), of(item)) for name, item in items)
@@ -138,6 +150,8 @@ def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int,
             return new_setting(kind, content)
         case "int":
             return int(content, 16)
+        case "same":
+            return made[content]
         case "block":
             start, shape, data = content
             ((_, described),) = data.items()

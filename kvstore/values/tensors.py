@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Hashable
 from typing import Any
 
 from laggard.kvstore.errors import KVStoreError
@@ -73,6 +74,16 @@ def new_generator(device: str, state: Tensor) -> object:
     except RuntimeError as error:
         raise TensorError(f"it has a torch.Generator of {device}, which cannot be made here ({error})") from error
     return generator
+
+
+def memory_of(tensor: Tensor) -> Hashable | None:
+    """Return what two tensors have in common that are the same memory, seen in the same way; None if it has none."""
+    torch = sys.modules["torch"]
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not is_plain or tensor.is_meta or tensor.is_nested or tensor.numel() == 0:
+        return None
+    view = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), *view)
 
 
 def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:

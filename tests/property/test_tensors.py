@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.kvstore.checkpoints.layout import plan
+from laggard.kvstore.checkpoints.resharding import open_tree, read_whole
 from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.errors import UnsupportedValueError
 from laggard.kvstore.values.codec import decode, encode
@@ -105,6 +106,29 @@ def test_the_memory_of_a_tensor_is_not_copied_by_encoding_and_shared_memory_is_s
     assert (whole.sum(), half.sum(), square.sum()) == (1000, 0, 1000)
     whole += 1
     assert square.sum() == 1000
+
+
+def test_tied_weights_are_stored_once_and_tied_again() -> None:
+    weight = torch.rand(1000)
+    value = {"tokens": weight, "other": [weight.clone()], "bytes": b"x", "head": (weight.detach(),)}
+    encoded = encode("key", value)
+    assert 2 * 4000 < encoded.nbytes < 3 * 4000
+    for back in (decode("key", encoded.parts), Shard.whole("key", plan(encoded.parts).content()).value()):
+        assert is_same(value, back)
+        back["tokens"] += 1
+        assert torch.equal(back["head"][0], weight + 1)
+        assert torch.equal(back["other"][0], weight)
+    whole = read_whole(open_tree(Shard.whole("key", plan(encoded.parts).content())))
+    assert is_same(value, whole)
+
+
+def test_other_views_of_one_memory_are_no_ties() -> None:
+    memory = torch.arange(6.0) * (1 + 1j)
+    views = [memory, memory.conj(), memory.view(2, 3), memory[:3], memory[3:], memory.view(torch.int64), memory[:0]]
+    back = round_trip(views)
+    assert all(map(is_same, views, back))
+    back[0] += 1
+    assert all(map(is_same, views[1:], back[1:]))
 
 
 def test_a_loss_is_stored_without_its_graph() -> None:

@@ -350,6 +350,7 @@ def test_what_was_cut_anywhere_is_read_and_what_was_cut_off_is_damaged() -> None
         b"\x0f\0\0\0" + b'{"a": 1,"b": 2}',
         b"\x0c\0\0\0" + b'{"bytes": 5}' + b"four",
         b"\x0c\0\0\0" + b'{"array": 5}',
+        b"\x0b\0\0\0" + b'{"same": 0}',
     ],
 )
 def test_damaged_bytes_are_refused_by_type(data: bytes) -> None:
