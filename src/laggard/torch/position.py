@@ -170,8 +170,7 @@ class Position:
             return _without(iter(loader), place.batch)
         before = random_states()
         if place.loader is not None and _has_state(loader):
-            loader.load_state_dict(place.loader)  # type: ignore[attr-defined]  # it has it
-            batches = iter(loader)
+            batches = _from_state(loader, place.loader)
         else:
             if place.shuffled_by["has_workers"] and keeps_workers and is_first:
                 iter(loader)
@@ -194,6 +193,16 @@ def _state_of(loader: object) -> Any:
     """Return what a loader says of its place, None if it says nothing that it would find again."""
     # A copy, since the batches that are drawn ahead may change it.
     return deepcopy(loader.state_dict()) if _has_state(loader) else None  # type: ignore[attr-defined]  # it has it
+
+
+def _from_state(loader: Any, state: Any) -> Iterator[Any]:
+    """Return the batches of a loader that come after a state of its own."""
+    loader.load_state_dict(state)
+    try:
+        return iter(loader)
+    except StopIteration:  # there are none: with workers, StatefulDataLoader says so here, and would say it again
+        loader.next_iter_state = None
+        return iter(())
 
 
 def _has_state(loader: object) -> bool:
