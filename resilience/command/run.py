@@ -77,7 +77,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         configure_logging()
     options = JobOptions(**given)
     check_ports(options.state_port, options.ray_port)
-    check_folders(report_dir=options.report_dir, checkpoint_dir=options.checkpoint_dir)
+    check_folders(report_dir=options.report_dir if options.report else None, checkpoint_dir=options.checkpoint_dir)
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
