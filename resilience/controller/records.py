@@ -28,6 +28,7 @@ from laggard.kvstore.client.fence import begin_launch, current_launch
 from laggard.kvstore.client.retry import RetryPolicy, is_passing
 from laggard.kvstore.control import Control, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
+from laggard.kvstore.membership import MembershipRecords, Published
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.ledger import Incident
 from laggard.resilience.decision.roster import Exclusion
@@ -94,6 +95,10 @@ class Records:
     def write_launch(self, record: LaunchRecord) -> None:
         """Store the record of a launch."""
         self._retry.call(lambda: self._control(record.launch).write_launch(record))
+
+    def publish(self, record: Published) -> None:
+        """Publish who makes up a launch, under its fence."""
+        MembershipRecords(self._client, self._endpoint, record.launch).publish(record)
 
     def write_reserve(self, launch: int, n_nodes: int) -> None:
         """Store how many nodes are in reserve, for the detectors of a launch."""

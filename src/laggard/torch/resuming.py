@@ -21,6 +21,8 @@ from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
 from laggard.torch.differences import exchange, filled, to_store
+from laggard.torch.kept_group import kept_group
+from laggard.torch.kept_steps import Steps, steps_from
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import (
@@ -62,6 +64,7 @@ class Resumed:
         self, parts: Mapping[str, Stateful], of_first: Collection[Path], checkpoints: Checkpointer, every: int
     ) -> None:
         self.step = 0
+        self._steps = lambda: Steps(self.step)
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
         self._checkpoints = checkpoints
@@ -87,6 +90,20 @@ class Resumed:
         beyond that before the first `save` is drawn ahead, and comes again after a relaunch.
         """
         yield from self._position.batches(loader)
+
+    def steps(self, n_steps: int) -> Iterator[Steps]:
+        """Yield what to run each step with, until the training has had so many.
+
+        Where the process group was made by `laggard.torch.init_process_group`, a step that fails because a rank is lost
+        is run again once that rank is replaced, and no other rank is started anew.
+
+        Examples
+        --------
+        >>> for attempt in run.steps(10_000):  # doctest: +SKIP
+        ...     with attempt as step:
+        ...         run.save(step, loss=train(step))
+        """
+        yield from self._steps().until(n_steps)
 
     def save(self, step: int, *, loss: Any = None, batches: int | None = None) -> None:
         """Call this at the end of each step, on every rank.
@@ -250,7 +267,9 @@ def resume(
     rank, ranks = _rank_and_ranks()
     checkpoints = Checkpointer(State.current(), name=name, rank=rank, ranks=ranks, keep=keep)
     resumed = Resumed(parts, _of_first(model, module), checkpoints, every)
-    resumed._restore()
+    resumed._steps = lambda: steps_from(resumed.step, model, parts, has_others=bool(also))
+    if not ((group := kept_group()) and group.membership.joins):  # else another rank gives it all of this
+        resumed._restore()
     resumed._prepare()
     resumed._reporter.begin()
     return resumed

@@ -1,0 +1,182 @@
+"""Replacing lost ranks while the others keep their processes, in the order that keeps the invariants.
+
+The launch number is raised: from here on nothing that is not in the new launch can write. Then it is published who is
+replaced, and the others adopt the new launch. Once each rank has said so, all connect, and only then what is left of
+the old launch is ended. Whatever does not come by its deadline, a relaunch takes its place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from laggard.kvstore.control import Request
+from laggard.kvstore.membership import SAID, Formation, Formed, Offer, Ready
+from laggard.records import record_of
+from laggard.resilience.controller import wording
+from laggard.resilience.controller.launches import Devices, Launches
+from laggard.resilience.controller.records import Records
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.decision.events import Settings
+from laggard.resilience.decision.failure import explain
+from laggard.resilience.decision.in_place import Loss, Obstacle, formation, obstacle
+from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
+from laggard.resilience.decision.reasons import Fact
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.ranks import Ranks
+from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record.account import Account
+from laggard.resilience.record.entries import FailureFound
+from laggard.telemetry.course import Gap
+
+# Until new processes have run the program up to its first step, and then until all ranks have connected.
+READY_S = 30.0
+FORM_S = 20.0
+HOUR_S = 3600.0
+
+Outcome = Obstacle | Literal["lost again"]
+
+
+class Replacing:
+    """Knows what the ranks of the current launch have said, and replaces those that are lost."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        launches: Launches,
+        records: Records,
+        account: Account,
+        requests: deque[Request],
+        changed: threading.Condition,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._launches = launches
+        self._records = records
+        self._account = account
+        self._requests = requests
+        self._changed = changed
+        self._launch = -1  # the launch of what the ranks have said
+        self._offered: set[int] = set()
+        self._why_not = ""
+        self._ready: dict[int, Ready] = {}
+        self._formed: set[int] = set()
+        self._failed_at: int | None = None  # the step at which ranks were replaced last
+        self._replaced_s: deque[float] = deque()
+
+    def take(self, request: Request) -> None:
+        """Take what a rank of the current launch has said."""
+        self._of_launch(request.launch)
+        for body in request.body:
+            match self._said(body):
+                case Offer(rank, ""):
+                    self._offered.add(rank)
+                case Offer(_, why_not):
+                    self._why_not = why_not
+                case Ready() as ready:
+                    self._ready[ready.rank] = ready
+                case Formed(rank):
+                    self._formed.add(rank)
+                    self._offered.add(rank)
+
+    def replace(self, roster: Roster, devices: Devices) -> Sequence[ProcessEnd] | None:
+        """Replace the ranks that have ended; return None if that was done, and otherwise how they ended."""
+        program = self._launches.program
+        if not isinstance(program, Ranks) or not self._settings.resilient or self._settings.on_failure == "end":
+            return ()
+        began_s, all_ends, n_tries = time.monotonic(), list[ProcessEnd](), 0
+        while True:
+            self._take_requests()
+            lost, ends = program.lost(self._launches.number if n_tries else -1)
+            all_ends += ends
+            while self._replaced_s and self._replaced_s[0] < began_s - HOUR_S:
+                self._replaced_s.popleft()
+            loss = Loss(
+                program.size,
+                tuple(lost),
+                frozenset(self._offered) if n_tries == 0 else frozenset(range(program.size)),
+                self._why_not,
+                n_tries,
+                len(self._replaced_s),
+                self._settings.max_restarts_per_hour,
+            )
+            if (found := obstacle(loss)) is None:
+                n_tries += 1
+                found = self._try({each.rank for each in lost}, program, roster, devices)
+            if found is None:
+                self._finish(all_ends, roster, began_s)
+                return None
+            if found != "lost again":
+                return self._give_up(found, all_ends if n_tries else ())
+
+    def _try(self, ranks: set[int], program: Ranks, roster: Roster, devices: Devices) -> Outcome | None:
+        self._launches.begin_replacing(ranks, roster, devices)
+        number = self._launches.number
+        self._of_launch(number)
+        if found := self._await(program, lambda: len(self._ready) == program.size, "not ready", READY_S):
+            return found
+        form = formation(number, self._ready, self._failed_at)
+        if not isinstance(form, Formation):
+            return form
+        self._records.publish(form)
+        if found := self._await(program, lambda: len(self._formed) == program.size, "not formed", FORM_S):
+            return found
+        self._failed_at = form.step
+        return None
+
+    def _finish(self, ends: Sequence[ProcessEnd], roster: Roster, began_s: float) -> None:
+        formed_s = time.monotonic()
+        self._replaced_s.append(formed_s)
+        failure = explain(by_one_clock(ends, self._cluster.clocks()), {})
+        self._account.take_note(FailureFound(failure))
+        self._launches.finish_replacing((failure, Fact("in place")), roster, Gap(0.0, 0.0, formed_s - began_s))
+        why = decision_wording.reason((failure, Fact("in place")))
+        self._account.tell("replaced", f"{why}; all go on from step {self._failed_at}", "bold yellow")
+
+    def _give_up(self, found: Outcome, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:
+        if found != "not asked for":
+            self._account.tell("notice", wording.not_in_place(found, self._why_not), "bold yellow")
+        return ends
+
+    def _await(
+        self, program: Ranks, done: Callable[[], bool], late: Obstacle, deadline_s: float
+    ) -> Outcome | None:
+        """Wait until the ranks have said something; return what came instead."""
+        until_s = time.monotonic() + deadline_s
+
+        def has_news() -> bool:
+            has_request = any(request.kind == "member" for request in self._requests)
+            return has_request or program.exit_code is not None or bool(self._cluster.lost())
+
+        while not done():
+            if not wait_for(self._changed, has_news, until_s - time.monotonic()):
+                return late
+            self._take_requests()
+            if self._cluster.lost():
+                return "node lost"
+            if program.exit_code is not None:
+                return "lost again"
+        return None
+
+    def _take_requests(self) -> None:
+        """Take what ranks of the current launch have said; all other requests wait."""
+        for request in [request for request in self._requests if request.kind == "member"]:
+            self._requests.remove(request)
+            if request.launch == self._launches.number:
+                self.take(request)
+
+    def _of_launch(self, launch: int) -> None:
+        if launch != self._launch:
+            self._launch = launch
+            self._why_not = ""
+            for each in (self._offered, self._ready, self._formed):
+                each.clear()
+
+    def _said(self, body: Any) -> Offer | Ready | Formed | None:
+        kind = SAID.get(body.get("is", "")) if isinstance(body, dict) else None
+        return None if kind is None else record_of(kind, body)
