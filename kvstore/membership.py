@@ -4,7 +4,7 @@ A rank that can stay offers it (`Offer`). If others are lost, the controller rai
 is replaced (`Replaced`). The ranks that stay adopt the new launch; they and the new processes report what they have
 (`Ready`). The controller then publishes in which order they connect, and from which step all go on (`Formation`), and
 each says once it has the state of that step (`Formed`). What the ranks say are requests to the controller; what it
-publishes is the stream ``memberships``; and ``rendezvous:<n>`` is what the ranks of launch n tell each other to connect.
+publishes is the stream ``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell each other to connect.
 """
 
 from __future__ import annotations
@@ -83,8 +83,14 @@ class Formation:
 
 
 Said = Offer | Ready | Formed
-SAID = {kind.__name__: kind for kind in (Offer, Ready, Formed)}
 Published = Replaced | Formation
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a rank says, as a request holds it."""
+
+    said: Said
 
 
 class MembershipRecords:
@@ -111,8 +117,9 @@ class MembershipRecords:
         for entries in streams:
             for entry_id, fields in entries[0] if entries and isinstance(entries[0], list) else entries:
                 text = json.loads(fields[b"record"])
-                kind = Formation if text["is"] == Formation.__name__ else Replaced
-                yield entry_id.decode(), record_of(kind, text)
+                is_formation = text["is"] == Formation.__name__
+                found = record_of(Formation, text) if is_formation else record_of(Replaced, text)
+                yield entry_id.decode(), found
 
     def meet(self, key: str, value: bytes, *, expected: bytes | None = None) -> bytes:
         """Store what the other ranks of the launch need to connect, unless there is other than what is expected."""
@@ -217,7 +224,7 @@ class Membership:
         os.environ.pop(JOINS, None)
 
     def _say(self, said: Said) -> None:
-        self._control.ask("member", [plain(said)])
+        self._control.ask("member", [plain(Message(said))])
 
     def _await(self, kinds: type | tuple[type, ...], within_s: float) -> Published | None:
         until_s = time.monotonic() + within_s

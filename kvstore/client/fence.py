@@ -81,7 +81,7 @@ _own_launches = range(0)
 
 def adopt_launch(before: int, launch: int) -> None:
     """Have whatever this process has made for launch ``before``, or an earlier one of its own, belong to ``launch``."""
-    global _own_launches  # noqa: PLW0603 - one process, one launch
+    global _own_launches
     _own_launches = range(_own_launches.start if before in _own_launches else before, launch + 1)
 
 

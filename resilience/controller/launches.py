@@ -155,6 +155,11 @@ class Launches:
         """Exit code of the current program, once it has ended."""
         return None if self.program is None else self.program.exit_code
 
+    @property
+    def ran_s(self) -> float:
+        """For how long the current launch has run."""
+        return self._clock.now_s() - self._began_s if self.program else 0.0
+
     def made_progress(self) -> bool:
         """Return whether the current launch came further than those before it."""
         return self._earlier.made_progress(self._span())
@@ -180,8 +185,7 @@ class Launches:
     def _span(self) -> LaunchSpan:
         commits, step = self._records.signs(self._seen)
         before, _ = self._signs_at_start
-        ran_s = self._clock.now_s() - self._began_s if self.program else 0.0
-        return LaunchSpan(ran_s, commits - before, None if step is None else float(step), resumed=before > 0)
+        return LaunchSpan(self.ran_s, commits - before, None if step is None else float(step), resumed=before > 0)
 
     def see_progress(self) -> int:
         """Record how far the current launch has come, as it ends; return the number of commits to State so far."""

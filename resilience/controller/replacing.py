@@ -11,10 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
 
 from laggard.kvstore.control import Request
-from laggard.kvstore.membership import SAID, Formation, Formed, Offer, Ready
+from laggard.kvstore.membership import Formation, Formed, Message, Offer, Ready
 from laggard.records import record_of
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
@@ -22,7 +21,7 @@ from laggard.resilience.controller.records import Records
 from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.failure import explain
-from laggard.resilience.decision.in_place import Loss, Obstacle, formation, obstacle
+from laggard.resilience.decision.in_place import Loss, LostRank, Obstacle, formation, obstacle
 from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.decision.roster import Roster
@@ -33,12 +32,11 @@ from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import FailureFound
 from laggard.telemetry.course import Gap
 
-# Until new processes have run the program up to its first step, and then until all ranks have connected.
+# Until new processes have run the program up to its first step, unless that took the ranks longer in the beginning; and
+# then until all ranks have connected.
 READY_S = 30.0
 FORM_S = 20.0
 HOUR_S = 3600.0
-
-Outcome = Obstacle | Literal["lost again"]
 
 
 class Replacing:
@@ -66,16 +64,19 @@ class Replacing:
         self._why_not = ""
         self._ready: dict[int, Ready] = {}
         self._formed: set[int] = set()
+        self._start_s = 0.0  # how long it took the ranks to offer that they stay
         self._failed_at: int | None = None  # the step at which ranks were replaced last
+        self._replaced: set[int] = set()  # the ranks that were
         self._replaced_s: deque[float] = deque()
 
     def take(self, request: Request) -> None:
         """Take what a rank of the current launch has said."""
         self._of_launch(request.launch)
         for body in request.body:
-            match self._said(body):
+            match record_of(Message, body).said:
                 case Offer(rank, ""):
                     self._offered.add(rank)
+                    self._start_s = max(self._start_s, self._launches.ran_s)
                 case Offer(_, why_not):
                     self._why_not = why_not
                 case Ready() as ready:
@@ -107,20 +108,25 @@ class Replacing:
             )
             if (found := obstacle(loss)) is None:
                 n_tries += 1
-                found = self._try({each.rank for each in lost}, program, roster, devices)
+                found = self._try(lost, program, roster, devices)
             if found is None:
+                self._replaced = {each.rank for each in lost}
                 self._finish(all_ends, roster, began_s)
                 return None
             if found != "lost again":
                 return self._give_up(found, all_ends if n_tries else ())
 
-    def _try(self, ranks: set[int], program: Ranks, roster: Roster, devices: Devices) -> Outcome | None:
-        self._launches.begin_replacing(ranks, roster, devices)
+    def _try(self, lost: Sequence[LostRank], program: Ranks, roster: Roster, devices: Devices) -> Obstacle | None:
+        self._launches.begin_replacing({each.rank for each in lost}, roster, devices)
         number = self._launches.number
         self._of_launch(number)
-        if found := self._await(program, lambda: len(self._ready) == program.size, "not ready", READY_S):
+        if found := self._await(
+            program, lambda: len(self._ready) == program.size, "not ready", max(READY_S, 2 * self._start_s)
+        ):
             return found
-        form = formation(number, self._ready, self._failed_at)
+        # A step that ends the same rank twice, or raises twice, would do so again.
+        is_alike = any(each.rank in self._replaced or each.exit_code > 0 for each in lost)
+        form = formation(number, self._ready, self._failed_at if is_alike else None)
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)
@@ -138,14 +144,12 @@ class Replacing:
         why = decision_wording.reason((failure, Fact("in place")))
         self._account.tell("replaced", f"{why}; all go on from step {self._failed_at}", "bold yellow")
 
-    def _give_up(self, found: Outcome, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:
+    def _give_up(self, found: Obstacle, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:
         if found != "not asked for":
             self._account.tell("notice", wording.not_in_place(found, self._why_not), "bold yellow")
         return ends
 
-    def _await(
-        self, program: Ranks, done: Callable[[], bool], late: Obstacle, deadline_s: float
-    ) -> Outcome | None:
+    def _await(self, program: Ranks, done: Callable[[], bool], late: Obstacle, deadline_s: float) -> Obstacle | None:
         """Wait until the ranks have said something; return what came instead."""
         until_s = time.monotonic() + deadline_s
 
@@ -176,7 +180,3 @@ class Replacing:
             self._why_not = ""
             for each in (self._offered, self._ready, self._formed):
                 each.clear()
-
-    def _said(self, body: Any) -> Offer | Ready | Formed | None:
-        kind = SAID.get(body.get("is", "")) if isinstance(body, dict) else None
-        return None if kind is None else record_of(kind, body)

@@ -36,6 +36,7 @@ def stays(of: NodeWord) -> str:
 _OBSTACLES: Mapping[Obstacle, str] = {
     "cannot stay": "{why}",
     "has ended": "a rank has ended already",
+    "lost again": "ranks are lost meanwhile",
     "new process failed": "a new process has failed in its start",
     "no common step": "there is no step whose state all of them have",
     "node lost": "a node is lost",

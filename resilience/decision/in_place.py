@@ -22,6 +22,7 @@ Obstacle = Literal[
     "not ready",
     "not formed",
     "node lost",
+    "lost again",
 ]
 # Within one replacement, ranks may be lost again so many times.
 MOST_TRIES = 3
@@ -79,7 +80,7 @@ def formation(launch: int, ready: Mapping[int, Ready], failed_at: int | None) ->
     ready
         What each rank has, by its number.
     failed_at
-        The step at which ranks were replaced last.
+        The step at which ranks were replaced last, if these were lost in the same way.
     """
     holders = [rank for rank, each in sorted(ready.items()) if each.have]
     common = set.intersection(*({*each.own} & {*(each.have or each.own)} for each in ready.values()))

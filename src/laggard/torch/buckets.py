@@ -34,5 +34,5 @@ def lay_out(model: DistributedDataParallel, layout: Layout) -> None:
     del model.reducer
     # It reverses both, since parameters get their gradients in about that order.
     assigned = layout[::-1], [model.bucket_bytes_cap] * len(layout)
-    with mock.patch.object(dist, "_compute_bucket_assignment_by_size", lambda *_: assigned):
+    with mock.patch.object(dist, "_compute_bucket_assignment_by_size", return_value=assigned):
         model.__setstate__(state)

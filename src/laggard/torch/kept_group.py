@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from laggard.kvstore.membership import Membership
-from laggard.kvstore.state.local_state import is_outside_jobs
+from laggard.resilience.job import Job
 from laggard.torch.rendezvous import Rendezvous
 
 CONNECT_S = 10.0  # by then all ranks have connected, or the controller does something else
@@ -92,8 +92,8 @@ def init_process_group(backend: str | None = None, timeout: timedelta | None = N
         Its other arguments.
     """
     membership = None
-    if backend == "gloo" and not options and not is_outside_jobs() and _can_reconfigure():
-        membership = Membership.of_process()
+    if backend == "gloo" and not options and _can_reconfigure():
+        membership = Job.current().membership
     if membership is None or membership.size == 1:
         dist.init_process_group(backend, timeout=timeout, **options)
     else:

@@ -23,8 +23,10 @@ from laggard.kvstore.errors import FencedError
 from laggard.kvstore.membership import SILENCE_S, Formation
 from laggard.kvstore.values.codec import decode, encode
 from laggard.torch.buckets import Layout, has_new_layout, lay_out, layout_of
+from laggard.torch.draws import Draws
 from laggard.torch.kept_group import KeptGroup, kept_group
 from laggard.torch.own_states import OwnStates
+from laggard.torch.position import Position
 from laggard.torch.training_state import random_states, restore_random_states
 
 # After an error of a collective, how long to wait for word that a rank was lost; without it, the error is our own.
@@ -59,8 +61,11 @@ class Steps:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is None:
-            self.step += 1
+        return self._ends(error)
+
+    def _ends(self, error: BaseException | None) -> bool:
+        """Take note of the end of a step; return whether its error is dealt with."""
+        self.step += error is None
         return False
 
 
@@ -68,11 +73,12 @@ class KeptSteps(Steps):
     """Steps of which a failed one is run again once a lost rank is replaced."""
 
     def __init__(
-        self, step: int, model: Any, parts: Mapping[str, Any], group: KeptGroup
+        self, step: int, model: Any, parts: Mapping[str, Any], position: Position, draws: Draws, group: KeptGroup
     ) -> None:
         super().__init__(step)
         self._model = model
         self._parts = parts  # all that has a state, by name
+        self._position, self._draws = position, draws  # what gives it its data
         self._group = group
         self._membership = group.membership
         self._held: dict[int, _Held] = {}
@@ -87,9 +93,7 @@ class KeptSteps(Steps):
             self._hold(layout_of(self._model))
             self._membership.offer()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def _ends(self, error: BaseException | None) -> bool:
         if error is None:
             try:
                 is_new = has_new_layout(self._model)
@@ -104,8 +108,10 @@ class KeptSteps(Steps):
 
     def _hold(self, layout: Layout) -> None:
         """Keep what it takes to begin this step, in place of that of two steps before."""
+        self._draws.begin(self.step)
         random = random_states()
-        self._own.put(self.step, random)
+        if self._position.is_known:
+            self._own.put(self.step, {"random": random, "position": self._position.state_dict()})
         self._held.pop(self.step - 2, None)
         parts = {name: _copied(part.state_dict()) for name, part in self._parts.items()}
         self._held[self.step] = _Held(parts, layout, random)
@@ -123,18 +129,20 @@ class KeptSteps(Steps):
             try:
                 if self._held:
                     self._group.let_go()
-                own = tuple(self._held) or self._own.steps()
-                self._membership.report(self._group.handle, tuple(self._held), own)
+                # What the program has drawn ahead is in its own hands, and cannot be drawn again.
+                have = tuple(self._held) if self._position.is_known else ()
+                self._membership.report(self._group.handle, have, have or self._own.steps())
                 if (formation := self._membership.await_formation()) is None:
                     continue
                 self._group.connect(list(formation.handles))
                 self._take_over(formation)
                 dist.barrier()
                 self._membership.formed()
-                return
             except _TROUBLE:
                 if not self._membership.await_replaced(SILENCE_S):
                     raise
+            else:
+                return
 
     def _take_over(self, formation: Formation) -> None:
         """Go back to the step that all have, or take its state over from another rank."""
@@ -150,7 +158,9 @@ class KeptSteps(Steps):
             dist.recv(size, formation.source)
             received = torch.empty(int(size), dtype=torch.uint8)
             dist.recv(received, formation.source)
-            held = _Held(**decode("state", [memoryview(received.numpy())]), random=self._own.get(step))
+            own = self._own.get(step)
+            held = _Held(**decode("state", [memoryview(received.numpy())]), random=own["random"])
+            self._position.load_state_dict(own["position"], step)
         else:
             held = self._held[step]
         self._model.zero_grad(set_to_none=True)
@@ -159,11 +169,20 @@ class KeptSteps(Steps):
         lay_out(self._model, held.layout)
         restore_random_states(held.random)
         self.step = step
+        self._draws.go_back(step)
         self._held.clear()
         self._hold(held.layout)
 
 
-def steps_from(step: int, model: torch.nn.Module, parts: Mapping[str, Any], *, has_others: bool) -> Steps:
+def steps_from(
+    step: int,
+    model: torch.nn.Module,
+    parts: Mapping[str, Any],
+    position: Position,
+    draws: Draws,
+    *,
+    has_others: bool,
+) -> Steps:
     """Return the steps of a training from one on; those of a kept group where that is possible.
 
     Parameters
@@ -172,6 +191,8 @@ def steps_from(step: int, model: torch.nn.Module, parts: Mapping[str, Any], *, h
         The step to run next.
     model, parts
         The model as the program uses it, and all that has a state.
+    position, draws
+        Where the training is in its data, and what it has drawn of it.
     has_others
         Whether it is not known of some parts that they are alike on all ranks.
     """
@@ -180,7 +201,7 @@ def steps_from(step: int, model: torch.nn.Module, parts: Mapping[str, Any], *, h
     if why := _why_not(model, parts, has_others=has_others):
         group.membership.offer(why)
         return Steps(step)
-    kept = KeptSteps(step, model, parts, group)
+    kept = KeptSteps(step, model, parts, position, draws, group)
     kept.begin()
     return kept
 

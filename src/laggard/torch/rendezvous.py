@@ -14,7 +14,7 @@ _POLL_S = 0.002
 _LONGEST_POLL_S = 0.05
 
 
-class Rendezvous(dist.Store):
+class Rendezvous(dist.Store):  # type: ignore[misc]  # PyTorch is not read by mypy
     """What Gloo asks of a store, for the launch that this process belongs to now."""
 
     def __init__(self, records: MembershipRecords, timeout_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
 from laggard.torch.differences import exchange, filled, to_store
+from laggard.torch.draws import Draws
 from laggard.torch.kept_group import kept_group
 from laggard.torch.kept_steps import Steps, steps_from
 from laggard.torch.position import Position
@@ -64,7 +65,8 @@ class Resumed:
         self, parts: Mapping[str, Stateful], of_first: Collection[Path], checkpoints: Checkpointer, every: int
     ) -> None:
         self.step = 0
-        self._steps = lambda: Steps(self.step)
+        self._steps: Callable[[], Steps] = lambda: Steps(self.step)
+        self._draws = Draws()
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
         self._checkpoints = checkpoints
@@ -89,7 +91,7 @@ class Resumed:
         Each step uses the same number of batches: one, or as many as are drawn between two saves.  What was drawn
         beyond that before the first `save` is drawn ahead, and comes again after a relaunch.
         """
-        yield from self._position.batches(loader)
+        yield from self._draws.through(self._position.batches(loader))
 
     def steps(self, n_steps: int) -> Iterator[Steps]:
         """Yield what to run each step with, until the training has had so many.
@@ -267,7 +269,9 @@ def resume(
     rank, ranks = _rank_and_ranks()
     checkpoints = Checkpointer(State.current(), name=name, rank=rank, ranks=ranks, keep=keep)
     resumed = Resumed(parts, _of_first(model, module), checkpoints, every)
-    resumed._steps = lambda: steps_from(resumed.step, model, parts, has_others=bool(also))
+    resumed._steps = lambda: steps_from(
+        resumed.step, model, parts, resumed._position, resumed._draws, has_others=bool(also)
+    )
     if not ((group := kept_group()) and group.membership.joins):  # else another rank gives it all of this
         resumed._restore()
     resumed._prepare()
