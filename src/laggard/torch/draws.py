@@ -14,6 +14,7 @@ class Draws:
 
     def __init__(self) -> None:
         self.step: int | None = None  # the step that runs; None: no step is ever run again
+        self._newest = -1  # the newest that has begun
         self._kept: list[tuple[int, Any, dict[str, Any]]] = []
         self._again: deque[tuple[int, Any, dict[str, Any]]] = deque()
 
@@ -32,8 +33,12 @@ class Draws:
 
     def begin(self, step: int) -> None:
         """Take note that a step begins."""
-        self.step = step
+        self.step, self._newest = step, max(step, self._newest)
         self._kept = [each for each in self._kept if each[0] >= step - 1]
+
+    def has_ended(self, step: int) -> bool:
+        """Return whether a step has ended before: what it has drawn was counted."""
+        return self.step is not None and step < self._newest
 
     def go_back(self, step: int) -> None:
         """Have what was drawn in a step, and since, come again."""

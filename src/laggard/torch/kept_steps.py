@@ -41,7 +41,7 @@ class _Held:
 
     parts: Mapping[str, Any]  # the state_dicts of all that has a state
     layout: Layout  # that of the buckets
-    random: Mapping[str, Any]
+    own: Mapping[str, Any] | None  # what only this rank has; None: it is not known
 
 
 class Steps:
@@ -108,13 +108,17 @@ class KeptSteps(Steps):
 
     def _hold(self, layout: Layout) -> None:
         """Keep what it takes to begin this step, in place of that of two steps before."""
-        self._draws.begin(self.step)
-        random = random_states()
+        own = None
         if self._position.is_known:
-            self._own.put(self.step, {"random": random, "position": self._position.state_dict()})
+            own = {"random": random_states(), "position": self._position.state_dict()}
+        self._keep(_Held({name: _copied(part.state_dict()) for name, part in self._parts.items()}, layout, own))
+
+    def _keep(self, held: _Held) -> None:
+        self._draws.begin(self.step)
         self._held.pop(self.step - 2, None)
-        parts = {name: _copied(part.state_dict()) for name, part in self._parts.items()}
-        self._held[self.step] = _Held(parts, layout, random)
+        self._held[self.step] = held
+        if held.own is not None:
+            self._own.put(self.step, held.own)
 
     def _recovers(self) -> bool:
         """Return whether ranks are replaced, and if so, go on with them."""
@@ -130,7 +134,8 @@ class KeptSteps(Steps):
                 if self._held:
                     self._group.let_go()
                 # What the program has drawn ahead is in its own hands, and cannot be drawn again.
-                have = tuple(self._held) if self._position.is_known else ()
+                is_known = self._position.is_known
+                have = tuple(step for step, held in self._held.items() if is_known and held.own is not None)
                 self._membership.report(self._group.handle, have, have or self._own.steps())
                 if (formation := self._membership.await_formation()) is None:
                     continue
@@ -159,19 +164,20 @@ class KeptSteps(Steps):
             received = torch.empty(int(size), dtype=torch.uint8)
             dist.recv(received, formation.source)
             own = self._own.get(step)
-            held = _Held(**decode("state", [memoryview(received.numpy())]), random=own["random"])
+            held = _Held(**decode("state", [memoryview(received.numpy())]), own=own)
             self._position.load_state_dict(own["position"], step)
         else:
             held = self._held[step]
         self._model.zero_grad(set_to_none=True)
         for name, part in self._parts.items():
-            part.load_state_dict(held.parts[name])
+            part.load_state_dict(_copied(held.parts[name]))
         lay_out(self._model, held.layout)
-        restore_random_states(held.random)
+        if held.own is not None:
+            restore_random_states(held.own["random"])
         self.step = step
         self._draws.go_back(step)
         self._held.clear()
-        self._hold(held.layout)
+        self._keep(held)
 
 
 def steps_from(

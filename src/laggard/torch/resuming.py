@@ -130,7 +130,8 @@ class Resumed:
         ShardMemoryError, ShardServerError, UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
             As from `laggard.Checkpointer.save`; earlier checkpoints are untouched.
         """
-        self._position.count(step + 1, batches)
+        if not self._draws.has_ended(step):
+            self._position.count(step + 1, batches)
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
