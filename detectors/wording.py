@@ -284,7 +284,8 @@ def notice(about: Notice) -> str:
         case Silent(devices, why):
             return f"no good reading from {_names(devices)} for three rounds{f': {why}' if why else ''}"
         case Answering(devices):
-            return f"{_names(devices)} give{'s' if len(devices) == 1 else ''} readings again"
+            again = f"give{'s' if len(devices) == 1 else ''} readings again"
+            return f"{_names(devices)} {again}; gaps of less than 10 min are not reported for an hour"
         case Blind(why):
             return f"no reading so far{f': {why}' if why else ''}"
         case Failed(what, error):

@@ -10,7 +10,6 @@ program itself slows down a device.
 from __future__ import annotations
 
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -96,5 +95,4 @@ if __name__ == "__main__":
     except NotInJobError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it follows, and we are ending already
         sys.exit(130)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import heapq
 import random
-import signal
 import sys
 import threading
 import time
@@ -133,5 +132,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it follows, and we are ending already
         sys.exit(130)

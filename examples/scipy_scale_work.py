@@ -180,5 +180,4 @@ if __name__ == "__main__":
     except NotInJobError as error:
         sys.exit(f"--distributed needs the nodes of a job: {error}")
     except KeyboardInterrupt:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it follows, and we are ending already
         sys.exit(130)

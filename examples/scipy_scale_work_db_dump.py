@@ -9,7 +9,6 @@ Each worker also reports how long each image took, under its own process number.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 
@@ -56,5 +55,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it follows, and we are ending already
         sys.exit(130)

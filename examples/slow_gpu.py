@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import signal
 import sys
 import threading
 import time
@@ -221,5 +220,4 @@ if __name__ == "__main__":
     except NotInJobError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it follows, and we are ending already
         sys.exit(130)

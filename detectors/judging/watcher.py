@@ -15,6 +15,7 @@ from laggard.collectors.group import ERROR, MAX_ERROR, STRIDE, in_a_line
 from laggard.detectors import wording
 from laggard.detectors.judging.refusals import Refusals
 from laggard.detectors.judging.rounds import Round, RoundAssembler, WatchClock
+from laggard.detectors.judging.silences import Silences
 from laggard.detectors.judging.sources import Source, StreamSource
 from laggard.detectors.notices import Answering, Blind, Failed, FailedAt, Notice, Silent
 from laggard.detectors.verdict import Verdict
@@ -87,6 +88,7 @@ class Watcher:
         now_s = clock()
         self._clock = WatchClock(longest_s=interval_s, now_s=now_s)
         self._rounds = rounds(expected, interval_s, now_s)
+        self._silences_told = Silences()
         self._why_blind = why_blind  # what may be the reason then
         self._blind_from_s = math.inf if expected else now_s + max(FIRST_READING_S, 3 * interval_s)
         self._tags: dict[DeviceId, Mapping[str, str]] = {}
@@ -129,8 +131,9 @@ class Watcher:
         self._read(now_s)
         if readings := self._rounds.take(now_s):
             self._judge_round(readings)
-        silent, answering = self._rounds.newly_silent(now_s), self._rounds.newly_answering()
+        newly = self._rounds.newly_silent(now_s), self._rounds.newly_answering()
         if self._expected:
+            silent, answering = self._silences_told.add(*newly, now_s)
             self._tell(self._silences(silent))
             self._tell([Answering(tuple(answering))] if answering else [])
         if now_s > self._blind_from_s:

@@ -12,7 +12,6 @@ telem.py   one monitor per node, and one process that post-processes their readi
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,5 +106,4 @@ if __name__ == "__main__":
     except ModuleNotFoundError as missing:
         sys.exit(f"these options need {missing.name}: pip install '.[examples,torch]'")
     except KeyboardInterrupt:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it follows, and we are ending already
         sys.exit(130)

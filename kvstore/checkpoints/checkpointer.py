@@ -19,6 +19,7 @@ from laggard.kvstore.checkpoints.complete import (
     ShardKey,
     ShardRecord,
     no_longer_kept,
+    set_aside_after,
     set_aside_key,
     shards_in,
     that_can_go_on,
@@ -149,6 +150,26 @@ class Checkpointer:
     def latest(self) -> int | None:
         """Return the step of the newest complete checkpoint that can be read, or None if there is none."""
         return next((found.step for found in self._newest_first()), None)
+
+    def steps(self) -> list[int]:
+        """Return the steps of all complete checkpoints that can be read, the newest first."""
+        return list(dict.fromkeys(found.step for found in self._newest_first()))
+
+    def set_aside_after(self, step: int | None) -> None:
+        """Let no launch go on from a checkpoint that is newer than the one of this step; None: from any.
+
+        Parameters
+        ----------
+        step : int or None
+            As returned by `latest` or `steps`.
+
+        Raises
+        ------
+        NoCheckpointError
+            If there is no complete checkpoint of this step.
+        """
+        last = None if step is None else self._find(step, 0)[0]
+        self._state.update(set_aside_after(self._name, self._state, last))
 
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.

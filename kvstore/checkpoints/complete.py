@@ -139,6 +139,11 @@ def set_aside_key(name: str, checkpoint: Checkpoint) -> str:
     return f"{name}/{checkpoint.launch}/{checkpoint.step}/set-aside"
 
 
+def set_aside_after(name: str, keys: Iterable[str], last: Checkpoint | None) -> dict[str, bool]:
+    """Return what sets aside all checkpoints of a checkpointer that are newer than one; all of them if it is None."""
+    return {set_aside_key(name, each): True for each in shards_in(name, keys) if last is None or each > last}
+
+
 def that_can_go_on(name: str, keys: Iterable[str]) -> dict[Checkpoint, Found]:
     """Return the checkpoints of a checkpointer that may be gone on from, once they are complete."""
     keys = list(keys)

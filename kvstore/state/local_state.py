@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
@@ -31,7 +32,7 @@ from laggard.kvstore.values.codec import Encoded, decode, encode
 from laggard.kvstore.values.decoding import Value
 
 LOCAL_STATE = "LAGGARD_LOCAL_STATE"
-DEFAULT_FILE = "laggard-state.db"
+_FILE = "laggard-state.db"  # and the program's name before it
 # The children of a process find its launch here.
 _LAUNCH = "LAGGARD_LOCAL_LAUNCH"
 _BUSY_S = 60.0  # a commit of another process may be gigabytes
@@ -62,7 +63,7 @@ def is_outside_jobs() -> bool:
 def local_state() -> FileLayout:
     """Return this process's State outside of jobs; one process of the program says once where it is."""
     _check_one_machine()
-    path = Path(os.environ.get(LOCAL_STATE, DEFAULT_FILE)).absolute()
+    path = Path(os.environ.get(LOCAL_STATE, file_of(sys.argv[0]))).absolute()
     known = os.environ.get(_LAUNCH)
     launch = FileLayout.begin_launch(path, _run()) if known is None else int(known)
     os.environ[LOCAL_STATE], os.environ[_LAUNCH] = str(path), str(launch)
@@ -70,6 +71,13 @@ def local_state() -> FileLayout:
         advice = "delete it to start afresh; 'laggard PROGRAM' runs the program as a job"
         _log.warning("not in a laggard job: State is in %s, and this is its run %d (%s)", path, launch, advice)
     return FileLayout(path, launch)
+
+
+def file_of(program: str) -> str:
+    """Return the name of the file for the State of a program, of which the path is given."""
+    path = Path(program)
+    name = path.parent.name if path.name == "__main__.py" else path.stem
+    return _FILE if name in ("", "-c", "-m") else f"{name}.{_FILE}"
 
 
 def _check_one_machine() -> None:
@@ -117,6 +125,12 @@ class FileLayout:
                 file.execute(statement)
             file.execute("INSERT OR IGNORE INTO launches VALUES ((SELECT count(*) FROM launches), ?)", [run])
             return _number(file, "SELECT number FROM launches WHERE run = ?", run)
+
+    def command(self) -> str:
+        """Return what the runs that one command has started have in common: torchrun starts a program again."""
+        with self._reading() as file:
+            found = file.execute("SELECT run FROM launches WHERE number = ?", [self.launch]).fetchone()
+        return str(found[0]).rpartition(" ")[0]
 
     def record(self, key: str) -> Record | None:
         """Return a key's record, or None if there is no such key."""

@@ -122,12 +122,17 @@ class State(MutableMapping[str, Value]):
         """The file that it is, in a program that runs without a job."""
         return self._layout.path if isinstance(self._layout, FileLayout) else None
 
+    @property
+    def command(self) -> str | None:
+        """What the runs of a program without a job have in common that one command, such as torchrun, has started."""
+        return self._layout.command() if isinstance(self._layout, FileLayout) else None
+
     @classmethod
     def current(cls) -> Self:
         """Return the state of the job that this process belongs to, the same object each time.
 
-        In a program that was started without laggard it is a file, ``laggard-state.db`` in the current folder or
-        the one that ``LAGGARD_LOCAL_STATE`` names, and each run of the program is a launch.
+        In a program that was started without laggard it is a file, for ``train.py`` ``train.laggard-state.db`` in the
+        current folder, or the one that ``LAGGARD_LOCAL_STATE`` names, and each run of the program is a launch.
 
         Raises
         ------

@@ -51,7 +51,7 @@ def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
         plain = plain.view(torch.uint8)
     plain = plain.cpu()
     order = _order_in_memory(plain)
-    dense = plain.permute(order).contiguous()
+    dense = plain if plain.is_contiguous() else plain.permute(order).contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     return [name, list(plain.shape), order if order != sorted(order) else None], _bytes_of(torch, dense)
 

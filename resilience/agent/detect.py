@@ -16,7 +16,7 @@ from pathlib import Path
 from laggard.collectors.group import CollectorGroup, NodeCollector
 from laggard.collectors.links.collector import LinkCollector
 from laggard.collectors.ray_actors import NodeActors
-from laggard.detectors.judging.groups import read_groups
+from laggard.detectors.judging.groups import Groups, read_groups
 from laggard.detectors.sections import SectionDetector
 from laggard.detectors.slow_gpu import SlowGPUDetector
 from laggard.detectors.slow_link import SlowLinkDetector
@@ -54,24 +54,33 @@ def main(watch: Watch) -> None:
     launch = Control(session.client, session.endpoint, session.environment.launch).read_launch()
     groups = None if watch.groups is None else read_groups(Path(watch.groups))
     is_primary = session.environment.node == launch.primary.hostname
-    if watch.watched == "sections":
-        with SectionDetector(state=State.current(), groups=groups, restart_cost=watch.restart_cost_s):
-            signal.sigwait({signal.SIGTERM})
-        return
-    if watch.watched == "slow-link":
-        links = _LinksBeside(
-            watch.interval_s,
-            state=State.current(),
-            restart_cost=watch.restart_cost_s,
-            interface=watch.link_interface,
-        )
-        if is_primary:
-            links.start()
-        else:
-            links.collect_here()
+    with contextlib.ExitStack() as running:
+        if "slow-link" in watch.watched:
+            _watch_links(watch, running, is_primary=is_primary)
+        if "slow-gpu" in watch.watched:
+            _watch_devices(watch, groups, running, is_primary=is_primary)
+        elif "sections" in watch.watched and is_primary:
+            running.enter_context(
+                SectionDetector(state=State.current(), groups=groups, restart_cost=watch.restart_cost_s)
+            )
         signal.sigwait({signal.SIGTERM})
-        links.stop()
-        return
+
+
+def _watch_links(watch: Watch, running: contextlib.ExitStack, *, is_primary: bool) -> None:
+    links = _LinksBeside(
+        watch.interval_s,
+        state=State.current(),
+        restart_cost=watch.restart_cost_s,
+        interface=watch.link_interface,
+    )
+    if is_primary:
+        links.start()
+    else:
+        links.collect_here()
+    running.callback(links.stop)
+
+
+def _watch_devices(watch: Watch, groups: Groups | None, running: contextlib.ExitStack, *, is_primary: bool) -> None:
     detector = _DetectorBeside(
         watch.interval_s,
         state=State.current(),
@@ -81,12 +90,11 @@ def main(watch: Watch) -> None:
     )
     if is_primary:
         detector.start()
-        signal.sigwait({signal.SIGTERM})
-        with contextlib.suppress(FencedError):  # the next launch has begun; what was learned is in State
-            detector.stop()
+        # The next launch may have begun; what was learned is in State.
+        running.enter_context(contextlib.suppress(FencedError))
+        running.callback(detector.stop)
     else:
         CollectorGroup.start(detector)
-        signal.sigwait({signal.SIGTERM})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -53,6 +54,17 @@ def state_of(pid: int) -> str:
     except (psutil.Error, OSError):
         return ""
     return f"{state} in {waits_in}" if waits_in.strip("0") else str(state)
+
+
+def interrupt(pid: int) -> None:
+    """Send SIGINT to a process and to those below it in its process group, as a terminal does at Ctrl-C."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        group = os.getpgid(pid)
+        for each in (*process.children(recursive=True), process):  # a launcher last, for it may end the others
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if os.getpgid(each.pid) == group:
+                    each.send_signal(signal.SIGINT)
 
 
 def reap_orphans(own: Iterable[int]) -> None:

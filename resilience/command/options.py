@@ -156,11 +156,11 @@ class JobOptions:
         needs=("--per-node", "--per-device"),
     )
 
-    detect: Watched | None = option(
-        None,
+    detect: tuple[Watched, ...] = option(
+        (),
         "slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
         "(laggard.section); sections: only these; slow-link: time transfers between nodes, to find slow NICs and "
-        "cables. With --resilient, relaunch without their nodes.",
+        "cables. With --resilient, relaunch without their nodes. Several: --detect slow-gpu,slow-link.",
     )
     detect_interval_s: float = option(
         3, "With --detect: time between rounds of probes, and of the program's own timings.", "SECONDS", least=0.1
@@ -204,7 +204,7 @@ class JobOptions:
     )
 
     grace_s: float = option(
-        10, "How long the program may take to save its state after SIGTERM.", "SECONDS", least=0, most=3600
+        10, "How long the program may take to save its state after SIGTERM or Ctrl-C.", "SECONDS", least=0, most=3600
     )
     state_dir: Path | None = option(
         None,
@@ -254,7 +254,7 @@ class JobOptions:
         """Return whether an option is given: ``--detect``, or with this value ``--detect=slow-gpu``."""
         name, _, value = wanted.removeprefix("--").partition("=")
         found = getattr(self, name.replace("-", "_"))
-        return bool(found == value if value else found)
+        return bool(value in found if value else found)
 
     def manager(self, environ: Mapping[str, str]) -> Manager:
         """Return what manages the nodes: as named, else as other options imply, else the first that is detected."""

@@ -135,7 +135,7 @@ def _without_ray(options: JobOptions, n_nodes: int) -> JobOptions:
 
 
 def _detection(options: JobOptions, groups: Path | None) -> Detection:
-    if options.detect is None:
+    if not options.detect:
         return NO_DETECTION
     file = None if groups is None else str(groups)
     cost_s, interface = options.restart_cost_s, options.probed_interface()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -39,11 +40,14 @@ def _click_option(each: Field[Any], kind: Any) -> Callable[[_Command], _Command]
     declared, flag, is_flag = declared_in(each), flag_of(each.name), kind is bool
     if each.default is True:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    takes_several = get_origin(kind) is tuple
     return click.option(
         *filter(None, (flag, declared.short)),
         each.name,
         type=None if is_flag else _parameter_type(kind, declared),
         is_flag=is_flag,
+        multiple=takes_several,
+        callback=_each_once if takes_several else None,
         default=each.default,
         show_default=not is_flag and each.default is not None and not declared.unset,
         metavar=declared.metavar,
@@ -55,6 +59,8 @@ def _click_option(each: Field[Any], kind: Any) -> Callable[[_Command], _Command]
 def _parameter_type(kind: Any, declared: Option) -> Any:
     if NoneType in get_args(kind):
         (kind,) = (each for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is tuple:
+        return _Choices(get_args(get_args(kind)[0]))
     if get_origin(kind) is Literal:
         return click.Choice(get_args(kind))
     if kind is Path:
@@ -64,6 +70,18 @@ def _parameter_type(kind: Any, declared: Option) -> Any:
         return kind
     limits: dict[str, Any] = {"min": declared.least, "max": declared.most}
     return _WholeNumber(**limits) if kind is int else _Number(**limits)
+
+
+class _Choices(click.Choice[str]):
+    """One or more of some words, separated by commas."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the words."""
+        return tuple(super(_Choices, self).convert(word, param, ctx) for word in value.split(","))
+
+
+def _each_once(_context: click.Context, _option: click.Parameter, given: tuple[tuple[str, ...], ...]) -> Any:
+    return tuple(dict.fromkeys(chain.from_iterable(given)))
 
 
 class _Number(click.FloatRange):

@@ -206,7 +206,7 @@ class Controller:
         grace_s = time_to_save.grace_s(self._plan.grace_s, LAST_GRACE_S, ENDING_S)
         self._account.launch_ended((why,), "stop")
         self._account.tell("stop", f"{wording.stopped(why)}: ending everything (again to end it at once)", "bold red")
-        self._launches.stop_program(grace_s)
+        self._launches.stop_program(grace_s, signal.SIGINT if stop.signum == signal.SIGINT else signal.SIGTERM)
         if time_to_save.is_over:
             self._avoid_bad_nodes()
 

@@ -33,7 +33,7 @@ class Detection:
 
     def check(self, nodes: Sequence[NodeRecord]) -> None:
         """Check that there is a device to probe."""
-        if self.watch and self.watch.watched == "slow-gpu" and not any(node.devices for node in nodes):
+        if self.watch and "slow-gpu" in self.watch.watched and not any(node.devices for node in nodes):
             instead = "add --virtual-gpus=K, use --detect=sections, or leave it out"
             raise UsageError("--detect=slow-gpu", "finds no GPU here", instead)
 
@@ -65,9 +65,8 @@ NO_DETECTION = Detection()
 
 
 def _probes_on(node: NodeRecord, watch: Watch) -> bool:
-    if watch.watched == "slow-gpu":
-        return bool(node.devices) and not watch.inline_probes
-    return watch.watched == "slow-link"
+    probes_devices = "slow-gpu" in watch.watched and bool(node.devices) and not watch.inline_probes
+    return probes_devices or "slow-link" in watch.watched
 
 
 def _name(launch: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -310,13 +311,13 @@ class Launches:
             if self._shard_servers.wanted:
                 self._records.forget_shard_server(self._plan.runtime_dir.name, host)
 
-    def stop_program(self, grace_s: float) -> None:
+    def stop_program(self, grace_s: float, signum: int = signal.SIGTERM) -> None:
         """Ask the program to stop, and kill it if it has not ended after ``grace_s`` seconds."""
         self._plan.detection.stop(self._cluster, self._seen)
         self._hangs.end()
         if self.program is None or self.program.ended:
             return
-        asked_s = self._ask_to_stop(self.program)
+        asked_s = self._ask_to_stop(self.program, signum)
         if self.program.wait(max(0.0, asked_s + grace_s - time.monotonic())):
             took_s = time.monotonic() - asked_s
             self._account.tell("stopped", f"the program ended {took_s:.1f} s into its {grace_s:g} s grace period")
@@ -337,11 +338,11 @@ class Launches:
                 return
             time.sleep(COPIES_POLL_S)
 
-    def _ask_to_stop(self, program: Program | Ranks) -> float:
+    def _ask_to_stop(self, program: Program | Ranks, signum: int = signal.SIGTERM) -> float:
         """Ask the program to stop, once: a second signal may interrupt what it is saving; return when it was asked."""
         if self._asked_s is None:
             self._asked_s = time.monotonic()
-            program.ask_to_stop()
+            program.ask_to_stop(signum)
         return self._asked_s
 
     def close(self, *, keep_logs: bool) -> None:

@@ -18,8 +18,7 @@ from laggard.kvstore.checkpoints.complete import (
     ShardRecord,
     lost_with_job,
     newest_of_each,
-    set_aside_key,
-    shards_in,
+    set_aside_after,
     under_way,
 )
 from laggard.kvstore.checkpoints.settings import Registry
@@ -85,8 +84,8 @@ class Records:
     def set_aside(self, saves: Sequence[Newest], launch: int) -> None:
         """Let no launch from this one on go on from these checkpoints, or from what was saved since."""
         state = self._state(launch)
-        found = ((save.name, each) for save in saves for each in shards_in(save.name, state) if each > save.before)
-        state.update({set_aside_key(*each): True for each in found})
+        found = (set_aside_after(save.name, state, save.before) for save in saves)
+        state.update({key: mark for marks in found for key, mark in marks.items()})
 
     def forget_shard_server(self, run: str, host: str) -> None:
         """Note that what a lost node held of checkpoints is gone."""

@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from laggard.kvstore.client.environment import LAUNCH
-from laggard.resilience.agent.processes import state_of
+from laggard.resilience.agent.processes import interrupt, state_of
 from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
@@ -127,10 +128,14 @@ class Program:
     def _end(self, exit_code: int) -> ProcessEnd:
         return ProcessEnd(self._host, self.pid, exit_code, self._ended_s, self._ran_s, self.last_lines, stays=True)
 
-    def ask_to_stop(self) -> None:
-        """Ask the program to save its state and end (SIGTERM)."""
-        if self.exit_code is None:
-            self._process.send_signal(signal.SIGTERM)
+    def ask_to_stop(self, signum: int) -> None:
+        """Ask the program to save its state and end; a terminal's Ctrl-C has reached it already."""
+        if self.exit_code is not None:
+            return
+        if signum != signal.SIGINT:
+            self._process.send_signal(signum)
+        elif not _gets_ctrl_c():  # a second one would interrupt what it saves
+            interrupt(self.pid)
 
     def kill(self, deadline_s: float = KILL_DEADLINE_S) -> None:
         """Kill the program and wait until it has ended."""
@@ -152,6 +157,13 @@ class Program:
         with self._changed:
             self.exit_code = exit_code
             self._changed.notify_all()
+
+
+def _gets_ctrl_c() -> bool:
+    """Return whether our process group, which the program is in too, is in the foreground of a terminal."""
+    with suppress(OSError), Path("/dev/tty").open("rb") as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _environment(launch: int, environment: Mapping[str, str]) -> dict[str, str]:

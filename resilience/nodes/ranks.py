@@ -146,9 +146,9 @@ class Ranks:
             (rank.node.record.hostname, rank.node.tasks.starts.get(rank.task, "it is lost")) for rank in self._ranks
         ]
 
-    def ask_to_stop(self) -> None:
-        """Ask all ranks to save their state and end (SIGTERM)."""
-        self._signal(signal.SIGTERM)
+    def ask_to_stop(self, signum: int) -> None:
+        """Ask all ranks to save their state and end."""
+        self._signal(signum)
 
     def kill(self) -> None:
         """Kill all ranks; the processes that they leave are ended with the other leftovers of the launch."""

@@ -168,7 +168,7 @@ def _complaint(rank: int | None, lines: Sequence[str]) -> Complaint | None:
         _place(reading.traceback),
         next(addresses, None),
         last_line=_shortened(last),
-        went_on=written[-1] != (reading.traceback.error if reading.traceback else reading.quote),
+        went_on=written[-1] not in (reading.quote, *([reading.traceback.error] if reading.traceback else ())),
     )
 
 

@@ -1,7 +1,8 @@
 """Which line of what one process wrote says why it ended. Pure.
 
-Of a traceback it is a line of the error's message. Of errors that led to each other it is the first with a reason, or
-else the last. What was logged before and after counts if the error tells only that another process has ended, or how
+Of a traceback it is a line of the error's message. Of errors that led to each other the first with a reason counts, or
+else the last, in the words of what the user's code raised from it (``raise ... from``), unless these say only how a
+process ended. What was logged before and after counts if the error tells only that another process has ended, or how
 this one did; and if so much follows that the process must have survived the error.
 """
 
@@ -40,7 +41,9 @@ _NOT_THE_USERS = re.compile(r"site-packages|dist-packages|/lib/python3|^<frozen 
 # Between an error and the next one that it led to, or that it was raised with in a group.
 _LED_TO = re.compile(r"above exception")
 _RAISED_FROM = re.compile(r"^The above exception was the direct cause")
-_IN_A_GROUP = re.compile(r"^\s*\+-{3,} \d+ -{3,}$")
+_IN_A_GROUP = re.compile(r"^\s*\+-(\+-)?-{2,} \d+ -{3,}$")
+_IS_GROUP = re.compile(r" \(\d+ sub-exceptions?\)$")
+_END_OF_GROUP = re.compile(r"^\s*\+-{30,}$")
 # Above the traceback of an error that did not end the process, or came as it ended.
 _ON_THE_WAY = re.compile(r"^(Error in atexit|Exception ignored|Error in sys\.excepthook|--- Logging error)")
 _AT_EXIT = re.compile(r", in (_run_finalizers|_exit_function|_run_exitfuncs|__del__)$")
@@ -66,6 +69,7 @@ class Traceback:
     end: int  # the place of what follows the line that names the exception
     frames: tuple[str, ...]  # innermost last: `file.py:function` of each frame in the user's own files
     message: tuple[str, ...]  # the line that names the exception and those that belong to it
+    is_users: bool  # whether it was raised in one of these files
 
     @property
     def error(self) -> str:
@@ -156,13 +160,11 @@ def _tracebacks_in(lines: Sequence[str]) -> list[Traceback]:
     found = []
     for begin in (at for at, line in enumerate(lines) if line.startswith(BEGIN)):
         error = _place_of_error(lines, begin)
-        frames = [
-            f"{frame[1].rpartition('/')[2]}:{frame[2]}"
-            for line in lines[begin:error]
-            if (frame := _FRAME.match(line)) and not _NOT_THE_USERS.search(frame[1])
-        ]
+        frames = [frame for line in lines[begin:error] if (frame := _FRAME.match(line))]
+        users = [frame for frame in frames if not _NOT_THE_USERS.search(frame[1])]
+        names = tuple(f"{frame[1].rpartition('/')[2]}:{frame[2]}" for frame in users)
         message = tuple(itertools.takewhile(_goes_on, lines[error : error + MAX_BETWEEN]))
-        found.append(Traceback(begin, error + 1, tuple(frames), message))
+        found.append(Traceback(begin, error + 1, names, message, is_users=bool(users) and users[-1] is frames[-1]))
     return [each for each in found if not _is_on_the_way(lines, each)] or found
 
 
@@ -186,7 +188,7 @@ def _place_of_error(lines: Sequence[str], begin: int) -> int:
 
 
 def _goes_on(line: str) -> bool:
-    ends = not line.strip() or line.startswith(BEGIN) or _LED_TO.search(line) or _IN_A_GROUP.match(line)
+    ends = not line.strip() or line.startswith(BEGIN) or _LED_TO.search(line)
     return not ends
 
 
@@ -203,13 +205,43 @@ def _chains(lines: Sequence[str], tracebacks: Sequence[Traceback]) -> list[list[
 
 
 def _of_chain(lines: Sequence[str], chain: Sequence[Traceback]) -> Reading:
-    """Return the first error with a reason; else a peer's, if that led to the rest; else what was raised in the end."""
+    """Return what the error that counts is about, in the words of what was raised from it."""
     readings = [_of_message(lines, each) for each in chain]
+    reading = _that_counts(lines, chain, readings)
+    raised = _raised_from(lines, chain, readings.index(reading))
+    words = reading if raised is None else _first_of_group(readings[raised:])
+    return reading if words.says("how", "peer") else replace(reading, quote=words.quote)
+
+
+def _raised_from(lines: Sequence[str], chain: Sequence[Traceback], at: int) -> int | None:
+    """Return the place in the chain of what was raised last from what an error led to, or from the group it is in.
+
+    Libraries often say only that there was an error; who raises one in a file of his own says what it means.
+    """
+    raised, is_anothers = None, False  # whether what comes next led to another error of its group
+    for number in range(at + 1, len(chain)):
+        between = lines[chain[number - 1].end : chain[number].begin]
+        if any(map(_END_OF_GROUP.match, between)):
+            is_anothers = False
+        elif any(map(_IN_A_GROUP.match, between)):
+            is_anothers = True
+        if any(map(_RAISED_FROM.match, between)) and not is_anothers and chain[number].is_users:
+            raised = number
+    return raised
+
+
+def _first_of_group(readings: Sequence[Reading]) -> Reading:
+    """Return the first of them, or the first error of the group that it is."""
+    return next((each for each in readings if not _IS_GROUP.search(each.quote)), readings[0])
+
+
+def _that_counts(lines: Sequence[str], chain: Sequence[Traceback], readings: Sequence[Reading]) -> Reading:
+    """Return the first error with a reason; else a peer's, if that led to the rest; else what was raised in the end."""
     if why := next((each for each in readings if each.says("why")), None):
         return why
     between = lines[chain[0].begin : chain[-1].begin]
     if readings[0].says("peer") or any(map(_IN_A_GROUP.match, between)):
-        return readings[0]
+        return _first_of_group(readings)
     if readings[-1].says("peer") and any(map(_RAISED_FROM.match, between)):
         return readings[-1]
     return next((each for each in reversed(readings) if each.is_settled), readings[0])

@@ -17,7 +17,7 @@ class Watch:
     # Whether the program runs the probes itself. Then only the primary runs a process, which judges the readings.
     inline_probes: bool = False
     groups: str | None = None  # file with the labels of ranks and devices; `None`: there are none
-    # What is watched; of `sections`, only the program's own timings are compared, and nothing is probed
-    watched: Watched = "slow-gpu"
+    # What is watched; for `sections`, only the program's own timings are compared, and nothing is probed
+    watched: tuple[Watched, ...] = ("slow-gpu",)
     restart_cost_s: float | None = None  # what a restart costs; `None`: as measured
     link_interface: str = ""  # the network of which links are probed; empty: that of the nodes' addresses

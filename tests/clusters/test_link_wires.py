@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(600)
 
 INTERVAL_S = "1"
 ROUNDS = 15  # three times as many as a slow node takes to be found
-WATCH = encode(Watch(float(INTERVAL_S), watched="slow-link", restart_cost_s=0.0)).decode()
+WATCH = encode(Watch(float(INTERVAL_S), watched=("slow-link",), restart_cost_s=0.0)).decode()
 DETECT = ("-P", "-m", "laggard.resilience.agent.detect", WATCH)
 
 

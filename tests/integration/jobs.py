@@ -47,6 +47,7 @@ class RunningJob:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                start_new_session=True,  # no terminal's, wherever the tests run
                 env={
                     "LAGGARD_REPORT": "0",
                     **os.environ,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -127,3 +128,74 @@ def test_while_the_program_runs(start_job: Callable[..., RunningJob]) -> None:
     assert job.finish() == 130, job.everything()
     assert "Traceback" not in job.everything()
     assert job.processes() == []
+
+
+SAVES = """
+import signal, sys, time
+
+try:
+    print("begun", flush=True)
+    time.sleep(1000)
+except KeyboardInterrupt:
+    time.sleep(0.5)  # a second interrupt or SIGTERM would cut it short
+    print("saved", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "n_ranks"),
+    [
+        (["--local-nodes=1"], 1),
+        (["--local-nodes=2", "--per-node"], 2),
+        (["--local-nodes=1", "--virtual-gpus=2", "--per-device"], 2),
+    ],
+    ids=["once", "on every node", "for every device"],
+)
+def test_a_program_that_saves_at_a_keyboard_interrupt_has_its_grace(
+    start_job: Callable[..., RunningJob], options: list[str], n_ranks: int
+) -> None:
+    job = start_job(*options, program=SAVES)
+    wait_until(lambda: job.output.count("begun") == n_ranks, job.everything)
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish() == 130, job.everything()
+    assert job.output.count("saved") == n_ranks, job.everything()
+    assert "Traceback" not in job.everything()
+
+
+def test_what_a_script_waits_for_is_interrupted_with_it(start_job: Callable[..., RunningJob], tmp_path: Path) -> None:
+    file = tmp_path / "saves.py"
+    file.write_text(SAVES)
+    job = start_job("--local-nodes=1", "--per-node", "sh", "-c", f"{sys.executable} {file}; echo over")
+    job.wait_for("begun")
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish() == 130, job.everything()
+    assert "saved" in job.output, job.everything()
+
+
+def test_ctrl_c_at_a_terminal_reaches_a_program_that_runs_once_and_no_second_signal_follows(tmp_path: Path) -> None:
+    (tmp_path / "saves.py").write_text(SAVES)
+    ours, theirs = os.openpty()
+    job = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", sys.executable, "-m", "laggard", "--local-nodes=1", "saves.py"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=tmp_path,
+    )
+    os.close(theirs)
+    screen = bytearray()
+
+    def shows(text: bytes) -> bool:
+        screen.extend(os.read(ours, 1 << 16))
+        return text in screen
+
+    try:
+        wait_until(lambda: shows(b"begun"), screen.decode)
+        os.write(ours, b"\x03")
+        with contextlib.suppress(OSError):  # nobody has it open any more
+            wait_until(lambda: shows(b"no such line"), screen.decode)
+        assert job.wait(DEADLINE_S) == 130
+    finally:
+        job.kill()
+        os.close(ours)
+    assert (b"saved" in screen, b"Traceback" in screen) == (True, False), screen.decode()

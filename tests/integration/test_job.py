@@ -37,6 +37,23 @@ def test_a_program_that_fails_again_in_the_same_way_ends_the_job_with_its_exit_c
     assert_nothing_is_left(job)
 
 
+@pytest.mark.parametrize("given", [["--detect=slow-gpu", "--detect=slow-link"], ["--detect", "slow-link,slow-gpu"]])
+def test_devices_and_links_are_watched_together(start_job: Start, given: list[str]) -> None:
+    program = """
+        import time
+        from laggard.kvstore.client.connection import current_session
+        from laggard.kvstore.series.streams import Series
+
+        session = current_session()
+        series = Series(session.client, session.endpoint, session.environment.launch)
+        while not {"gpu-probe-time", "links"} <= set(series.metrics()):
+            time.sleep(0.05)
+    """
+    options = ("--local-nodes=2", "--virtual-gpus=1", "--per-node", "--detect-interval=0.2", *given)
+    job = start_job(*options, program=program)
+    assert job.finish() == 0, job.everything()
+
+
 def test_what_a_detector_keeps_is_no_progress_of_the_program(start_job: Start) -> None:
     program = """
         import time

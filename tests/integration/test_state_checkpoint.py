@@ -121,6 +121,19 @@ def test_what_was_set_aside_is_deleted_before_the_one_to_go_on_from(job: Job) ->
     assert sorted(state) == ["checkpoint/0/10/0-1", "checkpoint/1/11/0-1"]
 
 
+def test_no_launch_goes_on_from_what_is_newer_than_the_one_chosen(job: Job) -> None:
+    for step in (10, 20, 30):
+        job.rank(keep=3).save(step, tree(step))
+    assert job.rank().steps() == [30, 20, 10]
+    job.rank().set_aside_after(20)
+    job.begin()
+    assert job.rank().steps() == [20, 10]
+    with pytest.raises(NoCheckpointError, match=r"no checkpoint of step 30 .*complete ones: \[20, 10\]"):
+        job.rank().set_aside_after(30)
+    job.rank().set_aside_after(None)
+    assert job.rank().latest() is None
+
+
 def test_a_step_that_two_launches_saved_is_read_from_the_later_one(job: Job) -> None:
     job.rank().save(1, {"by": 0})
     job.begin()

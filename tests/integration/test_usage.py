@@ -63,6 +63,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--nodes=two"], r"Invalid value for '--nodes' / '-N': 'two' is not a whole number"),
         (["--telemetry-level=5"], r"Invalid value for '--telemetry-level' / '-T': 5 is more than 4, the most"),
         (["--detect=fast-gpu"], r"Invalid value for '--detect': 'fast-gpu' is not one of 'slow-gpu', 'sections'"),
+        (["--detect=slow-gpu,fast"], r"Invalid value for '--detect': 'fast' is not one of 'slow-gpu', 'sections'"),
         (["--detect=slow-gpu", "--detect-interval=0"], r"Invalid value for '--detect-interval': 0"),
         (
             ["--inline-probes"],

@@ -203,7 +203,7 @@ def test_devices_without_a_good_reading_are_reported_with_the_reason(launch: Sta
             "probe: no good reading from node4 gpu 0 for three rounds",
         ]
         of_node(launch, "node4").add([Sample("probe", time.time(), (1.0,), {"host": "node4", "gpu": "0"})])
-        wait_until(lambda: "probe: node4 gpu 0 gives readings again" in notices())
+        wait_until(lambda: any("node4 gpu 0 gives readings again" in each for each in notices()))
     finally:
         watcher.stop()
 

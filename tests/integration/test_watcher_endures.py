@@ -321,7 +321,7 @@ def read(source):
     raise SystemExit("the end")
 
 StreamSource.read = read
-main(Watch(0.1, inline_probes=True, watched=sys.argv[1]))
+main(Watch(0.1, inline_probes=True, watched=(sys.argv[1],)))
 """
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.jobs import RunningJob
+from tests.local import fresh_local_state
 from tests.printed import RESUME_JOBS
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -112,6 +113,27 @@ def test_a_model_that_is_split_over_ranks_goes_on_over_as_many_or_fewer(folders:
     assert after.startswith("step 5:")
     assert losses(after) == pytest.approx(losses(whole)[5:], rel=0 if ranks == 2 else 1e-5)
     assert len(steps(whole)) == 12
+
+
+def test_all_ranks_go_back_if_one_cannot_read_the_newest_checkpoint(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed, undisturbed = folders
+    for folder in folders:  # the shards are files, and keep=2 is the default
+        (folder / "split.py").write_text(SPLIT.replace("Linear(8, 6)", "Linear(8, 50000)").replace("(6", "(50000"))
+    _, before, _ = run(disturbed, *TORCHRUN, "split.py", "10")
+    assert len(steps(before)) == 11
+    state_file = disturbed / "split.laggard-state.db"
+    monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(state_file))
+    shard_of_rank_1 = str(fresh_local_state()["torch/0/10/1-2/shard"]["id"])
+    (disturbed / f"{state_file.name}.shards" / f"{shard_of_rank_1}.shard").unlink()
+    ended, after, errors = run(disturbed, *TORCHRUN, "split.py", "-1")
+    assert ended == 0, errors
+    assert errors.count("the checkpoint of step 10 cannot be read (rank 1: ") == 1
+    assert errors.count("goes on from step 5, which an earlier run saved with other arguments (10)") == 1
+    _, whole, _ = run(undisturbed, *TORCHRUN, "split.py", "-1")
+    assert after.startswith("step 5:")
+    assert losses(after) == losses(whole)[5:]
 
 
 def test_the_job_of_the_guide_names_the_rank_that_failed_and_its_losses_are_those_of_an_undisturbed_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from laggard.kvstore.checkpoints.resharding import open_tree, read_whole  # noqa
 from laggard.kvstore.checkpoints.shard import Shard  # noqa: E402
 from laggard.kvstore.values.codec import encode  # noqa: E402
 from laggard.torch import differences  # noqa: E402
-from laggard.torch.differences import Division, divide, filled, leaves_of, to_store  # noqa: E402
+from laggard.torch.differences import Division, divide, filled, leaves_of, store  # noqa: E402
 
 A, B, C = ("a",), ("b",), ("c", 0)
 DEADLINE_S = 60.0
@@ -47,8 +48,10 @@ def test_a_leaf_is_held_by_the_lowest_rank_that_has_it_and_differs_where_two_ran
     assert [divide(ranks, rank) for rank in range(len(ranks))] == [Division(*each) for each in expected]
 
 
-def together(trees: Sequence[Any], of_first: Sequence[tuple[Any, ...]] = ()) -> list[dict[str, Any]]:
-    """Return what each of several ranks stores, which are threads here."""
+def together(
+    trees: Sequence[Any], of_first: Sequence[tuple[Any, ...]] = (), fails: int | None = None
+) -> list[dict[str, Any]]:
+    """Return what each of several ranks stores, which are threads here; the one that fails has no room for it."""
     slots: list[Any] = [None] * len(trees)
     barrier = threading.Barrier(len(trees), timeout=DEADLINE_S)
 
@@ -60,7 +63,17 @@ def together(trees: Sequence[Any], of_first: Sequence[tuple[Any, ...]] = ()) -> 
             barrier.wait()
             return found
 
-        return to_store(trees[rank], rank, exchange, of_first)
+        saved: list[dict[str, Any]] = []
+
+        def save(parts: dict[str, Any]) -> None:
+            saved.append(parts)
+            if rank == fails:
+                raise MemoryError
+
+        with contextlib.suppress(MemoryError):
+            store(trees[rank], rank, exchange, of_first, save)
+        (parts,) = saved
+        return parts
 
     with ThreadPoolExecutor(len(trees)) as threads:
         return list(threads.map(stored, range(len(trees))))
@@ -122,6 +135,11 @@ def test_a_rank_that_has_what_the_first_has_stores_nothing() -> None:
     assert [bool(each) for each in together(trees)] == [True, False, False]
 
 
+def test_a_first_rank_that_cannot_save_keeps_none_of_the_others_waiting() -> None:
+    trees = [{"model": {"weight": tensor(rank, 5000)}} for rank in (0, 1)]
+    assert together(trees, fails=0) == together(trees)
+
+
 def test_a_leaf_of_the_first_rank_counts_for_all_whatever_they_hold() -> None:
     trees = [{"model": {"mean": tensor(rank, 9)}} for rank in range(2)]
     first, second = together(trees, [("model", "mean"), ("model", "not saved")])
@@ -144,5 +162,5 @@ def test_a_leaf_of_the_first_rank_counts_for_all_whatever_they_hold() -> None:
 def test_leaves_that_are_not_the_same_to_the_last_bit_and_in_their_kind_differ(change: Callable[[Any], Any]) -> None:
     leaf = torch.arange(32.0).view(4, 8)
     first, second = together([{"model": {"w": leaf}}, {"model": {"w": change(leaf)}}])
-    assert first["differing"] == second["differing"] == [["model", "w"]]
+    assert second["differing"] == [["model", "w"]]
     assert bits(restored([first, second], 1)["model"]["w"]) == bits(change(leaf))

@@ -228,6 +228,11 @@ class FakeOs(Fake):
         return exited.fd
 
     @staticmethod
+    def getpgid(pid: int) -> int:
+        _process_of(pid)
+        return 0  # what an agent starts is in its own
+
+    @staticmethod
     def waitpid(pid: int, options: int) -> tuple[int, int]:
         del options
         child = next((each for each in here().offspring if each.pid == pid and each.ended), None)

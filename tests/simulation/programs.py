@@ -112,10 +112,11 @@ class UserProgram:
         habits, chance = self._habits, process.scheduler.chance
         rank = int(process.environment.get("NODE_RANK", "0"))
         asked: list[float] = []
-        if habits.saving_s is not None:
-            process.handlers[signal.SIGTERM] = lambda *_: asked.append(process.scheduler.now_s)
-        else:
-            process.handlers[signal.SIGTERM] = lambda *_: None
+        for each in (signal.SIGINT, signal.SIGTERM):
+            if habits.saving_s is not None:
+                process.handlers[each] = lambda *_: asked.append(process.scheduler.now_s)
+            else:
+                process.handlers[each] = lambda *_: None
         if habits.usage_error:
             return _fail(process, 2, "train.py: error: unrecognized arguments: --lr0")
         if habits.in_vain:

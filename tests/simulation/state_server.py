@@ -267,8 +267,8 @@ class Client:
         data = self._disk.data
         if acknowledgement in data:
             return [b"ok"]
-        launch, _, _, _, n_reads, name, key, _, count, by = args
-        assert (n_reads, name, count) == (0, "increment", 1), "only single increments are simulated"
+        launch, _, _, _, is_upkeep, n_reads, name, key, _, count, by = args
+        assert (is_upkeep, n_reads, name, count) == (0, 0, "increment", 1), "only single increments are simulated"
         counts = data.setdefault(meta, {})
         version = int(counts.get("commits", b"0")) + 1
         counts["commits"] = _bytes(version)

@@ -22,6 +22,7 @@ from laggard.detectors.notices import (
 )
 from laggard.detectors.verdict import Evidence
 
+GAPS = "; gaps of less than 10 min are not reported for an hour"
 MORE = "; more of the same is not reported for a day"
 NOON_S = 1_700_049_600.0  # 2023-11-15 12:00:00 UTC
 GIVEN = Price(300.0)
@@ -269,8 +270,8 @@ ALL, SOME = Group(("n1", "0"), 8, 8), Group(("n1", "0"), 4, 8)
         ),
         (Silent((("n1", "0"), ("n2", ""))), "no good reading from n1 gpu 0, n2 for three rounds"),
         (Silent((("n1", "0"),), "no CUDA"), "no good reading from n1 gpu 0 for three rounds: no CUDA"),
-        (Answering((("n1", "0"),)), "n1 gpu 0 gives readings again"),
-        (Answering((("n1", "0"), ("n2", "1"))), "n1 gpu 0, n2 gpu 1 give readings again"),
+        (Answering((("n1", "0"),)), "n1 gpu 0 gives readings again" + GAPS),
+        (Answering((("n1", "0"), ("n2", "1"))), "n1 gpu 0, n2 gpu 1 give readings again" + GAPS),
         (Blind(), "no reading so far"),
         (Blind("level 0"), "no reading so far: level 0"),
     ],

@@ -87,8 +87,21 @@ The above exception was the direct cause of the following exception:
 
 {TRACE}mine.SaveError: step 7 was not saved
 """,
-        "OSError: [Errno 28] No space left on device",
+        "mine.SaveError: step 7 was not saved",
         "capacity",
+    ),
+    "the reason in a chain, when a library raises what follows": (
+        f"""
+{TRACE}TimeoutError: The client socket has timed out after 60s while trying to connect to (10.0.0.1, 1234).
+
+The above exception was the direct cause of the following exception:
+
+{TRACE}  File "/env/lib/python3.11/site-packages/torch/distributed/run.py", line 3, in run
+    raise
+mine.RendezvousError: The connection has failed. See inner exception for details.
+""",
+        "TimeoutError: The client socket has timed out after 60s",
+        "network",
     ),
     "a peer's end first, its consequence last": (
         f"""
@@ -288,6 +301,47 @@ Original {TRACE}IndexError: list index out of range
 """,
         "IndexError: list index out of range",
         "program",
+    ),
+    "a child's traceback in a message": (
+        f"""
+{TRACE}RuntimeError: a child has failed:
+{TRACE}IndexError: list index out of range
+see its log
+
+The above exception was the direct cause of the following exception:
+
+{TRACE}mine.ShardError: shard 7
+""",
+        "mine.ShardError: shard 7",
+        "unknown",
+    ),
+    "what was raised from a group": (
+        f"""
+  + Exception Group {TRACE}ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | {TRACE}KeyError: 'labels'
+    +---------------- 2 ----------------
+    | {TRACE}OSError: [Errno 28] No space left on device
+    +------------------------------------
+
+The above exception was the direct cause of the following exception:
+
+{TRACE}mine.SaveError: step 7 was not saved
+""",
+        "mine.SaveError: step 7 was not saved",
+        "capacity",
+    ),
+    "a group of errors that have not been raised": (
+        f"""
+  + Exception Group {TRACE}ExceptionGroup: two shards (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: shard 7
+    +---------------- 2 ----------------
+    | OSError: [Errno 28] No space left on device
+    +------------------------------------
+""",
+        "OSError: [Errno 28] No space left on device",
+        "capacity",
     ),
     "an engine of vLLM's": (
         behind("(APIServer pid=7) ", "RuntimeError: Engine core initialization failed. See root cause above.")
@@ -550,7 +604,7 @@ The above exception was the direct cause of the following exception:
 
 {TRACE}mine.FetchError: hub.site was not found
 """,
-        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        "mine.FetchError: hub.site was not found",
         "transient",
     ),
     "an object store": (

@@ -61,12 +61,12 @@ def test_a_ranks_own_label_counts_before_its_devices_and_its_nodes(
 def test_a_file_that_is_not_valid_is_refused_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(UsageError) as refused:
-        group_file(JobOptions(detect="sections", groups=path))
+        group_file(JobOptions(detect=("sections",), groups=path))
     assert f"--groups={path} is not valid: {reason}" in str(refused.value)
 
 
 def test_the_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, FILE)
-    assert group_file(JobOptions(detect="slow-gpu", groups=Path(path.name))) == path
-    assert group_file(JobOptions(detect="slow-gpu")) is None
+    assert group_file(JobOptions(detect=("slow-gpu",), groups=Path(path.name))) == path
+    assert group_file(JobOptions(detect=("slow-gpu",))) is None

@@ -58,8 +58,8 @@ def test_the_address_is_that_of_this_machine() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (JobOptions(link_interface="^", detect="slow-link"), "--link-interface=^ names no interface"),
-        (JobOptions(link_interface="", detect="slow-link"), "--link-interface= names no interface"),
+        (JobOptions(link_interface="^", detect=("slow-link",)), "--link-interface=^ names no interface"),
+        (JobOptions(link_interface="", detect=("slow-link",)), "--link-interface= names no interface"),
     ],
 )
 def test_an_option_that_names_no_interface_is_refused(options: JobOptions, error: str) -> None:
@@ -68,5 +68,5 @@ def test_an_option_that_names_no_interface_is_refused(options: JobOptions, error
 
 
 def test_without_a_wish_it_is_the_network_of_the_nodes_addresses() -> None:
-    assert JobOptions(detect="slow-link").probed_interface() == ""
-    assert JobOptions(detect="slow-link", link_interface="ib").probed_interface() == "ib"
+    assert JobOptions(detect=("slow-link",)).probed_interface() == ""
+    assert JobOptions(detect=("slow-link",), link_interface="ib").probed_interface() == "ib"

@@ -13,7 +13,7 @@ import pytest
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.errors import DamagedCheckpointError, FencedError, LocalStateError, OpenTransactionError
-from laggard.kvstore.state.local_state import LOCAL_STATE
+from laggard.kvstore.state.local_state import LOCAL_STATE, file_of
 from laggard.kvstore.state.mapping import State
 from tests.local import fresh_local_state
 
@@ -54,6 +54,21 @@ def test_a_program_without_the_launcher_keeps_state_in_a_file_and_says_so_once(t
         f"not in a laggard job: State is in {file}, and this is its run 0 "
         "(delete it to start afresh; 'laggard PROGRAM' runs the program as a job)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("train.py", "train.laggard-state.db"),
+        ("/home/me/examples/train.py", "train.laggard-state.db"),
+        ("/venv/bin/train", "train.laggard-state.db"),
+        ("/home/me/trainer/__main__.py", "trainer.laggard-state.db"),
+        ("-c", "laggard-state.db"),
+        ("", "laggard-state.db"),
+    ],
+)
+def test_two_programs_in_one_folder_have_a_file_each(program: str, name: str) -> None:
+    assert file_of(program) == name
 
 
 def test_the_ranks_of_one_run_share_its_launch_and_only_the_first_speaks(tmp_path: Path) -> None:

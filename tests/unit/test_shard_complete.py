@@ -15,6 +15,7 @@ from laggard.kvstore.checkpoints.complete import (
     newest_of_each,
     next_peers,
     no_longer_kept,
+    set_aside_after,
     set_aside_key,
     shards_in,
     that_can_go_on,
@@ -169,6 +170,22 @@ def test_the_newest_of_each_is_what_has_an_older_one_and_was_not_set_aside() -> 
     assert sorted(that_can_go_on("a", keys)) == [Checkpoint(0, 1, 1), Checkpoint(0, 2, 1)]
     keys.append(set_aside_key("a", Checkpoint(0, 2, 1)))
     assert [each.name for each in newest_of_each(keys, lambda _: None, {}, directory=False)] == ["c/x"]
+
+
+@pytest.mark.parametrize(
+    ("last", "left"),
+    [
+        (Checkpoint(1, 1, 1), [(0, 1), (0, 2), (1, 1)]),
+        (Checkpoint(0, 2, 1), [(0, 1), (0, 2)]),
+        (Checkpoint(0, 1, 1), [(0, 1)]),
+        (None, []),
+    ],
+)
+def test_what_is_newer_than_one_is_set_aside(last: Checkpoint | None, left: list[tuple[int, int]]) -> None:
+    keys = ["a/0/1/0-1", "a/0/2/0-1", "a/1/1/0-1", "b/3/3/0-1"]
+    marks = set_aside_after("a", keys, last)
+    assert sorted((each.launch, each.step) for each in that_can_go_on("a", [*keys, *marks])) == left
+    assert len(that_can_go_on("b", [*keys, *marks])) == 1
 
 
 def test_the_newest_is_one_that_can_be_read() -> None:

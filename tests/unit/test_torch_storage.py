@@ -18,11 +18,11 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner  # n
 from torch.distributed.checkpoint.planner import LoadPlan  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
-from laggard import Checkpointer, Job, State  # noqa: E402
+from laggard import Checkpointer, Job  # noqa: E402
 from laggard.kvstore.control import NodeRecord  # noqa: E402
 from laggard.kvstore.errors import NoCheckpointError, ReshardingError, UnsupportedValueError  # noqa: E402
 from laggard.torch import CheckpointReader, CheckpointWriter, resume  # noqa: E402
-from tests.local import fresh_local_state  # noqa: E402
+from tests.local import begin_local_launch, fresh_local_state  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -184,9 +184,9 @@ def test_ranks_that_are_to_read_different_steps_are_refused(checkpoints: Checkpo
 
 @pytest.mark.usefixtures("checkpoints")
 def test_a_split_model_goes_on_and_one_with_other_layers_is_refused_by_their_names(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(State, "current", fresh_local_state)
+    begin_local_launch(tmp_path / "state.db", "a run", monkeypatch)
     monkeypatch.setattr(Job, "current", lambda: Job(0, (NodeRecord("node1", "127.0.0.1", ()),), ()))
 
     def training(name: str) -> tuple[Any, Any]:

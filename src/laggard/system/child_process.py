@@ -26,6 +26,8 @@ if os.getppid() != int(sys.argv[1]):
 signal.pthread_sigmask(signal.SIG_BLOCK, [int(number) for number in sys.argv[2].split()])
 for warning in (signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(warning, signal.SIG_DFL if sys.argv[3] == "warned" else signal.SIG_IGN)
+if sys.argv[3] == "warned":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # else Python would not raise KeyboardInterrupt
 os.execv(sys.argv[4], sys.argv[4:])
 """
 _PRIVATE = 0o077  # umask

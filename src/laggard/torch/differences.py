@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from laggard.kvstore.checkpoints.resharding import Path, with_items
 from laggard.kvstore.values.codec import encode, path_text
-from laggard.torch.training_state import blocks_in, region_of, to_blocks
+from laggard.torch.training_state import blocks_in, on_host, region_of, to_blocks
 
 Digests: TypeAlias = Mapping[Path, int]
 """Of one rank's leaves, by their paths."""
@@ -42,9 +43,6 @@ class Division:
     is_like_first: bool  # whether rank 0 holds all that this rank holds, and nothing else, in the same order
 
 
-_ALONE = Division({}, (), is_like_first=True)
-
-
 def divide(ranks: Sequence[Digests], rank: int) -> Division:
     """Return what a rank has in common with the others, given the digests of all."""
     own = ranks[rank]
@@ -55,7 +53,13 @@ def divide(ranks: Sequence[Digests], rank: int) -> Division:
     return Division(holders, differing, is_like_first=[*own.items()] == [*ranks[0].items()])
 
 
-def compare(leaves: Mapping[Path, Any], rank: int, exchange: Exchange, of_first: Collection[Path]) -> Division:
+def compare(
+    leaves: Mapping[Path, Any],
+    rank: int,
+    exchange: Exchange,
+    of_first: Collection[Path],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Division:
     """Compare this rank's leaves with those of the others.
 
     Parameters
@@ -68,47 +72,75 @@ def compare(leaves: Mapping[Path, Any], rank: int, exchange: Exchange, of_first:
         Called twice.
     of_first
         Paths whose value is that of rank 0, whatever the others hold.
+    meanwhile
+        Called while large leaves are read; if it raises, the others have their answer all the same.
     """
     samples = {p: 0 if p in of_first else _digest(p, leaf, _SAMPLE_BYTES) for p, leaf in leaves.items()}
     held = exchange(samples)
     others = held if all(each is samples for each in held) else [*held[:rank], *held[rank + 1 :]]
-    whole = {
-        path: _digest(path, leaf)
+    alike = {
+        path: leaf
         for path, leaf in leaves.items()
         if path not in of_first
         and nbytes_of(leaf) > _SAMPLE_BYTES
         and any(each.get(path) == samples[path] for each in others)
     }
-    return divide(exchange(samples | whole), rank)
+    with ThreadPoolExecutor(1, "digests") as thread:
+        whole = thread.submit(lambda: {path: _digest(path, leaf) for path, leaf in alike.items()})
+        try:
+            meanwhile()
+        finally:
+            digests = exchange(samples | whole.result())
+    return divide(digests, rank)
 
 
 def exchange(own: Digests) -> Sequence[Digests]:
     """Return the digests of all ranks of the process group, in their order; all of them call this."""
-    if len(set(_gathered(xxh3_64_intdigest(repr(own).encode())))) == 1:
+    if len(set(gathered(xxh3_64_intdigest(repr(own).encode())))) == 1:
         return [own] * dist.get_world_size()
-    return _gathered(own)
+    return gathered(own)
 
 
-def to_store(tree: Any, rank: int, exchange: Exchange | None, of_first: Collection[Path]) -> dict[str, Any]:
-    """Return what a rank stores of its state_dicts: nothing if rank 0 has the same, and no large leaf of a lower rank.
+def gathered(value: Any) -> list[Any]:
+    """Return what each rank of the process group has called it with, in their order."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def store(
+    tree: Any, rank: int, exchange: Exchange | None, of_first: Collection[Path], save: Callable[[dict[str, Any]], None]
+) -> None:
+    """Save what a rank stores of its state_dicts: nothing if rank 0 has the same, and no large leaf of a lower rank.
 
     Called by all ranks at once; `exchange` is None if there is one only.
     """
-    leaves = {} if exchange is None else dict(leaves_of(tree))
-    division = _ALONE if exchange is None else compare(leaves, rank, exchange, of_first)
+    if rank == 0:  # all that it has, whatever the others hold; so it need not wait for them
+        tree = on_host(tree)
+        parts = {"state": to_blocks(tree), "elsewhere": [], "differing": []}
+        if exchange is None:
+            save(parts)
+        else:
+            compare(dict(leaves_of(tree)), rank, exchange, of_first, lambda: save(parts))
+        return
+    leaves = dict(leaves_of(tree))
+    division = compare(leaves, rank, cast("Exchange", exchange), of_first)
     state = to_blocks(tree)
-    if rank > 0 and division.is_like_first and next(blocks_in(state), None) is None:
-        return {}
+    if division.is_like_first and next(blocks_in(state), None) is None:
+        save({})
+        return
     elsewhere = {
         path: holder
         for path, holder in division.holders.items()
         if holder < rank and nbytes_of(leaves[path]) >= _ALONE_BYTES and not isinstance(leaves[path], DTensor)
     }
-    return {
-        "state": _with_leaves(state, dict.fromkeys(elsewhere)),
-        "elsewhere": [[list(path), holder] for path, holder in elsewhere.items()],
-        "differing": [list(path) for path in division.differing],
-    }
+    save(
+        {
+            "state": _with_leaves(state, dict.fromkeys(elsewhere)),
+            "elsewhere": [[list(path), holder] for path, holder in elsewhere.items()],
+            "differing": [list(path) for path in division.differing],
+        }
+    )
 
 
 def filled(shard: Mapping[str, Any], shard_of: Callable[[int], Mapping[str, Any]]) -> Any:
@@ -156,12 +188,6 @@ def _with_leaves(tree: Any, changed: Mapping[Path, Any], path: Path = ()) -> Any
     if type(tree) in (list, tuple):
         return type(tree)(_with_leaves(item, changed, (*path, number)) for number, item in enumerate(tree))
     return tree
-
-
-def _gathered(value: Any) -> list[Any]:
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
 
 
 def _is_held_once(tensor: DTensor) -> bool:

@@ -108,10 +108,11 @@ class KeptSteps(Steps):
 
     def _hold(self, layout: Layout) -> None:
         """Keep what it takes to begin this step, in place of that of two steps before."""
+        parts = {name: _copied(part.state_dict()) for name, part in self._parts.items()}
         own = None
-        if self._position.is_known:
+        if self._position.is_known and not parts.get("gradients"):  # those that are not used yet are each rank's own
             own = {"random": random_states(), "position": self._position.state_dict()}
-        self._keep(_Held({name: _copied(part.state_dict()) for name, part in self._parts.items()}, layout, own))
+        self._keep(_Held(parts, layout, own))
 
     def _keep(self, held: _Held) -> None:
         self._draws.begin(self.step)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
+import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,14 +18,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.checkpoints.resharding import Path, read_whole, reshard
-from laggard.kvstore.errors import ReshardingError
+from laggard.kvstore.checkpoints.settings import NodeShards
+from laggard.kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError, ReshardingError
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
-from laggard.torch.differences import exchange, filled, to_store
+from laggard.torch.choosing import Wish, candidates, first_intact, said, said_of_earlier_run
+from laggard.torch.differences import exchange, filled, gathered, store
 from laggard.torch.draws import Draws
+from laggard.torch.gradients import UnusedGradients
 from laggard.torch.kept_group import kept_group
 from laggard.torch.kept_steps import Steps, steps_from
+from laggard.torch.model_state import ModelState
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import (
@@ -38,6 +44,7 @@ from laggard.torch.training_state import (
 )
 
 _log = logging.getLogger("laggard.torch")
+T = TypeVar("T")
 
 
 class Stateful(Protocol):
@@ -62,17 +69,24 @@ class Resumed:
     """
 
     def __init__(
-        self, parts: Mapping[str, Stateful], of_first: Collection[Path], checkpoints: Checkpointer, every: int
+        self,
+        parts: Mapping[str, Stateful],
+        of_first: Collection[Path],
+        state: State,
+        checkpoints: Checkpointer,
+        every: int,
     ) -> None:
         self.step = 0
         self._steps: Callable[[], Steps] = lambda: Steps(self.step)
         self._draws = Draws()
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
+        self._state = state
+        self._run = _job_and_arguments(state)
         self._checkpoints = checkpoints
         self._every = every
         self._rank, self._ranks = _rank_and_ranks()
-        self._is_sharded = has_blocks(parts["model"])
+        self._is_sharded = any(isinstance(part, ModelState) and has_blocks(part.module) for part in parts.values())
         self._position = Position()
         self._knows_size = False
         self._reporter = StepReporter(self._rank)
@@ -135,7 +149,7 @@ class Resumed:
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
-                self._checkpoints.save(step + 1, self._shard())
+                self._save(step + 1)
         elif not self._knows_size:  # an optimizer has most of its state after its first step only
             self._prepare()
         self._knows_size = True
@@ -143,21 +157,44 @@ class Resumed:
     def _prepare(self) -> None:
         """Have memory ready for what a checkpoint would have now."""
         if self._is_sharded or self._rank == 0:
-            self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in self._parts.values()))
+            known = [part for name, part in self._parts.items() if name != "gradients"]
+            self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in known))
 
-    def _shard(self) -> dict[str, Any]:
-        """Return what this rank saves now."""
-        own = {"ranks": self._ranks, "random": random_states(), "position": self._position.state_dict()}
+    def _save(self, step: int) -> None:
+        own = {"run": self._run, "random": random_states(), "position": self._position.state_dict()}
         tree = {name: part.state_dict() for name, part in self._parts.items()}
-        return own | to_store(tree, self._rank, exchange if self._ranks > 1 else None, self._of_first)
+        among = exchange if self._ranks > 1 else None
+        store(tree, self._rank, among, self._of_first, lambda parts: self._checkpoints.save(step, own | parts))
 
-    def _restore(self) -> None:
-        step = _agreed(self._checkpoints.latest())
-        if step is None:
-            return
-        saved = self._checkpoints.ranks_of(step)
-        like = {name: _like(part) for name, part in self._parts.items()}
-        state, own = self._own(step, saved, like)
+    def _restore(self, wish: Wish, key: str) -> None:
+        """Go on from the checkpoint that the program wishes; ``key`` of State names the job that has done so."""
+        job = self._run[0]
+        steps, is_relaunch = _agreed((self._checkpoints.steps(), self._state.get(key) == job))
+        chosen, wrong = first_intact(candidates(wish, steps, is_relaunch=is_relaunch), self._read)
+        step = None if chosen is None else chosen[0]
+        if self._rank == 0:
+            if notice := said(wish, steps, step, wrong):
+                self._say(notice)
+                self._checkpoints.set_aside_after(step)
+            if wish != Wish():
+                self._state[key] = job
+        if chosen is not None:
+            self._take_over(*chosen)
+
+    def _read(self, step: int) -> tuple[Any, str]:
+        """Read a checkpoint; return what is wrong with it on any rank, too."""
+        content, reason = None, ""
+        try:
+            saved = self._checkpoints.ranks_of(step)
+            like = {name: _like(part) for name, part in self._parts.items()}
+            content = (saved, like, *self._own(step, saved, like))
+        except (CorruptValueError, DamagedCheckpointError, NoCheckpointError) as error:
+            reason = f"rank {self._rank}: {error.reason}"
+        reasons = gathered(reason) if _has_group() else [reason]
+        return content, next(filter(None, reasons), "")
+
+    def _take_over(self, step: int, content: Any) -> None:
+        saved, like, state, own = content
         for name, part in self._parts.items():
             if name in state:
                 part.load_state_dict(from_blocks(state[name], like[name]))
@@ -166,17 +203,18 @@ class Resumed:
             restore_random_states(own["random"])
         else:
             self._position = self._position.rescaled(saved, self._ranks)
-            if self._rank == 0:
-                _log.warning(
-                    "step %d was saved by %d ranks, and there are %d: random generators begin anew, and the data goes "
-                    "on at batch %d of epoch %d",
-                    step,
-                    saved,
-                    self._ranks,
-                    self._position.used.batch,
-                    self._position.used.epoch,
-                )
+            self._say(
+                f"step {step} was saved by {saved} ranks, and there are {self._ranks}: random generators begin anew, "
+                f"and the data goes on at batch {self._position.used.batch} of epoch {self._position.used.epoch}"
+            )
+        job, arguments = own["run"]
+        if job != self._run[0]:
+            self._say(said_of_earlier_run(step, arguments, self._run[1], self._state.file))
         self.step = step
+
+    def _say(self, notice: str) -> None:
+        if self._rank == 0:
+            _log.warning(notice)
 
     def _own(self, step: int, saved: int, like: Any) -> tuple[Any, Any]:
         """Return the state_dicts that this rank would have saved, and what else a rank saves for itself alone."""
@@ -197,7 +235,7 @@ class Resumed:
         by_rank = [shards[(number - self._rank) % saved] for number in range(saved)]
         self._refuse_differing(step, by_rank)
         state = reshard([filled(shard, by_rank.__getitem__) for shard in shards if "state" in shard], region)
-        return state, {name: read_whole(shards[0][name]) for name in ("position", "random")}
+        return state, {name: read_whole(shards[0][name]) for name in ("run", "position", "random")}
 
     def _refuse_differing(self, step: int, shards: Sequence[Mapping[str, Any]]) -> None:
         """Refuse to take one of several values for a layout of which none of them is right."""
@@ -221,8 +259,14 @@ def resume(
     every: int = 1,
     keep: int = 2,
     name: str = "torch",
+    step: int | None = None,
+    fresh: bool = False,
+    weights: Callable[[str], bool] | None = None,
+    strict: bool = True,
 ) -> Resumed:
     """Restore a training from the newest checkpoint in State, if there is one, and return where it goes on.
+
+    One that cannot be read on any rank is set aside, and the one before it is restored.
 
     Call it on every rank, after the process group and all its arguments are made, and before anything that uses random
     numbers: the random generators continue as well.
@@ -242,13 +286,23 @@ def resume(
         How many checkpoints to keep.
     name
         Prefix of their keys in State; a program with several trainings gives each its own.
+    step
+        Step of the checkpoint to go on from; newer ones are set aside.  The relaunches of a job go on from what it has
+        saved since.
+    fresh
+        Whether to begin anew, and to set all checkpoints aside; but for relaunches of the job.
+    weights
+        Which entries of the model's ``state_dict()`` are saved, by their names, such as those of LoRA; the others stay
+        as the program has made them.
+    strict
+        Whether the checkpoint must have exactly the entries of the model.
 
     Raises
     ------
     RuntimeError
         If the process is one of several ranks, by RANK and WORLD_SIZE, and has no process group yet.
-    DamagedCheckpointError
-        If the newest checkpoint is damaged.
+    NoCheckpointError, DamagedCheckpointError
+        If there is no checkpoint of this step, or none that can be read.
     MissingElementsError, ReshardingError
         If the newest checkpoint is that of another model.
 
@@ -263,33 +317,40 @@ def resume(
         raise ValueError(f"every is {every}; it must be at least 1")
     _refuse_ranks_without_group(traceback.extract_stack(limit=2)[0])
     module = _unwrapped(model)
-    given = {"model": module, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    given: dict[str, Stateful | None] = {"model": ModelState(module, weights, strict=strict)}
+    given |= {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    # Without an optimizer of PyTorch's nothing marks those that were used.
+    has_optimizer = any(isinstance(part, torch.optim.Optimizer) for part in (optimizer, *(also or {}).values()))
+    given["gradients"] = UnusedGradients(module) if has_optimizer else None
     if taken := given.keys() & (also or {}):
         raise ValueError(f"also has {', '.join(map(repr, sorted(taken)))}; choose other names than {', '.join(given)}")
     parts = {name: part for name, part in given.items() if part is not None} | dict(also or {})
     rank, ranks = _rank_and_ranks()
-    checkpoints = Checkpointer(State.current(), name=name, rank=rank, ranks=ranks, keep=keep)
-    resumed = Resumed(parts, _of_first(model, module), checkpoints, every)
+    state = State.current()
+    checkpoints = Checkpointer(state, name=name, rank=rank, ranks=ranks, keep=keep)
+    resumed = Resumed(parts, _of_first(model, module), state, checkpoints, every)
     resumed._steps = lambda: steps_from(
         resumed.step, model, parts, resumed._position, resumed._draws, has_others=bool(also)
     )
     if not ((group := kept_group()) and group.membership.joins):  # else another rank gives it all of this
-        resumed._restore()
+        resumed._restore(Wish(step, fresh), f"{name}/wish-of")
     resumed._prepare()
     resumed._reporter.begin()
     return resumed
 
 
+def _has_group() -> bool:
+    return bool(dist.is_available() and dist.is_initialized())
+
+
 def _rank_and_ranks() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+    return (dist.get_rank(), dist.get_world_size()) if _has_group() else (0, 1)
 
 
 def _refuse_ranks_without_group(call: traceback.FrameSummary) -> None:
     """Refuse a call that comes too early: each rank would be rank 0 of 1, and write over what the others save."""
     rank, ranks = os.environ.get("RANK"), os.environ.get("WORLD_SIZE", "1")
-    if rank is None or int(ranks) == 1 or (dist.is_available() and dist.is_initialized()):
+    if rank is None or int(ranks) == 1 or _has_group():
         return
     raise RuntimeError(
         f"line {call.lineno} of {call.filename} calls resume before init_process_group, in rank {rank} of {ranks} "
@@ -320,16 +381,26 @@ def _of_first(model: torch.nn.Module, module: torch.nn.Module) -> set[Path]:
 
 def _like(part: Stateful) -> Any:
     """Return, for each tensor in a state_dict, one that is split in the same way."""
+    if isinstance(part, UnusedGradients):
+        return part.parameters
     if not isinstance(part, torch.optim.Optimizer):
         return part.state_dict()
     parameters = [parameter for group in part.param_groups for parameter in group["params"]]
     return {"state": dict(enumerate(parameters))}
 
 
-def _agreed(step: int | None) -> int | None:
-    """Return rank 0's step: a rank that looks a moment later may see another checkpoint, and all restore the same."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return step
-    steps = [step]
-    dist.broadcast_object_list(steps)
-    return steps[0]
+def _job_and_arguments(state: State) -> list[str]:
+    """Return what names the job, or the run of a program without one, and the program's arguments."""
+    job = state.command
+    if job is None and (settings := NodeShards.current()) is not None:
+        job = settings[0].run
+    return [job or "", shlex.join(sys.argv[1:])]
+
+
+def _agreed(value: T) -> T:
+    """Return rank 0's value: a rank that looks a moment later may see other checkpoints, and all restore the same."""
+    if not _has_group():
+        return value
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]

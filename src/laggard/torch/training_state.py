@@ -65,6 +65,13 @@ def to_blocks(tree: Any) -> Any:
     return _mapped(to_blocks, tree)
 
 
+def on_host(tree: Any) -> Any:
+    """Return a state_dict whose tensors are in the memory of the host."""
+    if isinstance(tree, torch.Tensor):
+        return tree.cpu()  # itself if it is there
+    return _mapped(on_host, tree)
+
+
 def from_blocks(tree: Any, like: Any) -> Any:
     """Return a state_dict whose tensors are split as those of this launch are, or whole where they are whole."""
     if isinstance(tree, Block):
