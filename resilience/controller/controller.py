@@ -149,13 +149,7 @@ class Controller:
         )
 
         self._replacing = Replacing(
-            plan.settings,
-            self._cluster,
-            self._launches,
-            self._records,
-            account,
-            self._requests.waiting,
-            self._changed,
+            plan.settings, self._cluster, self._launches, self._records, account, self._requests
         )
 
     @property

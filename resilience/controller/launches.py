@@ -301,8 +301,9 @@ class Launches:
         self._signs_at_start = self._records.signs(self.number)
         self._began_s = self._clock.now_s()
         self._account.launch_began(self.number, roster.active, roster.reserve, gap, roster.primary)
-        self._report_leftovers(self._cluster.finish_change(roster, self.number))
-        self._start_helpers(roster)
+        with contextlib.suppress(NodeDownError):  # the loss is the controller's next event
+            self._report_leftovers(self._cluster.finish_change(roster, self.number))
+            self._start_helpers(roster)
 
     def remove_node(self, host: str | None) -> None:
         """Remove a lost node from the cluster, and with it the checkpoints in its memory."""

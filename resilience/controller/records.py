@@ -157,7 +157,7 @@ class RequestReader:
         self.waiting: deque[Request] = deque()  # requests that the controller has not handled yet, oldest first
         self.failure: Exception | None = None  # why no more requests are read; `None` while they are
         self._control = Control(endpoint.connect(), endpoint, launch=0)
-        self._changed = changed  # notified when a request has arrived
+        self.changed = changed  # notified when a request has arrived
         self._last_id = after
         self._stopped = threading.Event()
         threading.Thread(target=self._read, name="requests", daemon=True).start()
@@ -171,14 +171,14 @@ class RequestReader:
             try:
                 for request_id, request in self._control.requests(self._last_id, READ_WAIT_S):
                     self._last_id = request_id
-                    with self._changed:
+                    with self.changed:
                         self.waiting.append(request)
-                        self._changed.notify_all()
+                        self.changed.notify_all()
             except Exception as error:  # noqa: BLE001 - the controller ends the job with it
                 if is_passing(error):
                     self._stopped.wait(READ_WAIT_S / 10)
                     continue
-                with self._changed:
+                with self.changed:
                     self.failure = error
-                    self._changed.notify_all()
+                    self.changed.notify_all()
                 return

@@ -7,7 +7,6 @@ the old launch is ended. Whatever does not come by its deadline, a relaunch take
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from laggard.kvstore.membership import Formation, Formed, Message, Offer, Ready
 from laggard.records import record_of
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
-from laggard.resilience.controller.records import Records
+from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.failure import explain
@@ -49,16 +48,14 @@ class Replacing:
         launches: Launches,
         records: Records,
         account: Account,
-        requests: deque[Request],
-        changed: threading.Condition,
+        requests: RequestReader,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
         self._launches = launches
         self._records = records
         self._account = account
-        self._requests = requests
-        self._changed = changed
+        self._requests, self._changed = requests.waiting, requests.changed
         self._launch = -1  # the launch of what the ranks have said
         self._offered: set[int] = set()
         self._why_not = ""
@@ -90,6 +87,7 @@ class Replacing:
         program = self._launches.program
         if not isinstance(program, Ranks) or not self._settings.resilient or self._settings.on_failure == "end":
             return ()
+        self._of_launch(self._launches.number)
         began_s, all_ends, n_tries = time.monotonic(), list[ProcessEnd](), 0
         while True:
             self._take_requests()
@@ -169,8 +167,11 @@ class Replacing:
 
     def _take_requests(self) -> None:
         """Take what ranks of the current launch have said; all other requests wait."""
-        for request in [request for request in self._requests if request.kind == "member"]:
-            self._requests.remove(request)
+        with self._changed:  # which whoever adds one holds
+            found = [request for request in self._requests if request.kind == "member"]
+            for request in found:
+                self._requests.remove(request)
+        for request in found:
             if request.launch == self._launches.number:
                 self.take(request)
 

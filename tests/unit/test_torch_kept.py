@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from laggard.torch.draws import Draws  # noqa: E402
+from laggard.torch.kept_steps import Steps, _why_not  # noqa: E402
 from laggard.torch.own_states import OwnStates  # noqa: E402
 
 
@@ -72,3 +73,19 @@ def test_without_steps_nothing_is_kept() -> None:
     batches = Draws()
     assert [item[0] for item, _ in zip(batches.through(numbers()), range(3), strict=False)] == [0, 1, 2]
     assert not batches._kept
+
+
+def test_steps_without_a_kept_group_are_run_once_each_and_their_errors_are_raised() -> None:
+    seen = []
+    for attempt in Steps(3).until(6):
+        with attempt as step:
+            seen.append(step)
+    assert seen == [3, 4, 5]
+    with pytest.raises(RuntimeError, match="connection closed"):
+        for attempt in Steps(0).until(2):
+            with attempt:
+                raise RuntimeError("connection closed by peer")
+
+
+def test_a_model_that_is_not_the_same_on_all_ranks_keeps_no_ranks() -> None:
+    assert _why_not(torch.nn.Linear(2, 2), {}, has_others=False) == "its model is not in DistributedDataParallel"
