@@ -71,7 +71,7 @@ torch.manual_seed(100 + rank)
 run = laggard.torch.resume(model, optimizer, scheduler, every=5)
 data = Numbers()
 batches = run.batches(DataLoader(data, 4, sampler=DistributedSampler(data)))
-for attempt in run.steps(n_steps):
+for attempt in (each for n in (n_steps // 3, n_steps) for each in run.steps(n)):  # two loops, one after the other
     with attempt as step:
         inputs, targets = next(batches)
         fail(step, "forward")
@@ -87,6 +87,7 @@ for attempt in run.steps(n_steps):
         with open(f"losses-{rank}", "a") as file:
             file.write(json.dumps([step, loss.item().hex(), os.getpid()]) + "\\n")
         time.sleep(pace_s)
+torch.distributed.destroy_process_group()
 """
 
 

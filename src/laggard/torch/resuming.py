@@ -77,7 +77,8 @@ class Resumed:
         every: int,
     ) -> None:
         self.step = 0
-        self._steps: Callable[[], Steps] = lambda: Steps(self.step)
+        self._begin_steps: Callable[[], Steps] = lambda: Steps(self.step)
+        self._steps: Steps | None = None  # once they have begun
         self._draws = Draws()
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
@@ -119,7 +120,8 @@ class Resumed:
         ...     with attempt as step:
         ...         run.save(step, loss=train(step))
         """
-        yield from self._steps().until(n_steps)
+        self._steps = self._steps or self._begin_steps()
+        yield from self._steps.until(n_steps)
 
     def save(self, step: int, *, loss: Any = None, batches: int | None = None) -> None:
         """Call this at the end of each step, on every rank.
@@ -329,7 +331,7 @@ def resume(
     state = State.current()
     checkpoints = Checkpointer(state, name=name, rank=rank, ranks=ranks, keep=keep)
     resumed = Resumed(parts, _of_first(model, module), state, checkpoints, every)
-    resumed._steps = lambda: steps_from(
+    resumed._begin_steps = lambda: steps_from(
         resumed.step, model, parts, resumed._position, resumed._draws, has_others=bool(also)
     )
     if not ((group := kept_group()) and group.membership.joins):  # else another rank gives it all of this
