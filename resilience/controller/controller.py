@@ -381,6 +381,8 @@ class Controller:
             case None:
                 return None
             case ProgramHung() as hang:
+                if self._replacing.end_hung(hang):
+                    return None
                 return replace(hang, course=self._launches.course())
             case raised:
                 return self._failure_of(raised)

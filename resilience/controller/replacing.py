@@ -7,6 +7,7 @@ the old launch is ended. Whatever does not come by its deadline, a relaunch take
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,9 +19,9 @@ from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision import wording as decision_wording
-from laggard.resilience.decision.events import Settings
+from laggard.resilience.decision.events import ProgramHung, Settings
 from laggard.resilience.decision.failure import explain
-from laggard.resilience.decision.in_place import Loss, LostRank, Obstacle, formation, obstacle
+from laggard.resilience.decision.in_place import Loss, LostRank, Obstacle, formation, hung_rank, obstacle
 from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.decision.roster import Roster
@@ -57,6 +58,7 @@ class Replacing:
         self._account = account
         self._requests, self._changed = requests.waiting, requests.changed
         self._launch = -1  # the launch of what the ranks have said
+        self._hung_in = -1  # the last one in which a rank was killed because it hung
         self._offered: set[int] = set()
         self._why_not = ""
         self._ready: dict[int, Ready] = {}
@@ -85,7 +87,7 @@ class Replacing:
     def replace(self, roster: Roster, devices: Devices) -> Sequence[ProcessEnd] | None:
         """Replace the ranks that have ended; return None if that was done, and otherwise how they ended."""
         program = self._launches.program
-        if not isinstance(program, Ranks) or not self._settings.resilient or self._settings.on_failure == "end":
+        if not isinstance(program, Ranks):
             return ()
         self._of_launch(self._launches.number)
         began_s, all_ends, n_tries = time.monotonic(), list[ProcessEnd](), 0
@@ -93,17 +95,7 @@ class Replacing:
             self._take_requests()
             lost, ends = program.lost(self._launches.number if n_tries else -1)
             all_ends += ends
-            while self._replaced_s and self._replaced_s[0] < began_s - HOUR_S:
-                self._replaced_s.popleft()
-            loss = Loss(
-                program.size,
-                tuple(lost),
-                frozenset(self._offered) if n_tries == 0 else frozenset(range(program.size)),
-                self._why_not,
-                n_tries,
-                len(self._replaced_s),
-                self._settings.max_restarts_per_hour,
-            )
+            loss = self._loss(program, lost, n_tries)
             if (found := obstacle(loss)) is None:
                 n_tries += 1
                 found = self._try(lost, program, roster, devices)
@@ -113,6 +105,34 @@ class Replacing:
                 return None
             if found != "lost again":
                 return self._give_up(found, all_ends if n_tries else ())
+
+    def end_hung(self, hang: ProgramHung) -> bool:
+        """Kill the rank that all others wait for, if it can be replaced; return whether it was killed."""
+        program, rank = self._launches.program, hung_rank(hang)
+        if rank is None or not isinstance(program, Ranks) or self._launch != self._launches.number:
+            return False
+        loss = self._loss(program, [LostRank(rank, -signal.SIGKILL)], 0)
+        if self._hung_in == self._launch or obstacle(loss) is not None:
+            return False
+        self._hung_in = self._launch
+        told = f"the program hangs: {decision_wording.hang(hang)}; it is killed, and replaced"
+        self._account.tell("notice", told, "bold yellow")
+        program.kill_rank(rank)
+        return True
+
+    def _loss(self, program: Ranks, lost: Sequence[LostRank], n_tries: int) -> Loss:
+        settings, now_s = self._settings, time.monotonic()
+        while self._replaced_s and self._replaced_s[0] < now_s - HOUR_S:
+            self._replaced_s.popleft()
+        return Loss(
+            program.size,
+            tuple(lost),
+            frozenset(self._offered) if n_tries == 0 else frozenset(range(program.size)),
+            self._why_not,
+            n_tries,
+            len(self._replaced_s),
+            settings.max_restarts_per_hour if settings.resilient and settings.on_failure != "end" else 0,
+        )
 
     def _try(self, lost: Sequence[LostRank], program: Ranks, roster: Roster, devices: Devices) -> Obstacle | None:
         self._launches.begin_replacing({each.rank for each in lost}, roster, devices)

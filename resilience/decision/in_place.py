@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from laggard.kvstore.membership import Formation, Ready
+from laggard.resilience.decision.events import ProgramHung
 
 Obstacle = Literal[
     "not asked for",
@@ -46,16 +47,16 @@ class Loss:
     offered: frozenset[int]  # the ranks that can stay
     why_not: str = ""  # why a rank cannot, in the words of what it runs; empty: none said so
     n_tries: int = 0  # how often ranks were lost in this replacement before
-    n_last_hour: int = 0  # how many replacements the last hour had, and how many an hour may have
-    most_per_hour: int = 60
+    n_last_hour: int = 0  # how many replacements the last hour had
+    most_per_hour: int = 60  # how many an hour may have; 0: nothing is ever relaunched or replaced
 
 
 def obstacle(loss: Loss) -> Obstacle | None:
     """Return what speaks for a relaunch instead; None: nothing."""
     lost = {each.rank for each in loss.lost}
-    if loss.why_not:
+    if loss.why_not and loss.most_per_hour > 0:
         return "cannot stay"
-    if not loss.offered:
+    if not loss.offered or loss.most_per_hour == 0:
         return "not asked for"
     if any(each.exit_code == 0 for each in loss.lost):
         return "has ended"
@@ -68,6 +69,12 @@ def obstacle(loss: Loss) -> Obstacle | None:
     if loss.n_tries >= MOST_TRIES:
         return "tried enough"
     return "too often" if loss.n_last_hour >= loss.most_per_hour else None
+
+
+def hung_rank(hang: ProgramHung) -> int | None:
+    """Return the rank that all others wait for; None if that is not a single one, or not known."""
+    last = hang.stacks.standings[-1] if hang.stacks and hang.stacks.standings else None
+    return last.rank if last is not None and last.n_ranks == 1 and last.host == hang.suspect else None
 
 
 def formation(launch: int, ready: Mapping[int, Ready], failed_at: int | None) -> Formation | Obstacle:

@@ -116,6 +116,11 @@ class Ranks:
             self._ranks[rank.place] = new
             self._start(new, records[rank.node.record.hostname], {**own[rank.place], JOINS: "1"}, launch)
 
+    def kill_rank(self, number: int) -> None:
+        """Kill one rank."""
+        for rank in [rank for rank in self._ranks if rank.number == number]:
+            rank.node.tasks.signal(rank.task, signal.SIGKILL)
+
     @property
     def size(self) -> int:
         """The number of ranks."""

@@ -149,6 +149,19 @@ def test_20_random_kills_lose_no_step_and_change_no_loss(start_job: Start, tmp_p
     assert command_lines(job.processes()) == []
 
 
+def test_a_rank_that_is_stopped_is_replaced_and_cannot_come_back(start_job: Start, tmp_path: Path) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    assert start(start_job, undisturbed, 60, 0.0, []).finish(DEADLINE_S) == 0
+    job = start(start_job, disturbed, 60, 0.2, [], "--hang-timeout=12", "--max-restarts=0")
+    wait_until(lambda: len(rows(disturbed, 2)) > 12, deadline_s=DEADLINE_S)
+    pid = rows(disturbed, 2)[-1][2]
+    os.kill(pid, signal.SIGSTOP)
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    assert re.search(r"notice +the program hangs: .*; it is killed, and replaced", job.account), job.everything()
+    assert not Path(f"/proc/{pid}").exists()
+    assert_same_losses(disturbed, undisturbed, 60)
+
+
 def test_a_training_that_cannot_keep_its_ranks_is_relaunched_and_it_is_said_why(
     start_job: Start, tmp_path: Path
 ) -> None:

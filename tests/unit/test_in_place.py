@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from laggard.kvstore.membership import Formation, Ready
-from laggard.resilience.decision.in_place import MOST_TRIES, Loss, LostRank, formation, obstacle
+from laggard.resilience.decision.events import ProgramHung
+from laggard.resilience.decision.in_place import MOST_TRIES, Loss, LostRank, formation, hung_rank, obstacle
+from laggard.resilience.decision.stacks import Standing, Standstill
 
 KILLED = LostRank(1, -signal.SIGKILL)
 ALL_CAN_STAY = Loss(4, (KILLED,), frozenset(range(4)))
@@ -29,6 +31,8 @@ ALL_CAN_STAY = Loss(4, (KILLED,), frozenset(range(4)))
         (replace(ALL_CAN_STAY, lost=(LostRank(1, -9, is_new=True),), n_tries=1), None),
         (replace(ALL_CAN_STAY, n_tries=MOST_TRIES), "tried enough"),
         (replace(ALL_CAN_STAY, n_last_hour=60), "too often"),
+        (replace(ALL_CAN_STAY, most_per_hour=0), "not asked for"),
+        (replace(ALL_CAN_STAY, offered=frozenset(), why_not="its model is split", most_per_hour=0), "not asked for"),
         (replace(ALL_CAN_STAY, n_last_hour=60, most_per_hour=61), None),
     ],
 )
@@ -73,3 +77,23 @@ def test_a_step_that_has_ended_ranks_before_is_not_run_again() -> None:
     has = ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)))
     assert formation(5, has, 8) == "same step"
     assert isinstance(formation(5, has, 7), Formation)
+
+
+WAITING, STOPPED = Standing("waits for others", "", 3, "node1", 0), Standing("stopped", "", 1, "node2", 2)
+
+
+@pytest.mark.parametrize(
+    ("suspect", "standings", "rank"),
+    [
+        ("node2", (WAITING, STOPPED), 2),
+        ("", (WAITING, STOPPED), None),  # others on other nodes stand out, too
+        ("node2", (WAITING, replace(STOPPED, n_ranks=2)), None),
+        ("node2", (WAITING, replace(STOPPED, rank=None)), None),
+        ("node2", (), None),
+    ],
+)
+def test_of_a_hang_one_rank_is_ended_if_all_others_wait_for_it(
+    suspect: str, standings: tuple[Standing, ...], rank: int | None
+) -> None:
+    assert hung_rank(ProgramHung(12.0, None, Standstill(standings), suspect)) == rank
+    assert hung_rank(ProgramHung(12.0)) is None
