@@ -16,4 +16,5 @@ def show(environment: Mapping[str, str], comes_first: Callable[[str], bool]) -> 
         entry = os.fsencode(f"{name}={environment[name]}") + b"\0"
         if len(shown) + len(entry) <= room:
             shown += entry
-    ctypes.memmove(begin, shown + bytes(end - begin - len(shown)), end - begin)
+    if begin:  # otherwise the kernel does not say where it is
+        ctypes.memmove(begin, shown + bytes(end - begin - len(shown)), end - begin)

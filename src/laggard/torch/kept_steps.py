@@ -137,7 +137,7 @@ class KeptSteps(Steps):
                 # What the program has drawn ahead is in its own hands, and cannot be drawn again.
                 is_known = self._position.is_known
                 have = tuple(step for step, held in self._held.items() if is_known and held.own is not None)
-                self._membership.report(self._group.handle, have, have or self._own.steps())
+                self._membership.report(self._group.handle, have, have if self._held else self._own.steps())
                 if (formation := self._membership.await_formation()) is None:
                     continue
                 self._group.connect(list(formation.handles))

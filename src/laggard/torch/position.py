@@ -52,7 +52,7 @@ class Position:
     def is_known(self) -> bool:
         """Whether its loop draws each batch in the step that uses it, or none at all."""
         with self._lock:
-            pattern = self._count.pattern
+            pattern = self._count.pattern or self._count.earlier
             return self._n_drawn == 0 or (pattern is not None and pattern.ahead == 0)
 
     def state_dict(self) -> dict[str, Any]:
