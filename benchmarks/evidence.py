@@ -14,8 +14,9 @@ from benchmarks.optimum import bayes_factor, cusum
 from benchmarks.setting import Setting
 from benchmarks.side_by_side import BUDGETS, NEVER, ROUND_S, Outcome, grouped, play
 from benchmarks.tables import table
+from laggard.detectors.analysis import episodes, group_knowledge
 from laggard.detectors.notices import GroupSlower
-from laggard.detectors.statistics import comparison, episodes, excursions, group_knowledge, history, noise, tails
+from laggard.detectors.statistics import comparison, excursions, history, noise, tails
 
 __all__ = [
     "ablation",

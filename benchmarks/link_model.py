@@ -6,17 +6,18 @@ its path and chance add to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collectors.links.schedule import Pair, rounds_of
+from laggard.collectors.links.schedule import Pair, partner_in, rounds_of, with_pairs
 from laggard.detectors.links.flows import Flows
 
-__all__ = ["FAULTLESS", "Fault", "LinkJob", "Traffic", "leaves_of", "names_of"]
+__all__ = ["Fault", "LinkJob", "Traffic", "leaves_of", "names_of"]
 
 LEAF_NODES = 16
 TRANSFER_S, FAR_TIMES = 0.034, 1.1
@@ -41,6 +42,8 @@ class Fault:
         last two kinds both are.
     slowdown
         Ratio of times.
+    partner
+        The number of the pair's other node; ``None``: drawn from those that node 0 meets.
     """
 
     kind: Literal["node", "leaf", "pair", "network", "halves"]
@@ -48,9 +51,7 @@ class Fault:
     sends: bool = True
     receives: bool = False
     since: int = 0
-
-
-FAULTLESS = Fault("node", 1.0)
+    partner: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,20 @@ class Traffic:
     ----------
     bursts
         Share of readings that traffic of others, which no counter of the two nodes shows, makes 10 % to 100 % longer.
+    burst_rounds
+        For how many rounds such traffic stays on a path on average; 1: each reading is drawn anew.
     own
         Share of the rounds in which a node's program sends, 4 in a row on average: both ends' counters show it.
+    deviation, lasts
+        Standard deviation and autocorrelation of each path's normal noise, in place of what repeats have; 0: none.
     """
 
     bursts: float = 0.0
+    burst_rounds: float = 1.0
     own: float = 0.0
     own_rounds: float = 4.0
+    deviation: float = 0.0
+    lasts: float = 0.0
 
 
 def names_of(count: int) -> list[str]:
@@ -88,8 +96,8 @@ class LinkJob:
     Parameters
     ----------
     count
-        Number of nodes; node 0 is at fault, or its leaf, or its first partner's path from it.
-    fault, traffic
+        Number of nodes; node 0 is at fault, or its leaf, or the path between it and a partner.
+    faults, traffic
         What goes wrong.
     seed
         Of everything that is drawn.
@@ -98,51 +106,68 @@ class LinkJob:
     """
 
     def __init__(
-        self, count: int, fault: Fault = FAULTLESS, traffic: Traffic | None = None, seed: int = 0, partners: int = 3
+        self,
+        count: int,
+        faults: Sequence[Fault] = (),
+        traffic: Traffic | None = None,
+        seed: int = 0,
+        partners: int = 3,
     ) -> None:
-        self.nodes, self.leaves = names_of(count), leaves_of(count) if fault.kind != "halves" else None
-        self.fault, self.traffic = fault, traffic or Traffic()
+        has_leaves = all(fault.kind != "halves" for fault in faults)
+        self.nodes, self.leaves = names_of(count), leaves_of(count) if has_leaves else None
+        self.traffic = traffic or Traffic()
         self._random = np.random.default_rng(seed)
         self._number_of = {node: number for number, node in enumerate(self.nodes)}
-        self.leaf = np.arange(count) // LEAF_NODES if fault.kind != "halves" else np.arange(count) * 2 // count
+        self.leaf = np.arange(count) // LEAF_NODES if has_leaves else np.arange(count) * 2 // count
         self._rounds = rounds_of(self.nodes, f"job {seed}", self.leaves, partners)
         self._ends: dict[int, tuple[list[Pair], NDArray[np.intp]]] = {}
         self._offsets = self._random.normal(0.0, NODE_SHARE, (2, count))
         self._paths_seed = int(self._random.integers(2**32))
         self._busy = np.zeros(count, np.bool_)
+        self._bursts = np.zeros((count, count) if self.traffic.burst_rounds > 1 else (0, 0))
         self._number = 0
-        self.partner = 0  # of node 0, on the path that a pair's fault slows down
+        self._noise = self._random.normal(0.0, self.traffic.deviation, (count, count)) if self.traffic.lasts else None
+        sub_rounds = chain(*map(self._rounds, range(LEAF_NODES)))
+        meets = {partner for pairs in sub_rounds if (partner := partner_in(pairs, self.nodes[0]))}
+        drawn = int(np.random.default_rng([seed, 1]).choice(sorted(self._number_of[node] for node in meets)))
+        self.faults = [each if each.partner else replace(each, partner=drawn) for each in faults]
 
-    def rounds(self, count: int) -> Iterator[Flows]:
-        """Yield the flows of the next rounds."""
+    def rounds(self, count: int, pairs: Callable[[], Sequence[Pair]] = list) -> Iterator[Flows]:
+        """Yield the flows of the next rounds, in each of which the pairs that are told then meet as well."""
         for sub_rounds in map(self._rounds, range(self._number, self._number + count)):
-            yield self.flows_between(np.concatenate([self._ends_of(pairs) for pairs in sub_rounds], axis=1))
+            yield self.flows_between(np.concatenate(list(map(self._ends_of, with_pairs(sub_rounds, pairs()))), axis=1))
             self.next_round()
 
     def _ends_of(self, pairs: list[Pair]) -> NDArray[np.intp]:
         """Return the pairs as numbers, ``(2, n_pairs)``; sub-rounds come back, so they are kept with their pairs."""
         kept = self._ends.get(id(pairs))
-        if kept is None:
+        if kept is None or kept[0] is not pairs:
             ends = np.array([[self._number_of[node] for node in pair] for pair in pairs], np.intp).reshape(-1, 2).T
             kept = self._ends[id(pairs)] = pairs, ends
         return kept[1]
 
     def next_round(self) -> None:
-        """Go on to the next round: the program begins or ends to send on some nodes."""
-        ends = 1 / self.traffic.own_rounds
-        begins = ends * self.traffic.own / max(1e-9, 1 - self.traffic.own)
-        chance = self._random.random(len(self._busy))
-        self._busy = np.where(self._busy, chance >= ends, chance < begins)
+        """Go on to the next round: programs begin or end to send on nodes, and others on paths."""
+        self._busy = self._goes_on(self._busy, self.traffic.own, self.traffic.own_rounds)
+        if self._bursts.size:
+            goes_on = self._goes_on(self._bursts > 0, self.traffic.bursts, self.traffic.burst_rounds)
+            new = np.log1p(self._random.uniform(*BURST, self._bursts.shape))
+            self._bursts = np.where(goes_on, np.where(self._bursts > 0, self._bursts, new), 0)
         self._number += 1
+
+    def _goes_on(self, is_on: NDArray[np.bool_], share: float, rounds: float) -> NDArray[np.bool_]:
+        ends = 1 / rounds
+        begins = ends * share / max(1e-9, 1 - share)
+        chance = self._random.random(is_on.shape)
+        return np.where(is_on, chance >= ends, chance < begins)
 
     def flows_between(self, ends: NDArray[np.intp]) -> Flows:
         """Return the flows of these pairs, ``(2, n_pairs)``, both ways, in this round."""
         sender, receiver = np.concatenate([ends, ends[::-1]], axis=1)
-        if not self._number:
-            self.partner = int(receiver[np.flatnonzero(sender == 0)[-1]])
-        log_time = self._usual(sender, receiver) + self._chance(len(sender))
-        if self._number >= self.fault.since:
-            log_time += np.log(self.fault.slowdown) * self._is_slow(sender, receiver)
+        log_time = self._usual(sender, receiver) + self._chance(sender, receiver)
+        for fault in self.faults:
+            if self._number >= fault.since:
+                log_time += np.log(fault.slowdown) * self._is_slow(fault, sender, receiver)
         foreign = self._foreign(sender, receiver)
         log_time += np.log1p(foreign)
         return Flows(sender, receiver, log_time.astype(np.float32), foreign.astype(np.float32))
@@ -155,10 +180,20 @@ class LinkJob:
         mixed = mixed * mixed % 65_521
         return np.asarray(times + PATH_SHARE * np.sqrt(12.0) * (mixed / 65_521 - 0.5))
 
-    def _chance(self, count: int) -> NDArray[np.float64]:
+    def _chance(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.float64]:
+        count, deviation, lasts = len(sender), self.traffic.deviation, self.traffic.lasts
+        if deviation:
+            fresh = self._random.normal(0.0, deviation, count)
+            if self._noise is None:
+                return fresh
+            self._noise[sender, receiver] *= lasts
+            self._noise[sender, receiver] += np.sqrt(1 - lasts**2) * fresh
+            return np.asarray(self._noise[sender, receiver])
         shape = REPEATS, count
         repeats = NOISE * np.sqrt((TAIL - 2) / TAIL) * self._random.standard_t(TAIL, shape)
         repeats += self._random.exponential(SPIKE_MEAN, shape) * (self._random.random(shape) < SPIKE_RATE)
+        if self._bursts.size:
+            return np.asarray(repeats.min(axis=0) + self._bursts[sender, receiver])
         is_burst = self._random.random(count) < self.traffic.bursts
         return np.asarray(repeats.min(axis=0) + is_burst * np.log1p(self._random.uniform(*BURST, count)))
 
@@ -167,15 +202,15 @@ class LinkJob:
         share = np.where(self._busy, self._random.uniform(*BURST, len(self._busy)), 0.0)
         return np.asarray(np.maximum(share[sender], share[receiver]))
 
-    def _is_slow(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.bool_]:
-        if self.fault.kind == "node":
+    def _is_slow(self, fault: Fault, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.bool_]:
+        if fault.kind == "node":
             out, back = sender == 0, receiver == 0
-        elif self.fault.kind == "leaf":
+        elif fault.kind == "leaf":
             is_far = self.leaf[sender] != self.leaf[receiver]
             out, back = is_far & (self.leaf[sender] == 0), is_far & (self.leaf[receiver] == 0)
-        elif self.fault.kind in {"network", "halves"}:
-            return np.asarray((self.leaf[sender] != self.leaf[receiver]) | (self.fault.kind == "network"))
+        elif fault.kind in {"network", "halves"}:
+            return np.asarray((self.leaf[sender] != self.leaf[receiver]) | (fault.kind == "network"))
         else:
-            out = (sender == 0) & (receiver == self.partner)
-            back = (sender == self.partner) & (receiver == 0)
-        return np.asarray((out & self.fault.sends) | (back & self.fault.receives))
+            out = (sender == 0) & (receiver == fault.partner)
+            back = (sender == fault.partner) & (receiver == 0)
+        return np.asarray((out & fault.sends) | (back & fault.receives))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import link_wires
-from benchmarks.link_model import FAULTLESS, Fault, LinkJob, Traffic
+from benchmarks.link_model import Fault, LinkJob, Traffic
 from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
 from benchmarks.tables import table
@@ -57,6 +59,23 @@ HARDER = {
     "node sends 30 % slower from the first round": (NODE_30, NODES, QUIET, 0),
     "node sends 10 % slower from the first round": (NODE_10, NODES[1:], QUIET, 0),
 }
+NOISES = {
+    "of repeats": QUIET,
+    "normal, 8 %": Traffic(deviation=0.08),
+    "AR .9, 2 %": Traffic(deviation=0.02, lasts=0.9),
+}
+TWO = {
+    "none": (),
+    "100 %, the other never": ((2.0, 0),),
+    "30 and 30 %": ((1.3, 0), (1.3, 0)),
+    "30 and 100 %": ((1.3, 0), (2.0, 0)),
+    "30 %, 40 rounds later 30 %": ((1.3, 0), (1.3, 40)),
+    "30 %, 40 rounds later 100 %": ((1.3, 0), (2.0, 40)),
+    "100 %, 40 rounds later 30 %": ((2.0, 0), (1.3, 40)),
+}
+"""How much slower the two links of node 0 of three become, and how many rounds after the onset."""
+TWO_ONSET, TWO_AFTER = 40, 60
+SELDOM = (1.3, 2.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -76,51 +95,62 @@ class Outcome:
     reports: int
 
 
-def play(count: int, fault: Fault, traffic: Traffic, seed: int, rounds: int) -> Outcome:
-    """Simulate one job of so many nodes and rounds, and judge it."""
-    job = LinkJob(count, fault, traffic, seed)
+def play(
+    count: int, faults: Sequence[Fault], traffic: Traffic, seed: int, rounds: int, *, meets_again: bool = True
+) -> Outcome:
+    """Simulate one job of so many nodes and rounds, and judge it; with several faults, they are found together."""
+    job = LinkJob(count, faults, traffic, seed)
     analysis = SlowLinkAnalysis(job.nodes, job.leaves)
+    since = max((fault.since for fault in faults), default=rounds)
     delay, wrong = None, list[Verdict | LinksSlower]()
-    for number, flows in enumerate(job.rounds(rounds)):
+    for number, flows in enumerate(job.rounds(rounds, analysis.pairs_to_meet if meets_again else list)):
+        begun = [fault for fault in job.faults if number >= fault.since]
         verdicts = analysis.add_flows(flows, ROUND_S * number)
         notices = [each for each in analysis.take_notices() if isinstance(each, LinksSlower)]
         said: list[Verdict | LinksSlower] = [*verdicts, *notices]
         for found in said:
-            if number >= fault.since and _names(found, fault, job):
-                delay = delay or number - fault.since + 1
-            else:
+            if number >= since and _names(found, begun, job):
+                delay = delay or number - since + 1
+            elif not any(_names(found, [fault], job) for fault in begun):
                 wrong.append(found)
     restarts = sum(isinstance(found, Verdict) and found.action == "restart" for found in wrong)
     return Outcome(delay, restarts, len(wrong) - restarts)
 
 
-def _names(found: Verdict | LinksSlower, fault: Fault, job: LinkJob) -> bool:
-    """Return whether what is said names the fault and its direction."""
+def _names(found: Verdict | LinksSlower, faults: Sequence[Fault], job: LinkJob) -> bool:
+    """Return whether what is said names what is slow, and its direction; of two links of a node, that is the node."""
+    fault, *others = faults
     if isinstance(found, LinksSlower):
         half = (len(job.nodes) + 1) // 2
         halves = (tuple(job.nodes[:half]), tuple(job.nodes[half:])) if fault.kind == "halves" else ()
         return fault.kind in {"network", "halves"} and set(found.sides) == set(halves)
     link = link_of(found)
-    if fault.slowdown == 1 or fault.kind in {"network", "halves"}:
+    if others:
+        return link.kind == "node" and link.names == (job.nodes[0],)
+    if fault.kind in {"network", "halves"}:
         return False
     if link.kind == "link":
         return link.names[0] == job.nodes[0 if fault.sends else 1]
     sides = {(True, False): "sends", (False, True): "receives", (True, True): "both"}
     if fault.kind == "pair":
-        return link.kind == "pair" and set(link.names) == {job.nodes[0], job.nodes[job.partner]}
+        return link.kind == "pair" and set(link.names) == {job.nodes[0], job.nodes[fault.partner or 0]}
     named = job.nodes[0] if fault.kind == "node" else "leaf0"
     return link.kind == fault.kind and link.names == (named,) and link.side == sides[fault.sends, fault.receives]
 
 
-def play_all(count: int, fault: Fault, traffic: Traffic, jobs: int, rounds: int) -> list[Outcome]:
+def play_all(
+    count: int, faults: Sequence[Fault], traffic: Traffic, jobs: int, rounds: int, *, meets_again: bool = True
+) -> list[Outcome]:
     """Simulate jobs with the seeds 0, 1, ..., on all processors."""
-    one = partial(_play_seed, count, fault, traffic, rounds)
+    one = partial(_play_seed, count, faults, traffic, rounds, meets_again)
     with ProcessPoolExecutor() as processes:
         return list(processes.map(one, range(jobs), chunksize=max(1, jobs // 20)))
 
 
-def _play_seed(count: int, fault: Fault, traffic: Traffic, rounds: int, seed: int) -> Outcome:
-    return play(count, fault, traffic, seed, rounds)
+def _play_seed(
+    count: int, faults: Sequence[Fault], traffic: Traffic, rounds: int, meets_again: bool, seed: int
+) -> Outcome:
+    return play(count, faults, traffic, seed, rounds, meets_again=meets_again)
 
 
 def _percent(share: float) -> str:
@@ -138,7 +168,7 @@ def found_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[li
     for what, (fault, counts, within) in FAULTS.items():
         fault = replace(fault, since=ONSET)
         for count in (count for count in counts if count in nodes):
-            outcomes = play_all(count, fault, QUIET, options.jobs, ONSET + AFTER)
+            outcomes = play_all(count, [fault], QUIET, options.jobs, ONSET + AFTER)
             share, median = _shares([outcome.delay for outcome in outcomes], within)
             wrong = sum(outcome.restarts for outcome in outcomes), sum(outcome.reports for outcome in outcomes)
             others = [_of_rule(name, count, fault, max(1, len(outcomes) // 4), within) for name in RULES]
@@ -149,7 +179,7 @@ def _of_rule(name: str, count: int, fault: Fault, jobs: int, within: int) -> str
     """Return in which share of jobs a rule finds the node in time, and how many other nodes it accuses a job."""
     found = wrong = 0
     for seed in range(jobs):
-        rounds = RULES[name](LinkJob(count, fault, QUIET, seed), ONSET + AFTER)
+        rounds = RULES[name](LinkJob(count, [fault], QUIET, seed), ONSET + AFTER)
         accused: set[int] = set()
         for number, now in enumerate(rounds):
             accused |= now
@@ -165,7 +195,7 @@ def harder_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[l
     for what, (fault, counts, traffic, since) in HARDER.items():
         for count in (count for count in counts if count in nodes):
             jobs = options.jobs if count < max(NODES) else max(1, options.jobs // 5)
-            some = play_all(count, replace(fault, since=since), traffic, jobs, since + 50)
+            some = play_all(count, [replace(fault, since=since)], traffic, jobs, since + 50)
             delays = [outcome.delay for outcome in some]
             within = [_shares(delays, limit)[0] for limit in (6, 24, 50)]
             yield [what, f"{count:,}", len(some), *within, _shares(delays, 50)[1], sum(each.restarts for each in some)]
@@ -176,9 +206,47 @@ def healthy_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[
     for what, traffic in TRAFFICS.items():
         for count in nodes:
             rounds = min(options.rounds, max(100, 40 * options.rounds // count))
-            ours = play(count, FAULTLESS, traffic, 1, rounds)
-            others = [sum(map(len, rule(LinkJob(count, FAULTLESS, traffic, 1), rounds))) for rule in RULES.values()]
+            ours = play(count, (), traffic, 1, rounds)
+            others = [sum(map(len, rule(LinkJob(count, (), traffic, 1), rounds))) for rule in RULES.values()]
             yield [what, f"{count:,}", f"{count * rounds:,}", ours.restarts, ours.reports, *others]
+
+
+def two_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield rows: both links of one of three nodes become slow, at once or one after the other."""
+    del nodes
+    for noise, traffic in NOISES.items():
+        for what, slow in TWO.items():
+            faults = [
+                Fault("pair", times, receives=True, since=TWO_ONSET + later, partner=partner)
+                for partner, (times, later) in enumerate(slow, 1)
+            ]
+            rounds = max((fault.since for fault in faults), default=TWO_ONSET) + TWO_AFTER
+            outcomes = play_all(3, faults, traffic, options.jobs, rounds)
+            found, median = _shares([outcome.delay for outcome in outcomes], TWO_AFTER)
+            wrong = sum(outcome.restarts for outcome in outcomes), sum(outcome.reports for outcome in outcomes)
+            yield [noise, what, len(outcomes), found if faults else "-", median, *wrong]
+
+
+def seldom_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield rows: a pair becomes slow that the schedule alone has meet every second to fifth round."""
+    del nodes
+    counts = [count for count in (16, 64) if count <= options.largest]
+    for count, slowdown in product(counts, SELDOM):
+        fault = Fault("pair", slowdown, receives=True, since=3 * ONSET)
+        columns: list[object] = []
+        for meets_again in (False, True):
+            outcomes = play_all(count, [fault], QUIET, options.jobs, 3 * ONSET + AFTER, meets_again=meets_again)
+            delays = sorted(outcome.delay or math.inf for outcome in outcomes)
+            wrong = sum(outcome.restarts + outcome.reports for outcome in outcomes)
+            columns += [f"{statistics.median(delays):g}", f"{delays[int(0.95 * len(delays))]:g}", wrong]
+        yield [count, f"{100 * (slowdown - 1):.0f} %", options.jobs, *columns]
+    lasting = {"bursts of 2 rounds on 5 % of paths": Traffic(bursts=0.05, burst_rounds=2.0)}
+    for count, (what, traffic) in product(counts, {"none": QUIET, "both": LOUD, **lasting}.items()):
+        columns = []
+        for meets_again in (False, True):
+            outcomes = play_all(count, (), traffic, options.jobs, 100, meets_again=meets_again)
+            columns += ["-", "-", sum(outcome.restarts + outcome.reports for outcome in outcomes)]
+        yield [count, f"nothing; traffic: {what}", options.jobs, *columns]
 
 
 def cost_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
@@ -224,7 +292,7 @@ def draw(path: Path, jobs: int, nodes: int = 64) -> None:
     axes = figure.subplots()
     after = np.arange(AFTER + 1)
     for what, (fault, _, _) in FAULTS.items():
-        outcomes = play_all(nodes, replace(fault, since=ONSET), QUIET, jobs, ONSET + AFTER)
+        outcomes = play_all(nodes, [replace(fault, since=ONSET)], QUIET, jobs, ONSET + AFTER)
         delays = np.array([np.inf if each.delay is None else each.delay for each in outcomes])
         axes.step(after, [100 * (delays <= rounds).mean() for rounds in after], where="post", label=what)
     axes.set(xlabel="rounds since the fault began", ylabel=f"found, % of {jobs} jobs", title=f"{nodes} nodes")
@@ -240,6 +308,24 @@ PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace
     "harder": (
         ["fault", "N", "jobs", "within 6", "within 24", "within 50", "median round", "wrong restarts"],
         harder_rows,
+    ),
+    "two": (
+        ["noise", "slower", "jobs", "named", "median round", "others: wrong restarts", "wrong reports"],
+        two_rows,
+    ),
+    "seldom": (
+        [
+            "N",
+            "pair slower by",
+            "jobs",
+            "by schedule: median round",
+            "95 %",
+            "wrong",
+            "met again: median round",
+            "95 %",
+            "wrong",
+        ],
+        seldom_rows,
     ),
     "healthy": (["traffic", "N", "node-rounds", "wrong restarts", "wrong reports", *RULES], healthy_rows),
     "cost": (["N", "transfers", "analysis, ms a round", "with readings, ms"], cost_rows),

@@ -21,6 +21,7 @@ from pathlib import Path
 from time import thread_time
 
 import laggard
+from benchmarks import section_ranks
 from benchmarks.machine import description
 from benchmarks.tables import table
 from laggard.collectors import sections
@@ -96,9 +97,17 @@ def interval_ms(n_sections: int) -> float:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks sections", description=__doc__)
+    parser.add_argument("--ranks", action="store_true", help="print only how soon slow ranks of a DDP job are found")
+    parser.add_argument("--repeats", type=int, default=3, help="jobs of each kind, with --ranks (default: %(default)s)")
+    parser.add_argument("--slower-by", type=int, metavar="PERCENT", help="only this slowdown, with --ranks")
     parser.add_argument("--blocks", type=int, default=2000, help="blocks of 1,000 uses (default: %(default)s)")
-    blocks = parser.parse_args(arguments).blocks
+    options = parser.parse_args(arguments)
     print(description())
+    if options.ranks:
+        only = [] if options.slower_by is None else [[1 + options.slower_by / 100]]
+        print("", *table(section_ranks.HEAD, section_ranks.rows(options.repeats, *only)), sep="\n")
+        return 0
+    blocks = options.blocks
     rows = [cost_row("outside a job", one, blocks)]
     with launch():
         rows.append(cost_row("in a job", one, blocks))

@@ -12,6 +12,7 @@ import redis
 
 from laggard.collectors.group import Startable
 from laggard.collectors.section_sender import section_of
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
 from laggard.detectors.judging.groups import Groups
@@ -21,7 +22,6 @@ from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.section_readings import Probes, SectionReadings, worker_of
 from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import LONGEST_NAME, Watcher, tell_end_of
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.statistics.thresholds import SECTIONS_SHARE, Thresholds, checked_budget
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs

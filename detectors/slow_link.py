@@ -114,7 +114,7 @@ class SlowLinkDetector(Startable):
             return self
         leaves = self._leaves or launch.leaves
         analysis = SlowLinkAnalysis(hosts, leaves, self._budget * _share(launch.launch), self._min_slowdown)
-        readings = LinkReadings(analysis, self._min_slowdown, LinkBoard(control).tell_bytes, time.time())
+        readings = LinkReadings(analysis, LinkBoard(control).tell_terms, time.time())
         judge = Judge(readings, self._restarts, self._keeper, KEPT)
         judge.begin(launch, str(session.environment.endpoint_file), LaunchSigns(session).read)
         interval_s = self.collection_rate * stride_of(self.collection_rate, self.max_intrusion)

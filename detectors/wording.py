@@ -190,7 +190,9 @@ def slow_link(found: SlowLink) -> str:
     if found.kind in ("node", "leaf"):
         verb, to_whom = _SIDES[found.side]
         who = found.names[0] if found.kind == "node" else f"leaf {found.names[0]}"
-        return f"{who} {verb} {slow} its {_peers(found.n_peers)} ({to_whom} all its partners), {lasts}"
+        said = f"{who} {verb} {slow} its {_peers(found.n_peers)} ({to_whom} all its partners), {lasts}"
+        # Two links that are slow look like that, too.
+        return f"{said}; or both of its links are slow" if found.kind == "node" and found.n_peers == 2 else said
     path = " to ".join(found.names) + (" and back" if found.side == "both" else "")
     if found.kind == "pair":
         return f"{path}: {slow} the other transfers of both, {lasts}"

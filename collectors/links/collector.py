@@ -20,7 +20,7 @@ from laggard.collectors.links.interface_counters import CountersOfRound, interfa
 from laggard.collectors.links.interfaces import address_on
 from laggard.collectors.links.prober import REPEATS, TRANSFER_S, LinkProber
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import partner_in, rounds_of
+from laggard.collectors.links.schedule import partner_in, rounds_of, with_pairs
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import OVERHEAD, moment_s
 from laggard.kvstore.client.common_clock import CommonClock
@@ -137,8 +137,9 @@ class LinkCollector:
             self._prober.close()  # this launch is over
 
     def _probe_once(self, number: int) -> None:
-        partners = [partner_in(pairs, self._prober.host) for pairs in self._rounds(number)]
-        addresses, n_bytes = self._board.terms()
+        addresses, n_bytes, again = self._board.terms()
+        # A node that has not read of a new pair yet meets a busy partner, and the NICs' counters show that.
+        partners = [partner_in(pairs, self._prober.host) for pairs in with_pairs(self._rounds(number), again)]
         found = self._prober.run(number, partners, addresses, n_bytes)
         symptoms = self._counters.symptoms(found.retransmissions)
         report = LinkReport(tuple(found.readings), found.failures, symptoms, self._launch, self._leaf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import chain
 
@@ -57,6 +57,27 @@ def rounds_of(nodes: Sequence[str], seed: str, leaves: Mapping[str, str] | None 
 def partner_in(sub_round: Sequence[Pair], node: str) -> str | None:
     """Return whom a node meets in a sub-round; None: nobody."""
     return next((other if one == node else one for one, other in sub_round if node in {one, other}), None)
+
+
+def with_pairs(sub_rounds: Sequence[list[Pair]], pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """Return a round in which these pairs meet as well, as far as no node is in two of them.
+
+    There are no more transfers than before: whom the two were to meet last meet each other, unless they do so anyway.
+    """
+    *others, last = sub_rounds
+    met = set(map(frozenset, chain(*sub_rounds)))
+    moved: set[str] = set()
+    for pair in map(frozenset, pairs):
+        apart = [each for each in last if not pair.isdisjoint(each)]
+        nodes = pair.union(*apart)
+        left = nodes - pair
+        if pair in met:
+            moved |= set() if left else pair
+        elif not nodes & moved:
+            moved |= nodes
+            together = [pair, left] if len(left) == 2 and left not in met else [pair]
+            last = [each for each in last if each not in apart] + [(min(each), max(each)) for each in together]
+    return [*others, last]
 
 
 def _drawn(seed: str, node: str) -> bytes:

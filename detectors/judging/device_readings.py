@@ -10,6 +10,7 @@ from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import MAX_ERROR
 from laggard.collectors.probes import WRONG
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Reason
 from laggard.detectors.judging.device_states import DeviceStates
@@ -18,7 +19,6 @@ from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.judging.section_readings import Condition, Probes
 from laggard.detectors.notices import Notice
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.verdict import Verdict, with_cause
 from laggard.kvstore.control import LaunchRecord
 

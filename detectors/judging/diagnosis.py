@@ -10,7 +10,7 @@ from typing import Literal
 from laggard.collectors.device import DeviceId
 from laggard.collectors.device_check import DeviceCheck
 from laggard.detectors import wording
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 
 Past = Mapping[str, Mapping[str, Sequence[float]]]
 """By UUID and probe: the fastest reading of each earlier check in seconds, oldest first."""

@@ -13,14 +13,13 @@ from laggard.collectors.device import DeviceId
 from laggard.collectors.links.collector import LinkReport
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.schedule import Pair
 from laggard.collectors.links.symptoms import LinkSymptoms, cause_of_link, downs_of, together
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Unreachable
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
-from laggard.detectors.links.episodes import LinkEpisodes
 from laggard.detectors.links.flaps import LinkFlaps
-from laggard.detectors.links.flows import MOST_FOREIGN
 from laggard.detectors.links.losses import LinkLosses
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinkNotice, Notice, PairUnreachable
@@ -37,12 +36,12 @@ class LinkReadings(Analysis):
     """The nodes' reports of their links; each node is a device without a name."""
 
     def __init__(
-        self, analysis: SlowLinkAnalysis, min_slowdown: float, tell_bytes: Callable[[int], None], begun_s: float
+        self, analysis: SlowLinkAnalysis, tell_terms: Callable[[int, Sequence[Pair]], None], begun_s: float
     ) -> None:
         self._compared = analysis
-        self._min_slowdown = min_slowdown  # the smallest slowdown that matters
-        self._tell_bytes = tell_bytes  # tells the nodes how many bytes a transfer has from now on
-        self._episodes = LinkEpisodes(min_slowdown)
+        # Tells the nodes how many bytes a transfer has from now on, and which pairs meet in each round
+        self._tell_terms = tell_terms
+        self._pairs: list[Pair] = []
         self._losses = LinkLosses()
         self._flaps = LinkFlaps(begun_s)
         self._lost: list[Verdict] = []
@@ -57,7 +56,7 @@ class LinkReadings(Analysis):
     @property
     def min_slowdown(self) -> float:
         """The smallest slowdown that matters."""
-        return self._min_slowdown
+        return self._compared.min_slowdown
 
     def begin(self, launch: LaunchRecord) -> None:
         """Note which nodes there are."""
@@ -89,9 +88,12 @@ class LinkReadings(Analysis):
         self._judged = {(host, "") for each in known for host in (each.sender, each.receiver)}
         if not self._is_calibrated(known):
             return None
-        return [
-            verdict for number in sorted(by_round) for verdict in self._update_round(by_round[number], moment.now_s)
-        ]
+        found = [each for number in sorted(by_round) for each in self._update_round(by_round[number], moment.now_s)]
+        pairs = self._compared.pairs_to_meet()
+        if pairs != self._pairs:
+            self._pairs = pairs
+            self._tell_terms(self._n_bytes, pairs)
+        return found
 
     def judged(self, readings: Round) -> Collection[DeviceId]:
         """Return the nodes that had transfers."""
@@ -100,7 +102,7 @@ class LinkReadings(Analysis):
 
     def episode(self, device: DeviceId) -> Episode | None:
         """Return the slow episode that a node is in."""
-        return self._episodes.of(device[0])
+        return self._compared.episode(device[0])
 
     def certain(self) -> list[Verdict]:
         """Return verdicts on nodes that no other node reaches any more."""
@@ -116,12 +118,9 @@ class LinkReadings(Analysis):
         for verdict in self._compared.add_round(readings, now_s):
             link = link_of(verdict)
             if link.kind == "node":
-                since_s = self._judged_s[-min(link.rounds, len(self._judged_s))]
-                self._episodes.begin(verdict.host, link.side, verdict.slowdown, since_s)
                 found.append(replace(verdict, cause=self._cause_of(verdict.host)))
             else:
                 self._notices.append(LinkNotice(link, tuple(dict.fromkeys(map(self._cause_of, link.names)))))
-        self._episodes.add_round([each for each in readings if each.foreign_share <= MOST_FOREIGN])
         self._notices += self._compared.take_notices()
         return found
 
@@ -156,7 +155,7 @@ class LinkReadings(Analysis):
             self._calibrations = _MAX_CALIBRATIONS
             return True
         self._n_bytes = wanted
-        self._tell_bytes(wanted)
+        self._tell_terms(wanted, self._pairs)
         return False
 
 

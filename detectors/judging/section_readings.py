@@ -14,13 +14,13 @@ from typing import Literal
 
 from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Reason
 from laggard.detectors.judging.groups import Groups, label_of
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.verdict import Verdict
 
 _NOT_PROBED = Reason("not probed since")
@@ -98,7 +98,10 @@ class SectionReadings(Analysis):
             self._given[device] = label
 
     def update(self, readings: Round, moment: Moment) -> list[Verdict]:
-        """Compare a round; if there is only one label for all workers, clear classes are recognised."""
+        """Compare a round; if there is only one label for all workers, clear classes are recognised.
+
+        Who is slower by less than matters is not told of: others on a host slow some of its ranks by a few percent.
+        """
         labels = {
             device: (self._given.get(device), self._probes.model((worker.host, worker.gpu)))
             for device, worker in self._workers.items()
@@ -107,7 +110,8 @@ class SectionReadings(Analysis):
         if known != self._labels:
             self._labels = known
             self._compared.set_groups(known)
-        return self._compared.update(readings, moment.now_s)
+        found = self._compared.update(readings, moment.now_s)
+        return [verdict for verdict in found if verdict.slowdown >= self.min_slowdown]
 
     def episode(self, device: DeviceId) -> Episode | None:
         """Return the slow episode that a worker is in."""

@@ -12,7 +12,7 @@ from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.statistics.estimates import Floats
 
 _DISTURBED = 1.15  # times as long as the least of a round
-MOST_FOREIGN = 0.05  # of a reading's bytes, that others may have carried on the NIC meanwhile
+_MOST_FOREIGN = 0.05  # of a reading's bytes, that others may have carried on the NIC meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Flows:
 
     def calm(self) -> NDArray[np.bool_]:
         """Return which flows had the NICs to themselves, both ways: acknowledgements wait behind what goes back."""
-        disturbed = self.foreign > MOST_FOREIGN
+        disturbed = self.foreign > _MOST_FOREIGN
         ways = set(zip(self.sender[disturbed].tolist(), self.receiver[disturbed].tolist(), strict=True))
         back = zip(self.receiver.tolist(), self.sender.tolist(), strict=True)
         return np.asarray(~(disturbed | np.fromiter((each in ways for each in back), np.bool_, len(self))))

@@ -1,1 +1,1 @@
-"""What readings say: which devices are slow, how sure that is, and since when. Pure, on arrays."""
+"""What readings say: by how much each device is slow, and how sure that is. Pure, on arrays."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.detectors.statistics.device_index import DeviceIndex
+from laggard.collectors.device import DeviceId
+from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.estimates import DEVIATION_PER_DISTANCE, FAST_QUANTILES, FAST_SHARES, Floats
 
 _CLASS_RATIO = 1.3  # two models or pipeline stages differ by more, chips of one model by less
@@ -87,6 +88,11 @@ class Grouping:
 
 def _low_middle(known: NDArray[np.intp]) -> NDArray[np.intp]:
     return (known - 1) // 2
+
+
+def labelled(devices: Sequence[DeviceId], labels: Mapping[DeviceId, Hashable] | None) -> Grouping:
+    """Return the groups of devices with the same label; without labels all are one."""
+    return Grouping(codes_of([labels.get(device) if labels else None for device in devices]))
 
 
 def joint_classes(of_probes: Sequence[Floats], index: DeviceIndex) -> NDArray[np.int32]:

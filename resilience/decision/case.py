@@ -66,11 +66,11 @@ class Case:
 
     @property
     def suspect(self) -> str:
-        """The node where a failure or a hang began; empty if that is not known, or it was on several."""
+        """The node where a failure or a hang began; empty if that is not known, or it was on or between several."""
         if isinstance(self.event, ProgramHung):
             return self.event.suspect
         failure = self.failure
-        return "" if failure.stays or failure.several else failure.host
+        return "" if failure.stays or failure.several or failure.is_shared else failure.host
 
     @property
     def setback(self) -> Setback:
@@ -119,6 +119,13 @@ class Case:
         stake *= 1.0 if len(self.row) == 1 else REPEATED
         device = "" if hung else self.failure.device
         return (*known, Incident(self.suspect, self.now_s, stake, device, placement.drawn, placement.devices_drawn))
+
+    @property
+    def acquitted(self) -> tuple[Incident, ...]:
+        """The ledger without what the failures of the row have staked: they were the program's on whatever node."""
+        row = {(each.host, each.time_s) for each in self.status.row}
+        known = recent(self.status.ledger, self.now_s)
+        return tuple(replace(each, stake=0.0) if (each.host, each.time_s) in row else each for each in known)
 
     @property
     def convicted(self) -> NodeEvidence | None:

@@ -57,6 +57,7 @@ class Failure:
     kind: Kind  # what kind of trouble it is
     fingerprint: str  # the type and the place of the error: two failures with the same fingerprint are the same
     is_proof: bool = False  # whether hardly anything but a bad node is a reason for its words
+    is_shared: bool = False  # whether its words are about what ranks gave each other: they speak against no node
     is_usage: bool = False  # whether the program was started with arguments that it does not understand
     is_worker: bool = False  # whether that process is a worker of Ray
     stays: bool = False  # whether that process runs on its node in every launch, whichever devices are used
@@ -117,6 +118,7 @@ def explain(ends: Sequence[ProcessEnd], hosts: Mapping[str, str]) -> Failure:
         kind=kind,
         fingerprint=_fingerprint(origin.exit_code, complaint),
         is_proof=signature is not None and signature.is_proof,
+        is_shared=signature is not None and signature.is_shared,
         is_usage=_is_usage(ends, complaint),
         is_worker=end.is_worker,
         stays=end.stays and origin.rank is None and complaint.address is None,

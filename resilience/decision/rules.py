@@ -272,7 +272,9 @@ RULES: Sequence[Rule] = (
         "and in a job that has ever made any, the program's own after 1 min and unknown ones after 20",
         "end with its exit code",
         lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back), survived=c.survived),
-        lambda c: End((c.failure, Fact("the program's", number=len(c.row)), *c.went_back)),
+        lambda c: End(
+            (c.failure, Fact("the program's", number=len(c.row)), *c.went_back), replace(c.status, ledger=c.acquitted)
+        ),
     ),
     _otherwise(
         events.ProgramFailed,

@@ -39,6 +39,7 @@ class Signature:
     kind: Kind  # what kind of trouble it is
     says: Says = "why"  # how much it says
     is_proof: bool = False  # whether hardly anything but a bad node is a reason to write it
+    is_shared: bool = False  # whether it is about what ranks gave each other, so that it is no single one's
 
 
 # What connects with a service outside of the job.
@@ -60,8 +61,8 @@ def _ended_by(number: str, name: str, said: str) -> str:
     return rf"{told}|^(.*[:\d] +)?({said})( .*core dumped.*| \(core dumped\))?( {{2,}}.*)?$|signal: ({said})"
 
 
-# The kind; how much it says, if not why, or that it is proof of a bad node; what it is: regular expression, looked for
-# in each line without regard to case.
+# The kind; how much it says, if not why, or that it is proof of a bad node or shared by ranks; what it is: regular
+# expression, looked for in each line without regard to case.
 _ROWS: Mapping[str, str] = {
     # -- devices: the CUDA runtime's texts, the driver's names (CUDA_ERROR_...), HIP's; and the kernel's lines
     "hardware proof: uncorrectable memory error of a GPU": r"uncorrectable (ECC|memory) error|ECC_?(un|Not)correctable",
@@ -93,8 +94,11 @@ _ROWS: Mapping[str, str] = {
     # -- communication: NCCL, PyTorch, Gloo, UCX and libfabric, Ray, MPI, gRPC
     "network: InfiniBand completion with an error": r"Got completion from peer \S+ with|retry (count(er)? )?exceeded"
     r"|got completion with error|ibv_\w+ failed|Got async event.*(port|fatal|error)",
-    "program: wrong use of NCCL": r"Duplicate GPU detected|no socket interface found|Tensors must be (CUDA|contiguous)"
-    r"|Detected mismatch between collectives",
+    "program: wrong use of NCCL": r"Duplicate GPU detected|no socket interface found|Tensors must be (CUDA|contiguous)",
+    "program shared: ranks differ in a collective": r"Detected mismatch between collectives"
+    r"|distributed collective mismatch|op\.preamble\.length|ProcessGroup\w+::\w+: invalid tensor (size|type)"
+    r"|expects same model across all ranks|not to match (sizes|strides) of the same param|MPI_ERR_TRUNCATE"
+    r"|Message truncated|Mismatched (allreduce|allgather|broadcast|reducescatter|alltoall)",
     "program how: invalid use of NCCL": r"ncclInvalid|invalid usage|ncclInternalError|NCCL error.*internal error",
     "transient: something is in use": r"EADDRINUSE|Address already in use|errno: 98\b|Device or resource busy"
     r"|\[Errno 16\]|already in use by|unable to lock file|database is locked|Text file busy",
@@ -219,8 +223,9 @@ _ROWS: Mapping[str, str] = {
 def _signature(title: str) -> Signature:
     what, _, name = title.partition(": ")
     kind, _, says = what.partition(" ")
-    is_proof = says == "proof"
-    return Signature(name, cast(Kind, kind), cast(Says, "why" if is_proof else says or "why"), is_proof)
+    is_proof, is_shared = says == "proof", says == "shared"
+    how_much = "why" if is_proof or is_shared else says or "why"
+    return Signature(name, cast(Kind, kind), cast(Says, how_much), is_proof, is_shared)
 
 
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), _signature(title)) for title, pattern in _ROWS.items())

@@ -122,6 +122,8 @@ SMALL = {
             "| node sends 30 % slower | 8 | 1 | 6 | 100 % |",
             "| node sends 10 % slower from the first round | 8 | ",
             "| the job's own on 10 % of NICs, 4 rounds on average | 8 | 160 | 0 | 0 |",
+            "| of repeats | 30 and 30 % | 1 | 100 % | ",
+            "## Seldom\n\n| N | pair slower by | jobs |",
             "## Cost\n\n| N | transfers |",
         ],
     ),
@@ -158,6 +160,7 @@ SMALL = {
         "--blocks 20",
         ["| outside a job |", "| in a job |", "| in a job, one within another that waits, each |", "| 64 |"],
     ),
+    "sections --ranks": Small("--repeats 1 --slower-by 100", ["| 100 % | no | 1 | 1 | ", "| 100 % | yes | 1 | 1 | "]),
     "intrusion": Small(
         "--cycles 1 --block 0.3",
         [

@@ -59,7 +59,7 @@ PATHS = st.lists(st.integers(0, 30), min_size=1, max_size=5)
     now_s=TIMES,
 )
 def test_whatever_a_node_reports_of_its_links(reports: list[tuple[list[int], Any]], now_s: float) -> None:
-    readings = LinkReadings(SlowLinkAnalysis(HOSTS, min_slowdown=1.1), 1.1, lambda _: None, 0.0)
+    readings = LinkReadings(SlowLinkAnalysis(HOSTS, min_slowdown=1.1), lambda *_: None, 0.0)
     judge = Judge(readings, Restarts())
     judge.begin(LAUNCH)
     symptoms = LinkSymptoms("eth0", 100_000, "full", {"rx_errors": 3})

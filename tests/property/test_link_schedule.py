@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.collectors.links.schedule import circle, partner_in, rounds_of
+from laggard.collectors.links.schedule import circle, partner_in, rounds_of, with_pairs
 
 sizes = st.integers(0, 40)
 seeds = st.text(max_size=10)
@@ -121,6 +121,34 @@ def test_of_many_nodes_each_keeps_four_partners_below_its_leaf_and_up_to_four_el
             (near if leaves[one] == leaves[other] else far)[node].add(partner)
     assert {len(near[node]) for node in leaves} == {4}
     assert max(len(far[node]) for node in leaves) == 4
+
+
+@given(st.integers(2, 40), seeds, st.lists(st.tuples(st.integers(0, 39), st.integers(0, 39)), max_size=6))
+def test_pairs_that_are_to_meet_take_the_place_of_others(count: int, seed: str, wanted: list[tuple[int, int]]) -> None:
+    pairs = [(f"node{one}", f"node{other}") for one, other in wanted if one != other and max(one, other) < count]
+    for sub_rounds in map(rounds_of(names(count), seed), range(3)):
+        found = with_pairs(sub_rounds, pairs)
+        assert sum(map(len, found)) <= sum(map(len, sub_rounds))
+        for each in found:
+            assert max(Counter(chain(*each)).values(), default=1) == 1
+        assert found[:-1] == sub_rounds[:-1]
+        met = Counter(map(frozenset, chain(*found)))
+        before = Counter(map(frozenset, chain(*sub_rounds)))
+        assert all(times <= before.get(pair, 1) for pair, times in met.items())
+        if pairs:
+            assert frozenset(pairs[0]) in met
+        apart = {node for pair in pairs for node in (*pair, *(partner_in(sub_rounds[-1], end) for end in pair))}
+        assert [pair for pair in sub_rounds[-1] if apart.isdisjoint(pair)] == [
+            pair for pair in found[-1] if apart.isdisjoint(pair)
+        ]
+
+
+def test_two_nodes_that_meet_out_of_turn_leave_their_partners_to_each_other() -> None:
+    sub_rounds = [[("a", "b"), ("c", "d")], [("a", "c"), ("b", "e")]]
+    assert with_pairs(sub_rounds, [("e", "a")]) == [sub_rounds[0], [("a", "e"), ("b", "c")]]
+    assert with_pairs(sub_rounds, [("a", "d")]) == [sub_rounds[0], [("b", "e"), ("a", "d")]]  # c is without a partner
+    assert with_pairs(sub_rounds, [("b", "a"), ("c", "b")]) == [sub_rounds[0], [("b", "c"), ("a", "e")]]
+    assert with_pairs(sub_rounds, []) == sub_rounds
 
 
 def test_a_node_meets_the_other_of_its_pair_and_nobody_where_it_has_none() -> None:

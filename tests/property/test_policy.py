@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from hypothesis import given
@@ -48,6 +49,7 @@ failures = st.builds(
     ended_s=moments,
     ran_s=moments,
     fingerprint=st.sampled_from(["a", "b"]),
+    is_shared=st.booleans(),
 )
 events = st.one_of(
     st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
@@ -194,3 +196,20 @@ def test_a_failure_never_leaves_fewer_nodes_than_asked_for(
             assert not suspected or decision.exit_code != EXIT_TOO_FEW_NODES
             return
         status = decision.status
+
+
+@given(settings, st.integers(1, len(HOSTS)), courses, failures)
+def test_a_failure_of_what_ranks_gave_each_other_strikes_none_of_their_nodes(
+    chosen: Settings, size: int, course: list[tuple[Event, float, bool]], failure: Failure
+) -> None:
+    status, now_s = beginning(chosen, size), 0.0
+    for event, passed_s, progressed in course:
+        now_s += passed_s
+        decision = decide(chosen, status, event, now_s=now_s, progressed=progressed)
+        status = status if isinstance(decision, End) else decision.status
+    shared = ProgramFailed(replace(failure, is_shared=True))
+    for progressed in (True, False):
+        decision = decide(chosen, status, shared, now_s=now_s, progressed=progressed)
+        if isinstance(decision, Relaunch):
+            assert all(each in status.ledger for each in decision.status.ledger)
+            assert decision.status.roster.excluded_hosts == status.roster.excluded_hosts

@@ -87,15 +87,17 @@ def test_a_device_is_suspected_at_once_and_has_become_slow_when_that_is_certain(
     seconds[12:, 13] *= 1.2
     analysis.expect([*names(4), ("node9", "0")])
     assert [analysis.suspects(device) for device in (slow, ("node9", "0"), ("node8", "0"))] == [None] * 3
-    known = []
+    known, undecided = [], []
     for one_round in seconds:
         verdicts = analysis.update_arrays(names(4), one_round)
         known.append((analysis.suspects(slow), analysis.became_slow(slow), bool(verdicts)))
+        undecided.append(analysis.undecided())
     assert known[:12] == [(False, False, False)] * 12
     assert known[12] == (False, False, False)  # one round may be anything
     assert known[13] == (True, False, False)
     first = [verdict for *_, verdict in known].index(True)
     assert known[first - 1 : first + 1] == [(True, False, False), (True, True, True)]
+    assert undecided == [[]] * 13 + [[slow]] * (first - 13) + [[]] * (40 - first)
     assert known[-1] == (True, True, False)
     assert not analysis.became_slow(("node0", "0"))
     assert not analysis.became_slow(("node8", "0"))
@@ -472,6 +474,15 @@ def test_a_state_comes_back_from_json_as_it_was() -> None:
     assert who(play(again, devices, seconds[18:])) == []  # reported already
     empty = SlowGPUAnalysis().to_state()
     assert SlowGPUAnalysis.from_state(json.loads(json.dumps(empty))).to_state() == empty
+
+
+def test_of_devices_that_are_not_decided_on_the_one_with_the_most_evidence_comes_first() -> None:
+    analysis = SlowGPUAnalysis()
+    seconds = np.full((15, 16), 1.0)
+    seconds[13:, 3] = seconds[12:, 7] = 1.2
+    for one_round in seconds:
+        analysis.update_arrays(names(4), one_round[:, None])
+    assert analysis.undecided() == [names(4)[7], names(4)[3]]
 
 
 def test_a_state_of_another_version_is_refused() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.economics.episode import Episode
+from laggard.detectors.analysis.findings import merged_by_node, rank_of, verdict_of
 from laggard.detectors.evidence import Slow
-from laggard.detectors.links.episodes import LinkEpisodes
-from laggard.detectors.statistics.findings import merged_by_node, rank_of, verdict_of
 from laggard.detectors.verdict import Action, Severity, Verdict
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -73,51 +69,3 @@ def test_a_nodes_verdict_has_the_longest_episode_and_the_certainty_of_its_worst_
     assert not node.evidence.own_past  # that of the worst
     [suspects] = merged_by_node([device(gpu, 1.01, sure=False) for gpu in (0, 1)], {"n1": 2}, 1.05)
     assert (suspects.severity, suspects.action, suspects.slowdown) == ("suspect", "report", 1.01)
-
-
-# -- links -------------------------------------------------------------------------------------------------------------
-
-
-def sent(times: Mapping[tuple[str, str], float]) -> list[LinkReading]:
-    return [LinkReading(1, *ends, seconds, 1 << 20, 0.0) for ends, seconds in times.items()]
-
-
-OTHERS = {("x", "y"): 1.0, ("y", "x"): 1.0, ("y", "z"): 3.0}
-
-
-@pytest.mark.parametrize(
-    ("side", "slowdown"),
-    [("sends", 2.0), ("receives", 4.0), ("both", 2.0)],
-)
-def test_a_node_is_as_slow_as_its_fastest_transfer_on_its_side_beside_the_median_of_others(
-    side: str, slowdown: float
-) -> None:
-    episodes = LinkEpisodes(1.1)
-    assert episodes.of("a") is None
-    episodes.begin("a", side, 9.0, 77.0)
-    for _ in range(2):
-        episodes.add_round(sent({**OTHERS, ("a", "x"): 2.0, ("a", "y"): 5.0, ("x", "a"): 4.0, ("y", "a"): 6.0}))
-    assert episodes.of("a") == Episode(77.0, slowdown, 1 - 1 / slowdown)
-
-
-def test_a_nodes_episode_ends_after_three_rounds_in_which_it_was_as_fast_as_others() -> None:
-    episodes = LinkEpisodes(1.1)
-    episodes.begin("a", "sends", 2.0, 77.0)
-    fast, slow = sent({**OTHERS, ("a", "x"): 1.0}), sent({**OTHERS, ("a", "x"): 1.1})
-    for one in (fast, fast, slow, fast, fast):
-        episodes.add_round(one)
-        assert episodes.of("a") is not None
-    episodes.add_round(sent(OTHERS))  # without its transfers, or those of others, nothing is known
-    episodes.add_round(sent({("a", "x"): 1.0}))
-    assert episodes.of("a") == Episode(77.0, 1.0, 0.0)
-    episodes.add_round(fast)
-    assert episodes.of("a") is None
-
-
-def test_of_an_episode_that_goes_on_the_beginning_stays_and_the_side_may_change() -> None:
-    episodes = LinkEpisodes(1.1)
-    episodes.begin("a", "sends", 2.0, 77.0)
-    episodes.begin("a", "receives", 3.0, 99.0)
-    assert episodes.of("a") == Episode(77.0, 2.5, 1 - 1 / 2.5)
-    episodes.add_round(sent({**OTHERS, ("a", "x"): 9.0, ("x", "a"): 3.0}))
-    assert episodes.of("a") == Episode(77.0, 3.0, 1 - 1 / 3.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 
 ONSETS = range(17)
 NOISE, CHIPS = 0.005, 0.01

@@ -11,8 +11,8 @@ from scipy import integrate, stats
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
+from laggard.detectors.analysis.cross_section import with_nodes
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.cross_section import with_nodes
 from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
 from laggard.detectors.statistics.estimates import log_fastest, repeat_noise, repeats_of
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities

@@ -198,6 +198,10 @@ def test_of_ranks_the_section_is_named() -> None:
             "n1 sends 9.8 times as slow as its only peer (to all its partners), 1 round",
         ),
         (
+            SlowLink("node", ("n1",), "sends", 1.3, 2, 4),
+            "n1 sends 30 % slower than its 2 peers (to all its partners), 4 rounds; or both of its links are slow",
+        ),
+        (
             SlowLink("leaf", ("l1",), "both", 1.3, 3, 4),
             "leaf l1 sends and receives 30 % slower than its 3 peers (to and from all its partners), 4 rounds",
         ),

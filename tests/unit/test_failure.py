@@ -423,6 +423,21 @@ def test_what_only_a_bad_node_writes_is_known(text: str, *, is_proof: bool) -> N
     assert why(end(text)).is_proof == is_proof
 
 
+def test_what_ranks_differ_in_is_known_and_named_by_the_rank_that_noticed_it() -> None:
+    mismatch = (
+        "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+    )
+    noticed = f"""
+        terminate called after throwing an instance of 'gloo::EnforceNotMet'
+          what():  [enforce fail at /pytorch/gloo/transport/tcp/pair.cc:456] op.nbytes. 8 vs 4. {mismatch}
+    """
+    lost = replace(end(raised(1, f"RuntimeError: {GLOO}"), host="node1"), rank=1, ended_s=T0 - 0.1)
+    failure = why(replace(end(noticed, exit_code=-6), rank=0), lost)
+    assert (failure.is_shared, failure.kind, failure.host, failure.rank) == (True, "program", "node2", 0)
+    assert failure.quote.startswith("what():  [enforce fail")
+    assert not why(end("KeyError: 'x'")).is_shared
+
+
 def test_one_rank_of_several_that_exits_with_2_does_not_speak_of_the_arguments() -> None:
     first = replace(end("", exit_code=2), ran_s=1.0)
     assert why(first, replace(first, host="node3")).is_usage

@@ -583,6 +583,28 @@ def test_the_same_error_on_two_nodes_that_nobody_passed_is_the_programs() -> Non
     )
 
 
+def test_what_ranks_gave_each_other_is_the_programs_the_third_time_and_moves_and_strikes_nobody() -> None:
+    settings = replace(RESILIENT, places_ranks=True)
+    event = ProgramFailed(replace(failed("n2", "program").failure, is_shared=True))
+    second = in_a_row(settings, event, event)
+    assert isinstance(second, Relaunch)
+    assert (second.status.ledger, second.status.placed.active) == ((), ("n1", "n2"))
+    third = in_a_row(settings, event, event, event)
+    assert ended(third).reason.endswith("the program: 3 failures without progress, the last two at the same place")
+
+
+def test_once_it_is_the_programs_the_failures_of_the_row_speak_against_no_node_and_earlier_ones_still_do() -> None:
+    before = Incident("n1", NOW_S - 60.0, 4.0)
+    status = replace(JobStatus(THREE, NOW_S), ledger=(before,))
+    for number, host in enumerate(("n2", "n1", "n2")):
+        now_s = NOW_S + 30.0 * number
+        decision = after(RESILIENT, status, failed(host, "program"), now_s=now_s, progressed=False)
+        assert decision.status is not None
+        status = replace(decision.status, launched_s=now_s)
+    assert isinstance(decision, End)
+    assert [(each.host, each.stake) for each in status.ledger] == [("n1", 4.0), ("n2", 0.0), ("n1", 0.0)]
+
+
 @pytest.mark.parametrize(
     "events",
     [

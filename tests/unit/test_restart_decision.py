@@ -45,9 +45,10 @@ def few(n_reserve: int) -> Tradeoff:
         # one incident
         (incident(), Past(), Tradeoff(cost=RestartCost(0.0)), 0.0, ""),
         (incident(), Past(), HUNDRED, (45 - 8) / 0.2, ""),
-        (incident(), Past(), Tradeoff(cost=RestartCost(30.0)), (16 - 8) / 0.2, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(30.0)), (30 - 8) / 0.2, ""),
         (incident(), Past(), Tradeoff(cost=RestartCost(10.0)), (10 - 8) / 0.2, ""),
-        (incident(), Past(), STATED, (22.5 - 8) / 0.2, ""),
+        (incident(), Past(), STATED, (32 - 8) / 0.2, ""),
+        (incident(), Past(), Tradeoff(cost=RestartCost(200.0), is_stated=True), (45 - 8) / 0.2, ""),
         (incident(slow_s=1000.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(lost_s=46.0), Past(), HUNDRED, 0.0, "likely to lose more"),
         (incident(slowdown=1.0, lost_s=500.0), Past(), HUNDRED, NEVER, "as fast as ever"),
@@ -75,10 +76,10 @@ def few(n_reserve: int) -> Tradeoff:
         (incident(slow_s=400.0), Past(n_passed=2, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=601.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
         (incident(slow_s=600.0), Past(n_passed=3, longest_s=400.0), HUNDRED, 0.0, "likely"),
-        (incident(slow_s=10.0), Past(n_passed=3, longest_s=20.0), HUNDRED, (22.5 - 2) / 0.2, "together"),
+        (incident(slow_s=10.0), Past(n_passed=3, longest_s=20.0), HUNDRED, (32 - 2) / 0.2, "together"),
         # all together: half as much as one alone, at a pace of 3.4 times the cost in a day
-        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=15.0), HUNDRED, 0.0, "together"),
-        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=13.5), HUNDRED, 5.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=25.0), HUNDRED, 0.0, "together"),
+        (incident(), Past(n_passed=9, longest_s=1e6, lost_s=23.0), HUNDRED, 5.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=38.0, n_asked=1), HUNDRED, 0.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=36.0, n_asked=1), HUNDRED, 5.0, "together"),
         (incident(), Past(n_passed=9, longest_s=1e6, lost_s=36.0, n_in_vain=1), HUNDRED, 5.0, "together"),
@@ -105,8 +106,8 @@ def few(n_reserve: int) -> Tradeoff:
         (incident(slow_s=1000.0), Past(n_passed=9, lost_s=1e6), HUNDRED, 0.0, "likely"),  # either is reason enough
         (
             incident(),
-            Past(n_passed=9, longest_s=1e6, lost_s=7.0),
-            Tradeoff(cost=RestartCost(10.0)),  # 16 s at least if it is to find out
+            Past(n_passed=9, longest_s=1e6, lost_s=23.0),
+            Tradeoff(cost=RestartCost(10.0)),  # 32 s at least if it is to find out
             5.0,
             "together",
         ),

@@ -94,6 +94,14 @@ def test_a_rank_that_becomes_slow_is_named_with_its_node_and_device() -> None:
     assert verdicts[-1].slowdown == pytest.approx(1.3, rel=0.01)
 
 
+def test_a_rank_that_is_slower_by_less_than_matters_is_told_of_once_it_is_by_more() -> None:
+    play = Play()
+    play.rounds(12)
+    assert play.rounds(30, lambda rank: 1.08 if rank == SLOW else 1.0) == []
+    assert play.analysis.episode(("node3", f"rank {SLOW}")) is not None
+    assert restarts(play.rounds(30, lambda rank: 1.2 if rank == SLOW else 1.0)) == [("node3", "1")]
+
+
 def test_a_step_that_became_slower_on_all_ranks_is_a_notice() -> None:
     play = Play()
     play.rounds(12)
@@ -246,9 +254,9 @@ def test_a_restart_for_a_slow_rank_must_be_worth_it() -> None:
     [verdict] = play.rounds(20, one_slow)
     assert verdict.action == "report"
     assert "; 2 s lost in 9 s; a restart costs 30 s (as given): not yet" in str(verdict.evidence)
-    [due] = play.rounds(20, one_slow)
+    [due] = play.rounds(40, one_slow)
     assert re.match(
-        r"rank 5 on node3 gpu 1: still slow: at least 29 % slower, 1\d s lost in \d\d s, in the section",
+        r"rank 5 on node3 gpu 1: still slow: at least 29 % slower, 3\d s lost in \d+ s, in the section",
         str(due.evidence),
     )
     assert str(due.evidence).endswith("now, since it is likely to lose more than that")

@@ -78,6 +78,19 @@ EXAMPLES: dict[str, list[str]] = {
     "wrong use of NCCL": [
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000",
     ],
+    "ranks differ in a collective": [
+        "what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
+        "op.nbytes. 8 vs 4. Received data size doesn't match expected size. Is there a distributed collective mismatch "
+        "in your code?",
+        "RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (8), got (4))",
+        "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 2 params, while rank 1 has inconsistent "
+        "4 params.",
+        "RuntimeError: [1]: params[0] in this process with sizes [8, 4] appears not to match sizes of the same param "
+        "in process 0.",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: ALLREDUCE, but "
+        "Rank 1 is running collective: BROADCAST.",
+        "[n1:00081] *** MPI_ERR_TRUNCATE: message truncated",
+    ],
     "invalid use of NCCL": [
         "torch.distributed.DistBackendError: NCCL error, ncclInvalidUsage: invalid usage",
     ],
@@ -271,7 +284,6 @@ EXAMPLES: dict[str, list[str]] = {
         "ERROR: LoadError: UndefVarError: `x` not defined",
         "==81==ERROR: AddressSanitizer: heap-use-after-free on address 0x60",
         "malloc(): corrupted top size",
-        "[n1:00081] *** MPI_ERR_TRUNCATE: message truncated",
         'Exception in thread "main" java.lang.IllegalStateException: no shard 7',
     ],
     "an error of C++ that nothing caught": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from laggard.collectors.links.collector import LinkReport, newest_due, stride_of
 from laggard.collectors.links.prober import FIRST_BYTES, bytes_for
 from laggard.collectors.links.reading import LinkReading
+from laggard.collectors.links.schedule import Pair
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.collectors.probe_schedule import moment_s
 from laggard.detectors import wording
@@ -30,18 +32,22 @@ class Job:
 
     def __init__(self, cost_s: float = 0.0) -> None:
         self.told: list[int] = []
+        self.pairs: list[list[Pair]] = []
         self.n_bytes = FIRST_BYTES
         self.symptoms = dict.fromkeys(NODES, FAST)
-        readings = LinkReadings(SlowLinkAnalysis(NODES, min_slowdown=1.1), 1.1, self._tell, 0.0)
+        readings = LinkReadings(SlowLinkAnalysis(NODES, min_slowdown=1.1), self._tell, 0.0)
         self.judge = Judge(readings, Restarts(RestartCost(cost_s)))
         spare = NodeRecord("node5", "10.0.0.5", ())
         records = tuple(NodeRecord(name, "10.0.0.1", ()) for name in NODES)
         self.judge.begin(LaunchRecord(0, records, (spare,)), "run")
         self._round = 0
 
-    def _tell(self, n_bytes: int) -> None:
-        self.told.append(n_bytes)
-        self.n_bytes = n_bytes
+    def _tell(self, n_bytes: int, pairs: Sequence[Pair]) -> None:
+        if n_bytes != self.n_bytes:
+            self.told.append(n_bytes)
+            self.n_bytes = n_bytes
+        else:
+            self.pairs.append([*pairs])
 
     def round(self, slow: dict[tuple[str, str], float], foreign: float = 0.0) -> list[Verdict]:
         """Judge a round in which some transfers took longer, by a factor."""
@@ -152,6 +158,16 @@ def test_a_slow_pair_is_reported_and_accuses_neither() -> None:
     assert [verdict for _ in range(30) for verdict in job.round(pair)] == []
     notices = " ".join(map(wording.notice, job.judge.take_notices()))
     assert "node1 to node4" in notices or "node4 to node1" in notices
+
+
+def test_the_nodes_are_told_which_pair_is_to_meet_in_each_round_until_it_is_known_to_be_slow() -> None:
+    job = Job()
+    for _ in range(20):
+        job.round({})
+    assert job.pairs == []
+    for _ in range(10):
+        job.round({("node1", "node4"): 5.0})
+    assert job.pairs == [[("node1", "node4")], []]
 
 
 def test_what_competes_for_the_wires_accuses_nobody_and_is_told() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import chain, count, islice
 
 import numpy as np
 import pytest
 
 from laggard.collectors.links.reading import LinkReading
-from laggard.collectors.links.schedule import rounds_of
+from laggard.collectors.links.schedule import Pair, rounds_of, with_pairs
 from laggard.detectors import wording
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinkBusy
@@ -35,21 +35,21 @@ def readings(
     foreign: Mapping[str, float] | None = None,
 ) -> Iterator[list[LinkReading]]:
     """Yield rounds without noise."""
-    shares = foreign or {}
     rounds = rounds_of(nodes, "train 0", leaves)
     for number, sub_rounds in enumerate(map(rounds, count())):
-        yield [
-            LinkReading(
-                number,
-                *ends,
-                0.034 * slow.get(ends, 1.0),
-                2**22,
-                max(shares.get(end, 0.0) for end in ends),
-            )
-            for pairs in sub_rounds
-            for pair in pairs
-            for ends in (pair, pair[::-1])
-        ]
+        yield exchanged(number, sub_rounds, slow, foreign)
+
+
+def exchanged(
+    number: int, sub_rounds: Sequence[Sequence[Pair]], slow: Slow, foreign: Mapping[str, float] | None = None
+) -> list[LinkReading]:
+    """Return what the pairs of a round measure."""
+    shares = foreign or {}
+    return [
+        LinkReading(number, *ends, 0.034 * slow.get(ends, 1.0), 2**22, max(shares.get(end, 0.0) for end in ends))
+        for pair in chain(*sub_rounds)
+        for ends in (pair, pair[::-1])
+    ]
 
 
 def verdicts(
@@ -79,11 +79,12 @@ def leaves_of(nodes: Sequence[str]) -> dict[str, str] | None:
     return {node: f"leaf{number // LEAF_NODES}" for number, node in enumerate(nodes)} if len(nodes) > 16 else None
 
 
-def noisy(one_round: list[LinkReading], random: np.random.Generator) -> list[LinkReading]:
-    """Add 2 % of noise to the best of three repeats."""
-    noise = np.exp(random.normal(0, 0.02, (len(one_round), 3)).min(axis=1))
+def noisy(one_round: list[LinkReading], random: np.random.Generator, noise: float = 0.02) -> list[LinkReading]:
+    """Add noise to the best of three repeats."""
+    factors = np.exp(random.normal(0, noise, (len(one_round), 3)).min(axis=1))
     return [
-        replace(each, duration_s=each.duration_s * float(factor)) for each, factor in zip(one_round, noise, strict=True)
+        replace(each, duration_s=each.duration_s * float(factor))
+        for each, factor in zip(one_round, factors, strict=True)
     ]
 
 
@@ -241,6 +242,153 @@ def test_two_slow_nodes_of_four_are_both_named() -> None:
         ("node0", "sends"),
         ("node3", "receives"),
     }
+
+
+@pytest.mark.parametrize(("first", "then"), [(1.3, 1.3), (1.3, 2.0), (2.0, 1.3), (1.5, 9.0)])
+@pytest.mark.parametrize("alone", [0, 20])
+def test_both_links_of_one_of_three_nodes_are_its_own_however_slow_each_is_and_since_when(
+    first: float, then: float, alone: int
+) -> None:
+    """With three nodes, nothing tells whether the node is slow or both of its links are."""
+    one = {("node0", "node1"): first, ("node1", "node0"): first}
+    both = one | {("node0", "node2"): then, ("node2", "node0"): then}
+    for seed in SEEDS:
+        random, analysis, found = np.random.default_rng(seed), SlowLinkAnalysis(names(3)), list[Verdict]()
+        for slow, rounds in (({}, 20), (one, alone), (both, 20)):
+            for one_round in islice(readings(names(3), slow), rounds):
+                found += analysis.add_round(noisy(one_round, random))
+        told = [link_of(verdict) for verdict in found]
+        assert {frozenset(link.names) for link in told if link.kind == "pair"} <= {
+            frozenset({"node0", "node1"}),
+            frozenset({"node0", "node2"}),
+        }
+        assert [(link.names, link.side) for link in told if link.kind == "node"][-1:] == [(("node0",), "both")]
+        assert {link.names for link in told if link.kind == "node"} == {("node0",)}
+
+
+def test_much_noise_does_not_hide_that_the_other_link_of_a_node_of_three_has_become_as_slow() -> None:
+    nodes = names(3)
+    one = {("node0", "node1"): 1.3, ("node1", "node0"): 1.3}
+    both = one | {("node0", "node2"): 1.3, ("node2", "node0"): 1.3}
+    for seed in range(4):
+        random, analysis, found = np.random.default_rng(seed), SlowLinkAnalysis(nodes), list[Verdict]()
+        for slow, rounds in (({}, 40), (one, 40), (both, 60)):
+            for one_round in islice(readings(nodes, slow), rounds):
+                found += analysis.add_round(noisy(one_round, random, 0.12))
+        assert "node0" in [link_of(verdict).names[0] for verdict in found if link_of(verdict).kind == "node"]
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "told"),
+    [((1.12,), []), ((1.3,), ["node0"]), ((1.12, 1.3), ["node0"]), ((1.12, 1.0, 1.3), ["node0"])],
+)
+def test_the_last_good_path_of_a_node_accuses_it_only_if_that_is_as_slow_as_a_bad_one(
+    slowdowns: Sequence[float], told: list[str]
+) -> None:
+    bad, nodes = {("node0", "node1"): 3.0, ("node1", "node0"): 3.0}, names(3)
+    slow = [bad | {("node0", "node2"): slowdown, ("node2", "node0"): slowdown} for slowdown in slowdowns]
+    analysis, found = SlowLinkAnalysis(nodes), list[Verdict]()
+    for each, rounds in (({}, 20), (bad, 20), *((each, 25) for each in slow)):
+        found += [verdict for one in islice(readings(nodes, each), rounds) for verdict in analysis.add_round(one)]
+    assert [verdict.host for verdict in found if link_of(verdict).kind == "node"] == told
+    assert not told or found[-1].slowdown > 1.15  # not as it was when held back
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_node_whose_verdict_was_held_back_is_told_once_it_has_two_good_paths_and_is_still_slow(
+    goes_on: bool,
+) -> None:
+    bad, nodes = {("node0", "node1"): 3.0, ("node1", "node0"): 3.0}, names(3)
+    held, then = bad | {("node0", "node2"): 1.12}, all_from("node0", nodes, 1.12) if goes_on else {}
+    analysis, found = SlowLinkAnalysis(nodes), list[list[Verdict]]()
+    for each, rounds in (({}, 20), (bad, 20), (held, 25), (then, 25)):
+        found.append([verdict for one in islice(readings(nodes, each), rounds) for verdict in analysis.add_round(one)])
+    assert [len(told) for told in found] == [0, 1, 0, int(goes_on)]  # the pair first
+    assert all((verdict.host, link_of(verdict).side) == ("node0", "sends") for verdict in found[-1])
+
+
+def test_a_node_below_a_slow_uplink_is_not_accused_though_its_only_near_path_is_bad() -> None:
+    nodes = names(8)
+    leaves = {node: f"leaf{number // 2}" for number, node in enumerate(nodes)}
+    near = {("node0", "node1"): 2.0, ("node1", "node0"): 2.0}
+    uplink = {(node, other): 1.3 for node in nodes[:2] for other in nodes[2:]}
+    analysis, found = SlowLinkAnalysis(nodes, leaves), list[Verdict]()
+    for slow, rounds in (({}, 20), (near, 20), (near | uplink, 20)):
+        for one_round in islice(readings(nodes, slow, leaves), rounds):
+            found += analysis.add_round(one_round)
+    assert [link_of(verdict).kind for verdict in found] == ["pair", "leaf"]
+
+
+def test_when_the_bad_path_of_one_of_three_nodes_is_well_again_nobody_is_accused() -> None:
+    bad, nodes = {("node0", "node1"): 2.0, ("node1", "node0"): 2.0}, names(3)
+    for seed in SEEDS:
+        random, analysis, found = np.random.default_rng(seed), SlowLinkAnalysis(nodes), list[Verdict]()
+        for slow in (bad, {}, bad, {}):
+            for one_round in islice(readings(nodes, slow), 40):
+                found += analysis.add_round(noisy(one_round, random))
+        assert {link_of(verdict).names for verdict in found} <= {("node0", "node1"), ("node1", "node0")}
+
+
+def test_of_a_node_that_is_slow_both_ways_the_worse_one_counts_until_both_are_well() -> None:
+    nodes, analysis = names(8), SlowLinkAnalysis(names(8))
+    slow = all_from("node0", nodes, 1.3) | all_to("node0", nodes, 2.0)
+    for each in ({}, slow):
+        for one_round in islice(readings(nodes, each), LEARNED):
+            analysis.add_round(one_round)
+    episode = analysis.episode("node0")
+    assert episode is not None
+    assert episode.slowdown == pytest.approx(2.0, rel=0.01)
+    assert analysis.episode("node1") is None
+    for one_round in islice(readings(nodes, {}), 20):
+        analysis.add_round(one_round)
+    assert analysis.episode("node0") is None
+
+
+@pytest.mark.parametrize(("onset", "share"), [(20, 1.0), (60, 0.6)], ids=["before most have a past", "after that"])
+def test_a_pair_is_met_in_each_round_once_it_is_suspected_and_until_it_is_told(onset: int, share: float) -> None:
+    nodes, slow = names(16), {("node0", "node1"): 2.0, ("node1", "node0"): 2.0}
+    rounds, delays = rounds_of(nodes, "train 0"), []
+    for meets_again in (False, True):
+        analysis, asked, found = SlowLinkAnalysis(nodes), list[list[Pair]](), list[Verdict]()
+        for number in range(onset + 40):
+            pairs = analysis.pairs_to_meet() if meets_again else []
+            sub_rounds = with_pairs(rounds(number), pairs)
+            found += analysis.add_round(exchanged(number, sub_rounds, slow if number >= onset else {}))
+            asked.append(pairs)
+            if found:
+                break
+        assert [set(link_of(each).names) for each in found] == [{"node0", "node1"}]
+        assert analysis.pairs_to_meet() == []
+        delays.append(number - onset + 1)
+    by_schedule, again = delays
+    assert again <= share * by_schedule
+    assert not any(asked[:35])  # no pair has met eight times by then
+    assert asked[-1] == [("node0", "node1")]
+
+
+def test_no_more_than_one_pair_for_each_eight_nodes_is_met_out_of_its_turn() -> None:
+    nodes, analysis = names(16), SlowLinkAnalysis(names(16))
+    slow = {(f"node{number}", f"node{number + 8}"): 2.0 for number in range(8)}
+    asked = 0
+    for each, rounds in (({}, 60), (slow, 20)):
+        for one_round in islice(readings(nodes, each), rounds):
+            analysis.add_round(one_round)
+            asked = max(asked, len(analysis.pairs_to_meet()))
+    assert asked == 2
+
+
+@pytest.mark.parametrize("count", [3, 8])
+def test_a_slow_node_stays_slow_however_few_others_there_are_to_compare_with(count: int) -> None:
+    nodes = names(count)
+    slow = all_from("node0", nodes, 1.5) | all_to("node0", nodes, 1.5)
+    for seed in SEEDS:
+        random, analysis, found = np.random.default_rng(seed), SlowLinkAnalysis(nodes), list[Verdict]()
+        for each, rounds in (({}, 20), (slow, 100)):
+            for one_round in islice(readings(nodes, each), rounds):
+                found += analysis.add_round(noisy(one_round, random))
+                episode = analysis.episode("node0")
+                assert not found or (episode is not None and episode.slowdown > 1.3)
+        assert [verdict.host for verdict in found] == ["node0"]
 
 
 def test_a_node_that_is_well_again_counts_again() -> None:

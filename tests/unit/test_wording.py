@@ -21,13 +21,13 @@ from laggard.collectors.links.prober import FIRST_BYTES
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.symptoms import LinkSymptoms
 from laggard.detectors import SlowGPUDetector, Verdict
+from laggard.detectors.analysis.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
 from laggard.detectors.judging.judge import Judge
 from laggard.detectors.judging.link_readings import LinkReadings
 from laggard.detectors.judging.section_readings import Condition, Probes, SectionReadings, worker_of
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.statistics.slow_gpu_analysis import SlowGPUAnalysis
 from laggard.kvstore.control import LaunchRecord, NodeRecord
 from laggard.resilience.record.effective_time import effective_time
 from laggard.resilience.report.inputs import read_inputs
@@ -106,7 +106,8 @@ def a_section(_: Path) -> Decisions:
 def a_link(_: Path) -> Decisions:
     """A node sends slowly; later its links are full, and a pair is slow."""
     told: list[int] = [FIRST_BYTES]
-    readings = LinkReadings(SlowLinkAnalysis(NODES, min_slowdown=1.1), 1.1, told.append, 0.0)
+    analysis = SlowLinkAnalysis(NODES, min_slowdown=1.1)
+    readings = LinkReadings(analysis, lambda n_bytes, _: told.append(n_bytes), 0.0)
     judge = Judge(readings, Restarts(RestartCost(300.0)))
     judge.begin(LAUNCH)
     verdicts, notices = list[Verdict](), list[Any]()

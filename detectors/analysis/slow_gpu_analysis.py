@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -10,29 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
+from laggard.detectors.analysis.cross_section import judged, of_another_kind
+from laggard.detectors.analysis.episodes import Slowness, episode_at, note_slowness, slowness_at
+from laggard.detectors.analysis.findings import merged_by_node
+from laggard.detectors.analysis.group_knowledge import GroupKnowledge, groups_before
+from laggard.detectors.analysis.new_verdicts import NewVerdicts
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.errors import StateVersionError
-from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import GroupNotice
 from laggard.detectors.statistics.comparison import learn
-from laggard.detectors.statistics.cross_section import slow_devices, slow_nodes, with_nodes
 from laggard.detectors.statistics.device_index import (
     DeviceIndex,
     Readings,
     ReadingsByProbe,
-    arrays_by_probe,
     as_array,
     check_names,
     codes_of,
 )
-from laggard.detectors.statistics.episodes import Slowness, episode_at, note_slowness, slowness_at
 from laggard.detectors.statistics.estimates import Floats, log_fastest, repeat_noise, repeats_of
 from laggard.detectors.statistics.excursions import Scale, advance, find, height, is_usual, scale_of, settle
-from laggard.detectors.statistics.findings import merged_by_node, verdict_of
-from laggard.detectors.statistics.group_knowledge import GroupKnowledge, groups_before
-from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
+from laggard.detectors.statistics.grouping import Grouping, clear_classes, labelled
 from laggard.detectors.statistics.history import History, present_places
-from laggard.detectors.statistics.new_verdicts import NewVerdicts
 from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, checked_budget
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
@@ -186,18 +184,7 @@ class SlowGPUAnalysis:
         is judged by the fastest of its samples and by the usual one; a node, if there are three or more with several
         devices each, also by its devices together.
         """
-        check_names(readings)
-        repeats = [repeats_of(seconds) for seconds in arrays_by_probe(readings) if seconds.size]
-        if not repeats:
-            return []
-        log_seconds, index = list(map(log_fastest, repeats)), DeviceIndex(readings)
-        grouping = self._labelled(index.devices)
-        if self._labels is None:
-            grouping = Grouping(joint_classes(log_seconds, index))
-        nodes = slow_nodes(repeats, index, grouping, self.thresholds)
-        found = slow_devices(repeats, index, grouping, self.thresholds)
-        found += self._of_another_kind(log_seconds, grouping, index, {(each.host, each.gpu) for each in found})
-        return with_nodes(merged_by_node(found, index.devices_of, self.thresholds.min_slowdown), nodes)
+        return judged(readings, self._labels, self.thresholds)
 
     # -- devices -------------------------------------------------------------------------------------------------------
 
@@ -217,6 +204,13 @@ class SlowGPUAnalysis:
         if row is None or not (self._history.rounds[row] or self._history.lasts[:, row].any()):
             return None
         return bool((self._history.number[:, row] > 0).any())
+
+    def undecided(self) -> list[DeviceId]:
+        """Return the devices that are suspected and not found to be slow yet, those with the most evidence first."""
+        history = self._history
+        some = np.flatnonzero((history.number > 0).any(axis=0) & ~history.found.any(axis=0))
+        most = np.where(history.number > 0, history.odds, -np.inf).max(axis=0)[some]
+        return [self._index.devices[row] for row in some[np.argsort(-most, kind="stable")]]
 
     def became_slow(self, device: DeviceId) -> bool:
         """Return whether it is certain that a device has become slower than it was, by enough for a restart."""
@@ -258,7 +252,7 @@ class SlowGPUAnalysis:
             codes, rows = self._grouping.codes, np.arange(len(index))
             self._index = index
             self._history = self._history.take(np.where(rows < len(codes), rows, -1))
-            self._regroup(self._labelled(index.devices), codes)
+            self._regroup(labelled(index.devices, self._labels), codes)
 
     def forget(self, hosts: Iterable[str]) -> None:
         """Drop the devices of hosts that left; the others keep their history."""
@@ -268,7 +262,7 @@ class SlowGPUAnalysis:
         self._index = DeviceIndex(self._index.devices[row] for row in kept)
         for host in left:
             self._new_verdicts.reported_hosts.pop(host, None)
-        self._regroup(self._labelled(self._index.devices), self._grouping.codes[kept])
+        self._regroup(labelled(self._index.devices, self._labels), self._grouping.codes[kept])
 
     def set_thresholds(self, *, min_slowdown: float) -> None:
         """Change the smallest slowdown that matters while the job runs; the devices' history stays."""
@@ -278,7 +272,7 @@ class SlowGPUAnalysis:
         """Change the devices' labels while the job runs; the devices' history stays."""
         check_names(groups or ())
         self._labels = groups
-        self._regroup(self._labelled(self._index.devices), self._grouping.codes)
+        self._regroup(labelled(self._index.devices, self._labels), self._grouping.codes)
 
     def _rows_of(self, devices: tuple[DeviceId, ...]) -> NDArray[np.intp]:
         """Make room for new devices; return the devices' rows."""
@@ -295,11 +289,6 @@ class SlowGPUAnalysis:
         return whole
 
     # -- groups --------------------------------------------------------------------------------------------------------
-
-    def _labelled(self, devices: Sequence[DeviceId]) -> Grouping:
-        if self._labels is None:
-            return Grouping(np.zeros(len(devices), np.int32))
-        return Grouping(codes_of([self._labels.get(device) for device in devices]))
 
     def _regroup(self, grouping: Grouping, before: NDArray[np.int32]) -> None:
         """Regroup the devices after some came or left; ``before``: the groups of those that stay, the first ones."""
@@ -328,27 +317,11 @@ class SlowGPUAnalysis:
             self._history.typical[:] = np.nan
         if self._rounds_together < _CLASS_ROUNDS[-1]:
             return []
-        kinds = self._of_another_kind([log_seconds], self._grouping, self._index, self._reported_kinds)
+        kinds = of_another_kind([log_seconds], self._grouping, self._index, self._reported_kinds)
         if not kinds:
             return []
         self._reported_kinds |= {(found.host, found.gpu) for found in kinds}
         return merged_by_node(kinds, self._index.devices_of, self.thresholds.min_slowdown)
-
-    def _of_another_kind(
-        self,
-        of_probes: Sequence[Floats],
-        grouping: Grouping,
-        index: DeviceIndex,
-        reported: Container[tuple[str, str | None]],
-    ) -> list[Verdict]:
-        """Return the devices of a slow class: it may be another model, so they are reported but not accused."""
-        if self._labels is not None or len(grouping) == 1:
-            return []
-        return [
-            verdict_of(index.devices[row], Slow(slowdown, "largest class", is_other_kind=True), sure=False)
-            for row, slowdown in slow_minorities(of_probes, grouping).items()
-            if index.devices[row] not in reported
-        ]
 
     # -- one round -----------------------------------------------------------------------------------------------------
 
@@ -439,6 +412,6 @@ class SlowGPUAnalysis:
             analysis._history.forget_run()
         codes = np.asarray(state["codes"], np.int32)[kept]
         analysis._known = GroupKnowledge.from_state(state["groups"], same_run=same_run)
-        labelled = analysis._labelled(analysis._index.devices)
-        analysis._regroup(Grouping(codes_of(codes.tolist())) if analysis._labels is None else labelled, codes)
+        grouping = labelled(analysis._index.devices, analysis._labels)
+        analysis._regroup(Grouping(codes_of(codes.tolist())) if analysis._labels is None else grouping, codes)
         return analysis

@@ -51,11 +51,11 @@ def _of_node(verdicts: list[Verdict], min_slowdown: float) -> Verdict | None:
         if typical.slowdown < min_slowdown:
             return None
         severity = _severity_of(typical.slowdown)
-    found = [_slow(verdict) for verdict in verdicts]
+    found = [slow_of(verdict) for verdict in verdicts]
     whole = replace(
-        _slow(typical),
+        slow_of(typical),
         rounds=max(each.rounds for each in found),
-        jobs=_slow(worst).jobs,
+        jobs=slow_of(worst).jobs,
         since_s=min((each.since_s for each in found if each.since_s is not None), default=None),
         n_devices=len(found),
     )
@@ -63,7 +63,8 @@ def _of_node(verdicts: list[Verdict], min_slowdown: float) -> Verdict | None:
     return replace(typical, gpu=None, severity=severity, action=worst.action, evidence=evidence)
 
 
-def _slow(verdict: Verdict) -> Slow:
+def slow_of(verdict: Verdict) -> Slow:
+    """Return how slow the device is that a verdict of the analysis is about."""
     if not isinstance(verdict.evidence.found, Slow):
         raise TypeError(f"{verdict!r} is not about a slow device")
     return verdict.evidence.found

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.detectors.analysis.episodes import Slowness
+from laggard.detectors.analysis.findings import merged_by_node, rank_of, verdict_of
 from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.device_index import DeviceIndex
-from laggard.detectors.statistics.episodes import Slowness
-from laggard.detectors.statistics.findings import merged_by_node, rank_of, verdict_of
 from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import AT_TIMES, History
 from laggard.detectors.verdict import Verdict

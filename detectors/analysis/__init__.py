@@ -1,0 +1,1 @@
+"""Who is slow: turns rounds of readings into verdicts, by the statistics. Pure."""
