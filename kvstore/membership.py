@@ -19,7 +19,7 @@ from typing import Any, cast
 import redis
 
 from laggard.kvstore.client.connection import Endpoint, Session, current_session
-from laggard.kvstore.client.environment import LAUNCH, RANK_VARIABLES
+from laggard.kvstore.client.environment import LAUNCH, OWN_RANK, RANK_VARIABLES
 from laggard.kvstore.client.fence import FencedWriter, adopt_launch, as_adopted
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.control import Control
@@ -173,11 +173,11 @@ class Membership:
 
     @classmethod
     def of_process(cls) -> Membership | None:
-        """Return that of this process; None if it is no numbered rank of a job."""
-        numbers = (os.environ.get(name, "") for name in RANK_VARIABLES)
-        rank = next((int(number) for number in numbers if number.isdigit()), None)
-        size = os.environ.get("WORLD_SIZE", "")
-        return cls(current_session(), rank, int(size)) if rank is not None and size.isdigit() else None
+        """Return that of this process; None if it was not started for a device of a job."""
+        rank = os.environ.get(OWN_RANK)
+        if rank is None or os.environ.get("RANK") != rank:
+            return None
+        return cls(current_session(), int(rank), int(os.environ["WORLD_SIZE"]))
 
     def offer(self, why_not: str = "") -> None:
         """Say that this rank can stay when others are lost, or why not."""

@@ -147,7 +147,7 @@ class Job:
 
     @property
     def membership(self) -> Membership | None:
-        """How this rank stays in the job while lost ones are replaced; None if it is no numbered rank of one."""
+        """How this rank stays while lost ones are replaced; None without ranks of ours (``--per-device``)."""
         return None if is_outside_jobs() else _membership()
 
     @property

@@ -79,7 +79,8 @@ class Ranks:
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
         self._command, self._printer, self._per_device = tuple(command), printer, per_device
-        self._nodes, self._records = nodes, [in_order(node.record, devices) for node in nodes]
+        self._records = [in_order(node.record, devices) for node in nodes]
+        self._host_list = host_file(self._records)
         self._writes_stacks, self._may_be_warm = writes_stacks, may_be_warm
         for node, record, of_node in zip(nodes, self._records, self._variables(launch), strict=True):
             for number, own in enumerate(of_node):
@@ -100,7 +101,7 @@ class Ranks:
             self._command,
             {**own, **order, HOST_FILE: rank.node.path_of(hosts)},
             str(Path.cwd()),
-            {hosts: host_file(self._records)},
+            {hosts: self._host_list},
             writes_stacks=self._writes_stacks,
             may_be_warm=self._may_be_warm,
             records_imports=self._may_be_warm and len(self._ranks) == 1,
