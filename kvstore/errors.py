@@ -22,7 +22,7 @@ class KVStoreError(LaggardError):
 class UnsupportedValueError(KVStoreError, TypeError):
     """A value that cannot be stored without a pickle; ``reason`` names its type, and what to use instead."""
 
-    key: str
+    key: str  # and where it is in the key's value, such as `weights.a[1]`; in a checkpoint, without a key
     reason: str
     template = "State cannot hold the value of {key!r}: {reason}"
 
@@ -270,7 +270,7 @@ class MissingElementsError(KVStoreError, LookupError):
     Attributes
     ----------
     name
-        Path of the array in the checkpoint, with slashes.
+        Where the array is in the checkpoint, such as ``layers[3].weight``.
     missing
         Which elements, as boxes ``[start:stop, ...]``.
     shape

@@ -18,7 +18,7 @@ from laggard.kvstore.state.mapping import State, _of_file
 def fresh_local_state(run: str = "a run", chunk_bytes: int = CHUNK_BYTES) -> State:
     """Return State in the file that the environment names, as a process of a run would get it."""
     path = Path(os.environ[LOCAL_STATE])
-    launch = FileLayout.begin_launch(path, run)
+    launch, _ = FileLayout.begin_launch(path, run)
     state = State.__new__(State)
     state._layout = FileLayout(path, launch, chunk_bytes)
     return state
@@ -27,7 +27,7 @@ def fresh_local_state(run: str = "a run", chunk_bytes: int = CHUNK_BYTES) -> Sta
 def begin_local_launch(path: Path, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Be a process of a run of a program without a job, whose State is in a file."""
     monkeypatch.setenv(LOCAL_STATE, str(path))
-    monkeypatch.setenv("LAGGARD_LOCAL_LAUNCH", str(FileLayout.begin_launch(path, run)))
+    monkeypatch.setenv("LAGGARD_LOCAL_LAUNCH", str(FileLayout.begin_launch(path, run)[0]))
     local_state.cache_clear()
     _of_file.cache_clear()
 

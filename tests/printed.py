@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
+    "ACCELERATE_JOB",
     "ARRAY",
     "ATTACHED_JOB",
     "BATCH_SCRIPT",
+    "DEEPSPEED_JOB",
     "DOCTORS_ROUNDS",
     "DOWN",
     "HETEROGENEOUS",
@@ -114,7 +116,10 @@ TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py"
 """``tests/long/test_torchrun.py`` runs it."""
 LINK_JOB = _only("docs/links.md", r"^laggard .*--detect slow-link")
 """``tests/clusters/test_link_wires.py`` runs it."""
-HOST_FILE_JOB = _only("docs/guides/programs.md", r"LAGGARD_HOSTFILE")
+ACCELERATE_JOB = _only("docs/guides/programs.md", r"accelerate launch")
+DEEPSPEED_JOB = _only("docs/guides/programs.md", r"deepspeed --no_ssh")
+"""``tests/integration/test_launchers.py`` runs them."""
+HOST_FILE_JOB = _only("docs/guides/programs.md", r"cat .LAGGARD_HOSTFILE")
 """``tests/integration/test_per_device.py`` runs it."""
 RESUME_JOBS = {
     **{

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from laggard.kvstore.checkpoints.complete import (
     Checkpoint,
@@ -141,7 +141,7 @@ class Checkpointer:
             As from any write to State.  Whatever the error, earlier checkpoints are untouched.
         """
         key = self._key(step)
-        encoded = encode(key.value, tree)
+        encoded = encode("", tree)  # what is refused is named by its place in the tree
         if encoded.nbytes <= SMALL_BYTES or self._store is None:
             self._save_value(key, tree)
         else:
@@ -169,7 +169,20 @@ class Checkpointer:
             If there is no complete checkpoint of this step.
         """
         last = None if step is None else self._find(step, 0)[0]
-        self._state.update(set_aside_after(self._name, self._state, last))
+        marks = set_aside_after(self._name, self._state, last)
+        self._state.update_with(lambda transaction: transaction.update(marks), is_upkeep=True)
+
+    def agreed_latest(self) -> int | None:
+        """Return the same as `latest`, and the same to all ranks of a launch: the first one that asks decides."""
+        launch, step = self._state.launch, self.latest()
+
+        def agree(transaction: Transaction) -> int | None:
+            found: Any = transaction.get(key := f"{self._name}/latest")
+            if found is None or found[0] != launch:
+                transaction[key] = found = (launch, step)
+            return cast("int | None", found[1])
+
+        return self._state.update_with(agree, is_upkeep=True)
 
     def restore(self, step: int, *, rank: int | None = None) -> Value:
         """Read a shard.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.errors import MissingElementsError, ReshardingError
 from laggard.kvstore.values.blocks import Block, Region, plan_reads
+from laggard.kvstore.values.codec import path_text
 from laggard.kvstore.values.decoding import Value, leaf_bytes, leaf_of
 
 Path: TypeAlias = "tuple[str | int, ...]"
@@ -81,7 +82,9 @@ def even_regions(rank: int, ranks: int) -> Regions:
     def region(path: Path, shape: tuple[int, ...], saved: Sequence[Region]) -> Region:
         split = [axis for axis in range(len(shape)) if any(part.shape[axis] != shape[axis] for part in saved)]
         if len(split) > 1:
-            raise ReshardingError(_name(path), f"it is split along axes {split}; say which region you want (regions=)")
+            raise ReshardingError(
+                path_text(path), f"it is split along axes {split}; say which region you want (regions=)"
+            )
         return Region.along(split[0], shape, rank, ranks) if split else Region.whole(shape)
 
     return region
@@ -127,14 +130,14 @@ def _assemble(path: Path, blocks: Sequence[StoredBlock], regions: Regions) -> Bl
     for block in blocks:
         if (block.shape, block.type) != (first.shape, first.type):
             reason = f"a rank saved {first.type} of shape {first.shape}, another {block.type} of shape {block.shape}"
-            raise ReshardingError(_name(path), reason)
+            raise ReshardingError(path_text(path), reason)
     saved = [block.region for block in blocks]
     wanted = regions(path, first.shape, saved)
     if len(wanted.shape) != len(first.shape) or any(map(int.__gt__, wanted.stop, first.shape)):
-        raise ReshardingError(_name(path), f"the region {wanted} is not within its shape {first.shape}")
+        raise ReshardingError(path_text(path), f"the region {wanted} is not within its shape {first.shape}")
     pieces, gaps = plan_reads(wanted, saved)
     if gaps:
-        raise MissingElementsError(_name(path), tuple(map(str, gaps)), first.shape)
+        raise MissingElementsError(path_text(path), tuple(map(str, gaps)), first.shape)
 
     dtype, _, order = first.data.content
     if first.region == wanted:  # nothing to put together
@@ -153,7 +156,3 @@ def _assemble(path: Path, blocks: Sequence[StoredBlock], regions: Regions) -> Bl
 def _copy(region: Region, block: StoredBlock, target: NDArray[np.void]) -> None:
     content, shape, part = block.read_rows(region)
     target[...] = np.frombuffer(content, target.dtype).reshape(shape)[part]
-
-
-def _name(path: Path) -> str:
-    return "/".join(map(str, path))

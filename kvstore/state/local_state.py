@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import multiprocessing
 import os
 import sqlite3
 import sys
@@ -65,9 +66,9 @@ def local_state() -> FileLayout:
     _check_one_machine()
     path = Path(os.environ.get(LOCAL_STATE, file_of(sys.argv[0]))).absolute()
     known = os.environ.get(_LAUNCH)
-    launch = FileLayout.begin_launch(path, _run()) if known is None else int(known)
+    launch, is_new = FileLayout.begin_launch(path, _run()) if known is None else (int(known), False)
     os.environ[LOCAL_STATE], os.environ[_LAUNCH] = str(path), str(launch)
-    if known is None and os.environ.get("RANK", "0") == "0":
+    if is_new:
         advice = "delete it to start afresh; 'laggard PROGRAM' runs the program as a job"
         _log.warning("not in a laggard job: State is in %s, and this is its run %d (%s)", path, launch, advice)
     return FileLayout(path, launch)
@@ -95,7 +96,8 @@ def _check_one_machine() -> None:
 def _run() -> str:
     """Return what the processes of one run of the program have in common, and no other run has."""
     is_rank = any(name in os.environ for name in (*RANK_VARIABLES, "SLURM_PROCID"))
-    leader = os.getppid() if is_rank else os.getpid()
+    parent = multiprocessing.parent_process()  # of a rank that `torch.multiprocessing.spawn` has started
+    leader = parent.pid if parent is not None else os.getppid() if is_rank else os.getpid()
     # In ticks since the machine was booted: as a time of day it would change with the clock.
     began = Path(f"/proc/{leader}/stat").read_text().rpartition(")")[2].split()[19]
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -116,15 +118,15 @@ class FileLayout:
         return str(self.path)
 
     @classmethod
-    def begin_launch(cls, path: Path, run: str) -> int:
-        """Create the file if it is missing, and return the number of a run, a new one if the run is not known yet."""
+    def begin_launch(cls, path: Path, run: str) -> tuple[int, bool]:
+        """Create the file if it is missing; return the number of a run, and whether the run was not known yet."""
         with contextlib.suppress(OSError):  # SQLite says what is wrong
             path.touch(mode=_PRIVATE_FILE)
         with _opened(path, "BEGIN IMMEDIATE") as file:
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 file.execute(statement)
-            file.execute("INSERT OR IGNORE INTO launches VALUES ((SELECT count(*) FROM launches), ?)", [run])
-            return _number(file, "SELECT number FROM launches WHERE run = ?", run)
+            added = file.execute("INSERT OR IGNORE INTO launches VALUES ((SELECT count(*) FROM launches), ?)", [run])
+            return _number(file, "SELECT number FROM launches WHERE run = ?", run), added.rowcount == 1
 
     def command(self) -> str:
         """Return what the runs that one command has started have in common: torchrun starts a program again."""

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from numpy.typing import NDArray
 from laggard.kvstore.errors import UnsupportedValueError
 from laggard.kvstore.values.blocks import Block
 from laggard.kvstore.values.decoding import (
+    FACTORIES,
     LENGTH,
     Buffer,
     Stream,
@@ -34,7 +37,15 @@ from laggard.kvstore.values.decoding import (
     raw_bytes,
     rebuild,
 )
-from laggard.kvstore.values.tensors import TensorError, describe_tensor, is_size, is_tensor
+from laggard.kvstore.values.tensors import (
+    TensorError,
+    describe_setting,
+    describe_tensor,
+    is_generator,
+    is_size,
+    is_tensor,
+    memory_of,
+)
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # Text up to this length stays in the header, where it needs no part of its own.
@@ -43,6 +54,7 @@ _SHORT_TEXT_BYTES = 1024
 _PLAIN_INT = range(-(2**63), 2**64)
 # Smaller parts are joined before they are sent; larger ones are sent without a copy.
 _JOIN_BYTES = 1 << 20
+_NO_TEXT = "a str with an unpaired surrogate, which is not valid text; use bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +88,33 @@ class Encoded:
             yield bytes(small)
 
 
+class _Leaves(list[Buffer]):
+    """Raw bytes of leaves, and which of them are those of a tensor that is found again."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[Hashable, int] = {}
+
+
+class _Refused(Exception):  # noqa: N818 - says why, to `encode`, which knows the key
+    """A value that cannot be described: why, and where it is, from the inside out."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.place: list[str | int] = []
+
+
 def encode(key: str, value: Value) -> Encoded:
-    """Convert a value to bytes."""
-    leaves: list[Buffer] = []
+    """Convert a value to bytes; what is refused is named by its place, which begins with the key, if there is one."""
+    leaves = _Leaves()
     try:
-        text = _JSON.encode(_describe(key, value, leaves)).encode()
+        text = _JSON.encode(_describe(value, leaves)).encode()
+    except _Refused as error:
+        place = path_text([*filter(None, [key]), *reversed(error.place)])
+        raise UnsupportedValueError(place, error.reason) from None
     except RecursionError:
         raise UnsupportedValueError(key, "it is nested too deeply or contains itself") from None
-    except UnicodeEncodeError:
-        raise UnsupportedValueError(
-            key, "a str with an unpaired surrogate, which is not valid text; use bytes"
-        ) from None
+    except UnicodeEncodeError:  # in the key of a dict, or a path
+        raise UnsupportedValueError(key, _NO_TEXT) from None
     parts = (LENGTH.pack(len(text)) + text, *leaves)
     return Encoded(parts, sum(len(part) for part in parts))
 
@@ -103,87 +131,157 @@ def path_text(path: Iterable[str | int]) -> str:
     return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path).removeprefix(".")
 
 
-def _describe(key: str, value: Value, leaves: list[Buffer]) -> object:
+def _describe(value: Value, leaves: _Leaves) -> object:
     """Return a value's description for the header, and add its raw bytes to `leaves`."""
-
-    def leaf(kind: str, data: Buffer) -> object:
-        leaves.append(data)
-        return {kind: len(data)}
-
     kind = type(value)
     if value is None or kind in (bool, float):
         return value
     if kind is int:
         return value if value in _PLAIN_INT else {"int": format(value, "x")}
     if kind is str:
-        return leaf("text", value.encode()) if len(value) > _SHORT_TEXT_BYTES else value
-    if kind is bytes:
-        return leaf("bytes", value)
-    if kind is np.str_:
-        return leaf("np.str", str.encode(value))
-    if kind is np.bytes_:
-        return leaf("np.bytes", bytes(value))
+        return _describe_text(value, leaves)
     if kind is list:
-        return [_describe(key, item, leaves) for item in value]
+        return [_describe_at(number, item, leaves) for number, item in enumerate(value)]
     if kind is tuple or is_size(value):
-        return {"tuple" if kind is tuple else "size": [_describe(key, item, leaves) for item in value]}
-    if kind in (dict, OrderedDict, Counter):
-        return _describe_mapping(key, value, leaves)
-    if isinstance(value, np.generic):
-        return {"scalar": _describe_array(key, np.asarray(value), leaves)}
+        items = [_describe_at(number, item, leaves) for number, item in enumerate(value)]
+        return {"tuple" if kind is tuple else "size": items}
+    if kind in (dict, OrderedDict, Counter, defaultdict):
+        return _describe_mapping(value, leaves)
+    if isinstance(value, np.generic) and kind not in (np.str_, np.bytes_):
+        return {"scalar": _describe_array(np.asarray(value), leaves)}
     if kind in (np.ndarray, np.memmap):
-        return {"array": _describe_array(key, np.asarray(value), leaves)}
+        return {"array": _describe_array(np.asarray(value), leaves)}
     if _is_cupy(value):
-        return {"cupy": _describe_array(key, value.get(), leaves)}
+        return {"cupy": _describe_array(value.get(), leaves)}
     if is_tensor(value):
-        return {"tensor": _describe_tensor(key, value, leaves)}
+        return _describe_whole_tensor(value, leaves)
     if kind is Block:
-        return {"block": [value.region.start, value.shape, _describe_data(key, value, leaves)]}
+        return {"block": [value.region.start, value.shape, _describe_data(value, leaves)]}
+    return _describe_plain(value, leaves)
+
+
+def _describe_at(step: str | int, value: Value, leaves: _Leaves) -> object:
+    """Describe an item of a container; an error says which one it is."""
+    try:
+        return _describe(value, leaves)
+    except _Refused as error:
+        error.place.append(step)
+        raise
+
+
+def _describe_text(text: str, leaves: _Leaves) -> object:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise _Refused(_NO_TEXT) from None
+    return _leaf("text", data, leaves) if len(text) > _SHORT_TEXT_BYTES else text
+
+
+def _leaf(kind: str, data: Buffer, leaves: _Leaves) -> object:
+    leaves.append(data)
+    return {kind: len(data)}
+
+
+def _describe_plain(value: Value, leaves: _Leaves) -> object:
+    """Describe a value of one of the kinds that are seldom met; only those of this list are ever made again."""
+    kind = type(value)
+    if kind is bytes:
+        return _leaf("bytes", value, leaves)
+    if kind is np.str_:
+        return _leaf("np.str", str.encode(value), leaves)
+    if kind is np.bytes_:
+        return _leaf("np.bytes", bytes(value), leaves)
+    if kind is complex:
+        return {"complex": [value.real, value.imag]}
+    if kind in (set, frozenset):
+        # In an order that is the same in each process.
+        items = sorted(value, key=lambda item: (type(item).__name__, repr(item)))
+        return _leaf(kind.__name__, _encoded(items), leaves)
+    if kind is type(Path()):
+        return {"path": str(value)}
+    if isinstance(value, Enum) and value.name in kind.__members__:
+        return {"enum": [*_class_of(kind), value.name]}
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        data = _encoded(list(value))
+        leaves.append(data)
+        return {"namedtuple": [*_class_of(kind), len(data)]}
+    if (described := describe_setting(value)) is not None:
+        return described
+    if is_generator(value):
+        return {"generator": [str(value.device), _describe_tensor(value.get_state(), leaves)]}
     advice = "use arrays, numbers, text, bytes, or lists, tuples and dicts of these"
-    raise UnsupportedValueError(key, f"{_name(kind)} is not a supported type; {advice}")
+    raise _Refused(f"{_name(kind)} is not a supported type; {advice}")
 
 
-def _describe_data(key: str, block: Block, leaves: list[Buffer]) -> object:
+def _encoded(items: list[Value]) -> bytes:
+    leaves = _Leaves()
+    text = _JSON.encode(_describe(items, leaves)).encode()
+    return b"".join([LENGTH.pack(len(text)), text, *leaves])
+
+
+def _class_of(kind: type) -> tuple[str, str]:
+    """Return module and name of a class by which it is found again."""
+    if vars(sys.modules[kind.__module__]).get(kind.__qualname__) is not kind:
+        raise _Refused(f"{_name(kind)} is not found again by its name; define it at the top of its module")
+    return kind.__module__, kind.__qualname__
+
+
+def _describe_data(block: Block, leaves: _Leaves) -> object:
     """Describe a block's data, whose elements are stored in the order of its indices."""
     if type(block.data) in (np.ndarray, np.memmap):
-        return _describe(key, np.ascontiguousarray(block.data).reshape(block.region.shape), leaves)
+        return _describe(np.ascontiguousarray(block.data).reshape(block.region.shape), leaves)
     if is_tensor(block.data):
-        return _describe(key, block.data.contiguous(), leaves)
-    raise UnsupportedValueError(key, f"the data of a Block is a {_name(type(block.data))}; use an array or a tensor")
+        return {"tensor": _describe_tensor(block.data.contiguous(), leaves)}
+    raise _Refused(f"the data of a Block is a {_name(type(block.data))}; use an array or a tensor")
 
 
-def _describe_mapping(key: str, value: Mapping[Any, Value], leaves: list[Buffer]) -> object:
+def _describe_mapping(value: Mapping[Any, Value], leaves: _Leaves) -> object:
     kind = type(value)
     if kind is dict and all(type(name) is str for name in value):
-        return {"dict": {name: _describe(key, item, leaves) for name, item in value.items()}}
-    items = [[_mapping_key(key, name, leaves), _describe(key, item, leaves)] for name, item in value.items()]
+        return {"dict": {name: _describe_at(name, item, leaves) for name, item in value.items()}}
+    items = [[_mapping_key(name, leaves), _describe_at(name, item, leaves)] for name, item in value.items()]
+    if isinstance(value, defaultdict):
+        factory = value.default_factory
+        if factory not in FACTORIES.values():
+            raise _Refused(f"a defaultdict that makes {factory!r}; use one of {', '.join(FACTORIES)}")
+        return {"defaultdict": [next(name for name, known in FACTORIES.items() if known is factory), items]}
     if kind is not OrderedDict:
         return {"counter" if kind is Counter else "map": items}
     # A module's state_dict() has the versions of its parts in an attribute.
-    return {"ordered": [items, _describe(key, vars(value), leaves)]}
+    return {"ordered": [items, _describe(vars(value), leaves)]}
 
 
-def _mapping_key(key: str, name: object, leaves: list[Buffer]) -> object:
+def _mapping_key(name: object, leaves: _Leaves) -> object:
     if type(name) not in (str, int):
-        raise UnsupportedValueError(key, f"a dict key is of type {_name(type(name))}; use text or whole numbers")
-    return _describe(key, name, leaves)
+        raise _Refused(f"a dict key is of type {_name(type(name))}; use text or whole numbers")
+    return _describe(name, leaves)
 
 
-def _describe_tensor(key: str, tensor: Value, leaves: list[Buffer]) -> object:
+def _describe_whole_tensor(tensor: Value, leaves: _Leaves) -> object:
+    """Describe a tensor; one that is the same memory as an earlier one, as tied weights are, by the other's number."""
+    memory = memory_of(tensor)
+    if memory is not None and memory in leaves.tensors:
+        return {"same": leaves.tensors[memory]}
+    number = len(leaves)
+    described = _describe_tensor(tensor, leaves)
+    if memory is not None:
+        leaves.tensors[memory] = number
+    return {"tensor": described}
+
+
+def _describe_tensor(tensor: Value, leaves: _Leaves) -> object:
     try:
         described, data = describe_tensor(tensor)
     except TensorError as error:
-        raise UnsupportedValueError(key, str(error)) from None
+        raise _Refused(str(error)) from None
     leaves.append(data)
     return described
 
 
-def _describe_array(key: str, array: NDArray[Any], leaves: list[Buffer]) -> list[object]:
+def _describe_array(array: NDArray[Any], leaves: _Leaves) -> list[object]:
     described = None if array.dtype.hasobject else describe_dtype(array.dtype)
     if described is None:
-        raise UnsupportedValueError(
-            key, f"dtype {array.dtype} holds Python objects or cannot be described; convert the array"
-        )
+        raise _Refused(f"dtype {array.dtype} holds Python objects or cannot be described; convert the array")
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
     leaves.append(raw_bytes(array if fortran else np.ascontiguousarray(array)))
     return [described, list(array.shape), "F" if fortran else "C"]

@@ -11,9 +11,12 @@ import importlib
 import json
 import math
 import struct
-from collections import Counter, OrderedDict
+import sys
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,17 +24,24 @@ from numpy.typing import NDArray
 
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from laggard.kvstore.values.blocks import Block, Region
-from laggard.kvstore.values.tensors import TensorError, new_size, tensor_bytes, tensor_of
+from laggard.kvstore.values.tensors import TensorError, new_generator, new_setting, new_size, tensor_bytes, tensor_of
 
 Value: TypeAlias = Any
-"""A NumPy or CuPy array, a PyTorch tensor, a NumPy scalar, int, float, bool, None, str, bytes, or containers of these.
+"""An array of NumPy's or CuPy's, a tensor, a NumPy scalar, a number, bool, None, str, bytes, or containers of these.
 
 A Block holds an array or a tensor that is a part of a larger one.
-The containers are list, tuple, torch.Size, and dict, OrderedDict and Counter, whose keys are text or whole numbers.
-Only exactly these types: a subclass would come back as its base class, so it is refused.
+The containers are list, tuple, torch.Size, set, frozenset, named tuples, and dict, OrderedDict, Counter and
+defaultdict, whose keys are text or whole numbers.  Members of enums, paths, and PyTorch's dtypes, devices and
+generators are values too.  Only exactly these types: a subclass would come back as its base class, so it is refused.
 """
 
 Buffer: TypeAlias = bytes | memoryview
+
+FACTORIES: dict[str, Callable[[], Any] | None] = {
+    "None": None,
+    **{kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set)},
+}
+"""What a defaultdict may make, by name."""
 
 LENGTH = struct.Struct("<I")
 """Of the header's length, which comes first."""
@@ -79,7 +89,7 @@ def naming_errors(key: str) -> Iterator[None]:
         yield
     except TensorError as error:
         raise UnsupportedValueError(key, str(error)) from None
-    except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, SyntaxError, TypeError, ValueError) as error:
         raise CorruptValueError(key, f"its header cannot be read: {error!r}") from error
     except ImportError as error:
         raise UnsupportedValueError(key, f"its dtype needs ml_dtypes, which is not installed here ({error})") from error
@@ -87,11 +97,23 @@ def naming_errors(key: str) -> Iterator[None]:
 
 def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int, ...]], Value] = Block) -> Value:
     """Return the value of a description, given what makes its leaves and blocks."""
+    made: list[Value] = []
+
+    def numbered(kind: str, content: Any) -> Value:
+        made.append(leaf(kind, content))
+        return made[-1]
+
+    return _rebuild(node, numbered, made, block)
+
+
+def _rebuild(
+    node: object, leaf: Leaf, made: list[Value], block: Callable[[Value, Region, tuple[int, ...]], Value]
+) -> Value:
     if not isinstance(node, list | dict):
         return node
 
     def of(item: object) -> Value:
-        return rebuild(item, leaf, block)
+        return _rebuild(item, leaf, made, block)
 
     def pairs(items: list[Any]) -> Iterator[tuple[Value, Value]]:
         return ((of(name), of(item)) for name, item in items)
@@ -116,8 +138,20 @@ def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int,
             return tuple(of(content))
         case "size":
             return new_size(of(content))
+        case "defaultdict":
+            return defaultdict(FACTORIES[content[0]], pairs(content[1]))
+        case "complex":
+            return complex(*content)
+        case "path":
+            return Path(content)
+        case "enum":
+            return _class_named(content, Enum).__members__[content[2]]
+        case "dtype" | "device":
+            return new_setting(kind, content)
         case "int":
             return int(content, 16)
+        case "same":
+            return made[content]
         case "block":
             start, shape, data = content
             ((_, described),) = data.items()
@@ -127,10 +161,12 @@ def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int,
 
 def leaf_bytes(kind: str, content: Any) -> int:
     """Return how many bytes a leaf has, by its description."""
-    if kind in {"text", "bytes", "np.str", "np.bytes"}:
+    if kind in {"text", "bytes", "np.str", "np.bytes", "set", "frozenset"}:
         return int(content)
-    if kind == "tensor":
-        return tensor_bytes(content)
+    if kind == "namedtuple":
+        return int(content[2])
+    if kind in {"tensor", "generator"}:
+        return tensor_bytes(content if kind == "tensor" else content[1])
     described, shape, _ = content
     return int(math.prod(shape) * dtype_of(described).itemsize)
 
@@ -140,6 +176,13 @@ def leaf_of(kind: str, content: Any, data: memoryview) -> Value:
     match kind:
         case "tensor":
             return tensor_of(content, data)
+        case "generator":
+            return new_generator(content[0], tensor_of(content[1], data))
+        case "set" | "frozenset":
+            return (set if kind == "set" else frozenset)(_items_of(data))
+        case "namedtuple":
+            # Without a call of its class, which would run what is defined there.
+            return tuple.__new__(_class_named(content, tuple), _items_of(data))
         case "text":
             return str(data, "utf-8")
         case "bytes":
@@ -155,6 +198,22 @@ def leaf_of(kind: str, content: Any, data: memoryview) -> Value:
         case "cupy":
             return _to_device(_array_of(content, data))
     raise ValueError(f"unknown kind {kind!r}")
+
+
+def _items_of(data: memoryview) -> list[Value]:
+    """Return the items of a container whose bytes are a value's by themselves."""
+    stream = Stream("", [data])
+    items: list[Value] = rebuild(stream.header(), stream.leaf)
+    return items
+
+
+def _class_named(content: list[Any], base: type) -> Any:
+    """Return a class that the program has loaded; nothing is imported, and nothing called, to find it."""
+    module, name, _ = content
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise TensorError(f"it has a {module}.{name}: import {module} before you read it")
+    return found
 
 
 def _array_of(content: list[Any], data: memoryview) -> NDArray[Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Hashable
 from typing import Any
 
 from laggard.kvstore.errors import KVStoreError
@@ -16,7 +17,7 @@ Tensor = Any
 
 
 class TensorError(KVStoreError):
-    """Why a tensor cannot be described or rebuilt; the codec names the key."""
+    """Why a tensor, or what else is of a class of the program's, cannot be described or rebuilt; the codec names it."""
 
     reason: str
     template = "{reason}"
@@ -38,6 +39,51 @@ def new_size(lengths: list[int]) -> object:
     """Return a ``torch.Size``, or a tuple in a process that does not use PyTorch."""
     torch = sys.modules.get("torch")
     return tuple(lengths) if torch is None else torch.Size(lengths)
+
+
+def describe_setting(value: object) -> dict[str, str] | None:
+    """Return the description of a ``torch.dtype`` or a ``torch.device``; None of anything else."""
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is torch.dtype:
+        return {"dtype": str(value).removeprefix("torch.")}
+    return {"device": str(value)} if torch is not None and type(value) is torch.device else None
+
+
+def new_setting(kind: str, name: str) -> object:
+    """Return the ``torch.dtype`` or the ``torch.device`` of a description."""
+    if kind == "dtype":
+        return _dtype(name)
+    try:
+        return _torch().device(name)
+    except RuntimeError as error:
+        raise TensorError(f"this version of PyTorch has no device {name!r}") from error
+
+
+def is_generator(value: object) -> bool:
+    """Return whether this is a ``torch.Generator``."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(value) is torch.Generator
+
+
+def new_generator(device: str, state: Tensor) -> object:
+    """Return a ``torch.Generator`` in a state."""
+    torch = _torch()
+    try:
+        generator = torch.Generator(device)
+        generator.set_state(state)
+    except RuntimeError as error:
+        raise TensorError(f"it has a torch.Generator of {device}, which cannot be made here ({error})") from error
+    return generator
+
+
+def memory_of(tensor: Tensor) -> Hashable | None:
+    """Return what two tensors have in common that are the same memory, seen in the same way; None if it has none."""
+    torch = sys.modules["torch"]
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not is_plain or tensor.is_meta or tensor.is_nested or tensor.numel() == 0:
+        return None
+    view = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
+    return (tensor.device, tensor.data_ptr(), *view)
 
 
 def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:
@@ -75,11 +121,16 @@ def tensor_of(described: list[Any], data: memoryview) -> Tensor:
     return dense.permute([order.index(axis) for axis in range(len(shape))])
 
 
-def _dtype(name: str) -> Any:
+def _torch() -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
         raise TensorError("it has a PyTorch tensor: import torch before you read it")
-    dtype = getattr(torch, name, None)
+    return torch
+
+
+def _dtype(name: str) -> Any:
+    torch = _torch()
+    dtype = vars(torch).get(name)
     if not isinstance(dtype, torch.dtype):
         raise TensorError(f"this version of PyTorch has no dtype {name!r}")
     return dtype

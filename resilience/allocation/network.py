@@ -103,6 +103,18 @@ def port_is_taken(port: int, address: str = "") -> bool:
     return False
 
 
+def port_needs_root(port: int) -> bool:
+    """Return whether this user may not listen on a port."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except PermissionError:
+            return True
+        except OSError:  # it is taken
+            return False
+    return False
+
+
 def claim_port(port: int, address: str) -> bool:
     """Reserve a port for this job until it ends; return False if it is taken or another job has reserved it."""
     # The process that will listen there may start later. The claim is the name of an abstract socket, which the kernel

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
@@ -22,9 +23,10 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.allocation.network import free_port, port_is_taken
+from laggard.resilience.allocation.network import free_port, port_is_taken, port_needs_root
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.option import flag_of
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
@@ -50,6 +52,7 @@ from laggard.resilience.wire.detection import Watch
 from laggard.telemetry.course import JobBegan
 
 LOOPBACK = "127.0.0.1"
+FIRST_PORT_OF_USERS = 1024
 NOT_ENCRYPTED = (
     "State and its password cross the network unencrypted: set LAGGARD_STATE_SERVER to a redis-server "
     "or valkey-server with TLS"
@@ -73,6 +76,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
+    check_ports(options.state_port, options.ray_port)
+    check_folders(report_dir=options.report_dir, checkpoint_dir=options.checkpoint_dir)
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
@@ -140,6 +145,28 @@ def _detection(options: JobOptions, groups: Path | None) -> Detection:
     file = None if groups is None else str(groups)
     cost_s, interface = options.restart_cost_s, options.probed_interface()
     return Detection(Watch(options.detect_interval_s, options.inline_probes, file, options.detect, cost_s, interface))
+
+
+def check_ports(state_port: int | None, ray_port: int | None) -> None:
+    """Refuse ports that are for root only."""
+    for flag, port in (("--state-port", state_port), ("--ray-port", ray_port)):
+        if port and port < FIRST_PORT_OF_USERS and port_needs_root(port):
+            raise UsageError(
+                f"{flag}={port}", "needs root, as all ports below 1024 do", "name another, or leave it out"
+            )
+
+
+def check_folders(**folders: Path | None) -> None:
+    """Refuse folders that cannot be written, before a job whose results would be lost."""
+    for name, folder in folders.items():
+        if folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with TemporaryFile(dir=folder):
+                    continue
+            except OSError as error:
+                flag = f"{flag_of(name)}={folder}"
+                raise UsageError(flag, "cannot be written", f"{error.strerror}; name another folder") from error
 
 
 def group_file(options: JobOptions) -> Path | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from laggard.resilience.decision.origin import (
     EXIT_ERROR,
+    SIGNALS_OF_CHILDREN,
     ProcessEnd,
     Standing,
     Witness,
@@ -23,9 +24,8 @@ from laggard.resilience.reading.signatures import KILLED, WRONG_ARGUMENTS, Kind
 EXIT_USAGE = 2
 # A program that does not understand its arguments ends at once; one that loads much first takes some seconds.
 USAGE_WITHIN_S = 10.0
-EXIT_KILLED = 128 + signal.SIGKILL
-# What who kills from outside sends.
-_KILLING = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Who asks a process to end from outside; shells add 128.
+_ASKED = {code for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) for code in (-each, 128 + each)}
 # Of the other processes that have ended, so many are kept; thousands of ranks may end together.
 MAX_OTHERS = 16
 
@@ -79,11 +79,15 @@ class Failure:
     @property
     def was_killed(self) -> bool:
         """Whether somebody may have killed the process from outside."""
-        return self.exit_code is None or self.exit_code in {code for each in _KILLING for code in (-each, 128 + each)}
+        return self._was_sigkilled or self.exit_code in {None, *_ASKED}
+
+    @property
+    def _was_sigkilled(self) -> bool:
+        return self.exit_code == -signal.SIGKILL or SIGNALS_OF_CHILDREN.get(self.exit_code or 0) == signal.SIGKILL
 
     def for_want_of_memory(self) -> Failure:
         """Return the same failure of a process without a word, on a node where the kernel killed for want of memory."""
-        if self.cause not in ("", KILLED) or self.exit_code not in (-signal.SIGKILL, EXIT_KILLED, None):
+        if self.cause not in ("", KILLED) or not (self._was_sigkilled or self.exit_code is None):
             return self
         return replace(self, kind="capacity", cause="no memory left")
 

@@ -31,13 +31,13 @@ from laggard.system.clock_offset import ClockOffset
 # What Python returns for an error that nothing has caught.
 EXIT_ERROR = 1
 _CRASHES = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGKILL, signal.SIGSEGV)
-# What a shell returns for a command that crashed or was killed from outside.
-SIGNALS_OF_SHELLS = {128 + each: each for each in _CRASHES}
+# What a shell, or a launcher that is a Python program, returns for a command that crashed or was killed from outside.
+SIGNALS_OF_CHILDREN = {code: each for each in _CRASHES for code in (128 + each, 256 - each)}
 # What asks a process to end, and what it gets that writes to a peer which is gone; shells add 128.
 _ASKS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _ANSWERS = {EXIT_ERROR, *(code for each in _ASKS for code in (-each, 128 + each))}
 _PIPE_CODES = {-signal.SIGPIPE, 128 + signal.SIGPIPE}
-_ABORTS = {-signal.SIGABRT, 128 + signal.SIGABRT}
+_ABORTS = {-signal.SIGABRT, 128 + signal.SIGABRT, 256 - signal.SIGABRT}
 # By how much an end may be noticed late on a busy node, and one below a launcher, which looks now and then.
 NOTICED_WITHIN_S = 0.1
 LAUNCHER_WITHIN_S = 2.0
@@ -137,7 +137,7 @@ class Witness:
     @property
     def earliest_s(self) -> float:
         """When it may have died at the earliest."""
-        below_launcher = self.root is not None or self.end.exit_code in SIGNALS_OF_SHELLS
+        below_launcher = self.root is not None or self.end.exit_code in SIGNALS_OF_CHILDREN
         return self.died_s - (LAUNCHER_WITHIN_S if below_launcher else NOTICED_WITHIN_S) - self.end.uncertainty_s
 
 
@@ -215,7 +215,7 @@ def _standing(end: ProcessEnd, complaint: Complaint, root: RootCause | None) -> 
 
 def by_signal(exit_code: int | None) -> bool:
     """Return whether a process, or the child of a shell, was killed by a signal."""
-    return exit_code is not None and (exit_code < 0 or exit_code in SIGNALS_OF_SHELLS)
+    return exit_code is not None and (exit_code < 0 or exit_code in SIGNALS_OF_CHILDREN)
 
 
 def _complaint_of(end: ProcessEnd, root: RootCause | None) -> Complaint:

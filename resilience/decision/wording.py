@@ -13,7 +13,7 @@ from laggard.resilience.decision.evidence import Finding, FindingKind, Found
 from laggard.resilience.decision.failure import Failure, OtherEnd
 from laggard.resilience.decision.hang import Silent
 from laggard.resilience.decision.ledger import NodeEvidence
-from laggard.resilience.decision.origin import SIGNALS_OF_SHELLS
+from laggard.resilience.decision.origin import SIGNALS_OF_CHILDREN
 from laggard.resilience.decision.reasons import Change, Fact, FactKind, NodeWord, Stopped, StuckProcesses, WhyLost
 from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
 from laggard.resilience.errors import ProcessesStillRunningError
@@ -156,7 +156,7 @@ def _how_it_ended(of: Failure) -> str:
         return f"ended after {duration(of.ran_s)}, Ray does not know how"
     if of.exit_code < 0:
         return f"was killed by {signal_name(-of.exit_code)} after {duration(of.ran_s)}"
-    child = SIGNALS_OF_SHELLS.get(of.exit_code)
+    child = SIGNALS_OF_CHILDREN.get(of.exit_code)
     of_child = f" ({child.name} of a child)" if child else ""
     return f"exited with {of.exit_code}{of_child} after {duration(of.ran_s)}"
 

@@ -44,7 +44,9 @@ PROCESS_TAG = "process"
 MAX_NAME = 256
 # The limit of a node's store.
 MAX_SERIES = 20_000
-_MAX_TIME_S = 1e11
+# Samples of a day before the process began, and a minute ahead of the clock, may be true.
+_OLDEST_S, _AHEAD_S = 86_400.0, 60.0
+_LONGEST_SHOWN = 80
 
 _now = time.time
 _Tags = tuple[tuple[str, str], ...]
@@ -72,6 +74,7 @@ class Telemetry:
         self._level = 0
         of_process = {PROCESS_TAG: str(os.getpid())} if per_process else {}
         self._tags = tuple({**of_process, **(tags or {})}.items())
+        self._oldest_s = _now() - _OLDEST_S
         with contextlib.suppress(NotInJobError):
             self._level = JobEnvironment.current().telemetry_level
         self._buffer = _sender().buffer if self._level else deque[_Sample](maxlen=0)
@@ -105,11 +108,12 @@ class Telemetry:
             The value: a number, or an array or tensor with one element. It is read during the call; a tensor on a GPU
             is copied in the background, and the call does not wait for the GPU.
         timestamp
-            Unix time in seconds; ``None``: now.
+            Unix time in seconds; ``None``: now. One that is more than a day ago or ahead of the clock is refused, and
+            said once: a step is not a time.
         telemetry_level
             The metric's level, 1 to 4; above the launch's level the sample is dropped, at no cost.
         tagk, tagv
-            A tag of this sample, in addition to ``host``.
+            A tag of this sample, in addition to ``host``, which is always the node.
         """
         try:
             if telemetry_level > self._level:
@@ -121,8 +125,8 @@ class Telemetry:
                 ts_data = number_of(ts_data)
             if timestamp is None:
                 timestamp = _now()
-            elif not (type(timestamp) is float and 0 <= timestamp < _MAX_TIME_S):
-                timestamp = _moment(timestamp)
+            elif not (type(timestamp) is float and self._oldest_s <= timestamp < _now() + _AHEAD_S):
+                timestamp = _moment(timestamp, self._oldest_s)
         except NotANumberError as error:
             if self._level:
                 _sender().refuse(ts_metric_name, str(error))
@@ -226,7 +230,8 @@ class _Sender:
         self.dropped += 1
         if isinstance(metric, str) and metric not in self._refused and len(self._refused) < MAX_SERIES:
             self._refused.add(metric)
-            _log.warning("dropping samples of %r that add_data cannot keep, such as this one: %s", metric, reason)
+            shown = metric[:_LONGEST_SHOWN]
+            _log.warning("dropping samples of %r that add_data cannot keep, such as this one: %s", shown, reason)
 
     def _can_send(self) -> bool:
         return bool(self.buffer or self._unsent or any(map(_is_ready, self._pending)))
@@ -283,14 +288,16 @@ class _Sender:
             if len(self._keys) == MAX_SERIES:
                 return None  # for example a new name in each step: useless, and it would fill the memory
             metric, tagk, tagv, own = name
-            tags = {"host": self._node, **dict(own)}
+            tags = dict(own)
             if tagk is not None and tagv is not None:
                 tags[str(tagk)] = str(tagv)
+            tags["host"] = self._node
             parts = [metric, *(part for pair in tags.items() for part in pair)]
             valid = all(map(_is_name, parts))
             self._keys[name] = (metric, tuple(sorted(tags.items()))) if valid else None
             if not valid:
-                _log.warning("dropping the samples of %r with the tag %r=%r: not a valid name", metric, tagk, tagv)
+                shown = [str(part)[:_LONGEST_SHOWN] for part in (metric, tagk, tagv)]
+                _log.warning("dropping the samples of %r with the tag %r=%r: not a valid name", *shown)
         return self._keys[name]
 
 
@@ -312,10 +319,14 @@ def _is_name(part: object) -> bool:
     return True
 
 
-def _moment(timestamp: object) -> float:
+def _moment(timestamp: object, oldest_s: float) -> float:
     time_s = number_of(timestamp)
-    if isinstance(time_s, Pending) or not 0 <= time_s < _MAX_TIME_S:
-        raise NotANumberError(f"its timestamp is {timestamp}, which is not Unix time in seconds")
+    if isinstance(time_s, Pending) or not oldest_s <= time_s < _now() + _AHEAD_S:
+        given = str(timestamp)[:_LONGEST_SHOWN]
+        raise NotANumberError(
+            f"its timestamp, the third argument, is {given}, which is not Unix time within this job: "
+            "a step is not a time"
+        )
     return time_s
 
 

@@ -76,7 +76,9 @@ def test_what_no_rank_saved_is_named(nodes: ShardNodes) -> None:
     checkpoints.save(1, {"layers": [{"weights": Block(whole(1)[region.slices()], region, SHAPE)}]})
     assert checkpoints.wait(1, DEADLINE_S)
 
-    with pytest.raises(MissingElementsError, match=r"no rank saved layers/0/weights\[500:999, 0:700\] of shape \(999"):
+    with pytest.raises(
+        MissingElementsError, match=r"no rank saved layers\[0\]\.weights\[500:999, 0:700\] of shape \(999"
+    ):
         nodes.checkpointer("n2", 0, 1).restore_part(1)
 
 

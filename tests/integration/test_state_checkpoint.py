@@ -134,6 +134,23 @@ def test_no_launch_goes_on_from_what_is_newer_than_the_one_chosen(job: Job) -> N
     assert job.rank().latest() is None
 
 
+def test_all_ranks_of_a_launch_agree_on_the_newest_whenever_they_ask(job: Job) -> None:
+    state = State(job.client, job.server.endpoint, 0)
+    assert job.rank().agreed_latest() is None
+    job.rank().save(10, tree(10))
+    assert job.rank().agreed_latest() is None
+    job.begin()
+    before = State(job.client, job.server.endpoint, 1).commits()
+    assert job.rank(0, 2).agreed_latest() == 10
+    for rank in range(2):
+        job.rank(rank, 2).save(20, tree(20))
+    assert job.rank(1, 2).agreed_latest() == 10
+    assert State(job.client, job.server.endpoint, 1).commits() == before + 2, "to ask is no progress"
+    job.begin()
+    assert job.rank(1, 2).agreed_latest() == 20
+    assert len([key for key in state if key.endswith("latest")]) == 1
+
+
 def test_a_step_that_two_launches_saved_is_read_from_the_later_one(job: Job) -> None:
     job.rank().save(1, {"by": 0})
     job.begin()

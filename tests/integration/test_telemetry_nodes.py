@@ -217,19 +217,26 @@ for step in range(1, 6):
     telemetry.add_data("accuracy", "0.5")
     telemetry.add_data("accuracy", None)
     telemetry.add_data("late", 1.0, timestamp=time.time() * 1000)
+    telemetry.add_data("step", 1.0, step)
+    telemetry.add_data("m" * 1_000_000, 1.0, tagk="host", tagv="elsewhere")
+    telemetry.add_data("other", 1.0, tagk="host", tagv="elsewhere")
 telemetry.finalize()
 print(telemetry.dropped)
 """
     *warnings, dropped = run_program(session, program).splitlines()
-    wait_until(lambda: nodes[0].store.size().samples == 5)
+    wait_until(lambda: nodes[0].store.size().samples == 10)
 
-    (found,) = everything_in(nodes[0].store)
+    found, other = sorted(everything_in(nodes[0].store), key=lambda each: each.metric)
     assert (found.metric, found.values.tolist()) == ("loss", [1.0, 2.0, 3.0, 4.0, 5.0])
-    assert int(dropped) == 15
+    assert (other.metric, dict(other.tags)) == ("other", {"host": "node1"})
+    assert int(dropped) == 25
     assert [re.sub(r"\d{13}[.\d]*", "T", line) for line in warnings] == [
         "dropping samples of 'accuracy' that add_data cannot keep, such as this one: text ('0.5')",
         "dropping samples of 'late' that add_data cannot keep, such as this one: "
-        "its timestamp is T, which is not Unix time in seconds",
+        "its timestamp, the third argument, is T, which is not Unix time within this job: a step is not a time",
+        "dropping samples of 'step' that add_data cannot keep, such as this one: "
+        "its timestamp, the third argument, is 1, which is not Unix time within this job: a step is not a time",
+        f"dropping the samples of {'m' * 80!r} with the tag 'host'='elsewhere': not a valid name",
     ]
 
 

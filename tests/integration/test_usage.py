@@ -167,6 +167,21 @@ def test_ports_that_are_taken(capfd: pytest.CaptureFixture[str], program: str, t
         )
 
 
+@pytest.mark.parametrize("flag", ["--report-dir", "--checkpoint-dir"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_job(
+    capfd: pytest.CaptureFixture[str], program: str, flag: str
+) -> None:
+    line = refusal(capfd, f"{flag}=/proc/none", "--checkpoint-memory=10M", program)
+    assert line == f"{flag}=/proc/none cannot be written: No such file or directory; name another folder"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may listen on any port")
+@pytest.mark.parametrize("flag", ["--state-port", "--ray-port"])
+def test_a_port_that_is_for_root_only_is_refused(capfd: pytest.CaptureFixture[str], program: str, flag: str) -> None:
+    line = refusal(capfd, f"{flag}=80", program)
+    assert line == f"{flag}=80 needs root, as ports below 1024 do: name another, or leave it out"
+
+
 def test_a_state_directory_that_is_a_file(capfd: pytest.CaptureFixture[str], program: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "is a file" in refusal(capfd, f"--state-dir={tmp_path / 'file'}", program)

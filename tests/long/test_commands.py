@@ -31,9 +31,11 @@ from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
 from tests.made_up_job import T0, running_job, series, write_record
 from tests.printed import (
+    ACCELERATE_JOB,
     ARRAY,
     ATTACHED_JOB,
     BATCH_SCRIPT,
+    DEEPSPEED_JOB,
     DOCTORS_ROUNDS,
     DOWN,
     HETEROGENEOUS,
@@ -172,7 +174,9 @@ def run_by_other_tests() -> set[str]:
     by_slurm |= {ARRAY, HETEROGENEOUS, INSIDE_SRUN, RESUME_NODE, SHELL, TOPOLOGY, START_NOW}
     in_console = {printed for printed in printed_commands() if tuple(shlex.split(printed)) in _words_of_examples()}
     rest = {
+        ACCELERATE_JOB,
         ATTACHED_JOB,
+        DEEPSPEED_JOB,
         HOST_FILE_JOB,
         LINK_JOB,
         *RESUME_JOBS.values(),

@@ -55,6 +55,44 @@ for step in range(run.step, steps):
 dist.destroy_process_group()
 """
 
+# PyTorch's tutorial on DistributedDataParallel: the program starts its ranks itself, without torchrun's variables.
+SPAWNING = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import laggard.torch
+
+
+def train(rank, stop):
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/group", rank=rank, world_size=2)
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    model = DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    run = laggard.torch.resume(model, optimizer, every=2)
+    for step in range(run.step, 12):
+        torch.manual_seed(10 * step + rank)
+        loss = model(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        run.save(step)
+        if rank == 0:
+            print(f"step {step}: loss {loss.item():.9f}", flush=True)
+        if step == stop:
+            raise RuntimeError("stopped")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if os.path.exists("group"):
+        os.remove("group")
+    torch.multiprocessing.spawn(train, (int(sys.argv[1]),), nprocs=2)
+"""
+
 
 def run(folder: Path, *command: str | Path) -> tuple[int, str, str]:
     """Run a command in a folder, outside of any job."""
@@ -97,6 +135,21 @@ def test_a_script_for_torchrun_goes_on_without_laggard(folders: tuple[Path, Path
     _, whole, _ = run(undisturbed, *TORCHRUN, script)
     assert steps(before + after) == steps(whole)
     assert len(steps(whole)) == 4
+
+
+def test_ranks_that_the_program_starts_itself_go_on(folders: tuple[Path, Path]) -> None:
+    disturbed, undisturbed = folders
+    for folder in folders:
+        (folder / "spawning.py").write_text(SPAWNING)
+    failed, before, why = run(disturbed, sys.executable, "spawning.py", "7")
+    assert failed != 0
+    assert why.count("not in a laggard job") == 1, why
+    ended, after, errors = run(disturbed, sys.executable, "spawning.py", "-1")
+    assert ended == 0, errors
+    assert after.startswith("step 8:")
+    _, whole, _ = run(undisturbed, sys.executable, "spawning.py", "-1")
+    assert steps(before + after) == steps(whole)
+    assert len(steps(whole)) == 12
 
 
 @pytest.mark.parametrize("ranks", [2, 1])

@@ -30,7 +30,11 @@ def test_lightnings_callback_reports_each_checkpoint_once_it_is_saved() -> None:
     lightning = pytest.importorskip("laggard.torch.lightning", reason="needs Lightning", exc_type=ImportError)
     checkpoints = lightning.Checkpoints(every=2)
     trainer = SimpleNamespace(
-        global_step=0, global_rank=0, save_checkpoint=lambda path, **_: CALLS.append(("save", int(path.split("-")[-1])))
+        global_step=0,
+        global_rank=0,
+        reload_dataloaders_every_n_epochs=0,
+        fit_loop=SimpleNamespace(_data_fetcher=[], _combined_loader=SimpleNamespace(flattened=[])),
+        save_checkpoint=lambda path, **_: CALLS.append(("save", int(path.split("-")[-1]))),
     )
     checkpoints.on_train_start(trainer, None)
     for trainer.global_step in (1, 2, 3):

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.kvstore.checkpoints.layout import plan
+from laggard.kvstore.checkpoints.resharding import open_tree, read_whole
 from laggard.kvstore.checkpoints.shard import Shard
 from laggard.kvstore.errors import UnsupportedValueError
 from laggard.kvstore.values.codec import decode, encode
@@ -107,6 +108,29 @@ def test_the_memory_of_a_tensor_is_not_copied_by_encoding_and_shared_memory_is_s
     assert square.sum() == 1000
 
 
+def test_tied_weights_are_stored_once_and_tied_again() -> None:
+    weight = torch.rand(1000)
+    value = {"tokens": weight, "other": [weight.clone()], "bytes": b"x", "head": (weight.detach(),)}
+    encoded = encode("key", value)
+    assert 2 * 4000 < encoded.nbytes < 3 * 4000
+    for back in (decode("key", encoded.parts), Shard.whole("key", plan(encoded.parts).content()).value()):
+        assert is_same(value, back)
+        back["tokens"] += 1
+        assert torch.equal(back["head"][0], weight + 1)
+        assert torch.equal(back["other"][0], weight)
+    whole = read_whole(open_tree(Shard.whole("key", plan(encoded.parts).content())))
+    assert is_same(value, whole)
+
+
+def test_other_views_of_one_memory_are_no_ties() -> None:
+    memory = torch.arange(6.0) * (1 + 1j)
+    views = [memory, memory.conj(), memory.view(2, 3), memory[:3], memory[3:], memory.view(torch.int64), memory[:0]]
+    back = round_trip(views)
+    assert all(map(is_same, views, back))
+    back[0] += 1
+    assert all(map(is_same, views[1:], back[1:]))
+
+
 def test_a_loss_is_stored_without_its_graph() -> None:
     loss = torch.nn.Linear(3, 1)(torch.ones(3)).square().mean()
     back = round_trip({"loss": loss})["loss"]
@@ -125,7 +149,7 @@ def test_what_is_no_plain_tensor_is_refused_by_name() -> None:
         "Buffer": lambda: type("Buffer", (torch.Tensor,), {})(),
     }
     for reason, make in refused.items():
-        with pytest.raises(UnsupportedValueError, match=f"'weights': .*{reason}"):
+        with pytest.raises(UnsupportedValueError, match=rf"'weights\[0\]': .*{reason}"):
             encode("weights", [make()])
 
 
@@ -223,6 +247,17 @@ def test_a_scaler_and_the_states_of_random_generators_come_back() -> None:
     torch.set_rng_state(back["torch"])
     random.setstate(back["python"])
     assert is_same(drawn, [torch.rand(3), random.random()])
+
+
+def test_dtypes_devices_and_generators_come_back() -> None:
+    generator = torch.Generator().manual_seed(7)
+    torch.rand(3, generator=generator)
+    value = {"dtypes": [torch.bfloat16, torch.int8], "devices": (torch.device("cpu"), torch.device("cuda:3"))}
+    assert round_trip(value) == value
+    encoded = encode("key", [generator])
+    for back in (decode("key", encoded.parts), Shard.whole("key", plan(encoded.parts).content()).value()):
+        assert type(back[0]) is torch.Generator
+        assert torch.equal(torch.rand(3, generator=back[0]), torch.rand(3, generator=generator.clone_state()))
 
 
 def test_pytorch_is_loaded_by_the_program_alone() -> None:

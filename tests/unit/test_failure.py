@@ -195,6 +195,7 @@ def test_among_equals_the_earliest_was_first() -> None:
         (end(exit_code=-11), Standing.SIGNAL),
         (end("step 7\nINFO connection closed by a client", exit_code=-11), Standing.SIGNAL),  # some line of a log
         (end(exit_code=137), Standing.SIGNAL),  # a shell's word for a child of its own
+        (end(exit_code=247), Standing.SIGNAL),  # DeepSpeed's, which says more on its standard output only
         (end(torchrun("", 1, -9)), Standing.SIGNAL),
         (end(raised(0, "MyError: odd")), Standing.ERROR),
         (end("KeyError: 7"), Standing.ERROR),

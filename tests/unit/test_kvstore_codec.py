@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import json
 import math
+import sys
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -50,6 +52,25 @@ ARRAYS = {
     "records": np.zeros((2, 2), np.dtype([("a", "<i4"), ("b", "<f8")], align=True)),
 }
 
+
+class Point(NamedTuple):
+    x: Value
+    y: Value
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class Kind(enum.StrEnum):
+    TEXT = "text"
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
 VALUES: dict[str, Value] = {
     "nothing": None,
     "true": True,
@@ -69,6 +90,15 @@ VALUES: dict[str, Value] = {
     "whole numbers as keys": {0: "a", -1: {2**70: 1}, "x" * 2000: [b"y"]},
     "ordered": OrderedDict([("b", 1), ("a", OrderedDict()), (3, 2)]),
     "counter": Counter({30: 1, 80: 2}),
+    "complex": complex(1.5, -0.0),
+    "set": {1, "b", (2, None), b"c" * 2000, 2**70},
+    "no set": set(),
+    "frozen set": frozenset({"x" * 2000, 0.5}),
+    "named tuple": Point([1, {"a": b"b"}], Point(2, ())),
+    "enums": [Color.RED, Kind.TEXT, {"a": Access.READ}],
+    "default dict": defaultdict(list, {"a": [1], 3: []}),
+    "default dict of nothing": defaultdict(None, {"a": (1,)}),
+    "path": Path("/a/ü"),
 }
 
 SCALARS = [
@@ -179,21 +209,18 @@ def test_an_array_of_a_gpu_can_be_read_on_a_machine_without_one(cupy: Any) -> No
         assert back.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-Point = namedtuple("Point", "x y")
-
-
-class Color(enum.IntEnum):
-    RED = 1
+def local_classes() -> tuple[Value, Value]:
+    Pair = namedtuple("Pair", "x y")
+    return Pair(1, 2), enum.Enum("Side", "LEFT").LEFT  # type: ignore[attr-defined]
 
 
 UNSUPPORTED = {
-    "Point is not a supported type; use arrays, numbers, text": Point(1, 2),
-    "defaultdict is not a supported type; use arrays, numbers, text": defaultdict(int),
-    "set is not a supported type": {1},
+    "Pair is not found again by its name; define it at the top of its module": local_classes()[0],
+    "Side is not found again by its name": local_classes()[1],
+    "Access is not a supported type": Access.READ | Access.WRITE,
+    "a defaultdict that makes <function .*>; use one of None, bool, int": defaultdict(lambda: 0),
     "bytearray is not a supported type; use arrays, numbers, text": bytearray(b"x"),
-    "Color is not a supported type": Color.RED,
     "SimpleNamespace is not a supported type": SimpleNamespace(),
-    "complex is not a supported type": 1j,
     "a dict key is of type bool; use text or whole numbers": {True: 2},
     "dtype object": np.array([None]),
     "holds Python objects": np.zeros(1, [("a", "O")]),
@@ -207,8 +234,32 @@ UNSUPPORTED = {
 @pytest.mark.parametrize(("reason", "value"), UNSUPPORTED.items(), ids=UNSUPPORTED)
 @pytest.mark.parametrize("nested", [False, True])
 def test_an_unsupported_value_is_refused_with_key_type_and_advice(reason: str, value: Value, nested: bool) -> None:
-    with pytest.raises(UnsupportedValueError, match=f"'weights': .*{reason}"):
-        encode("weights", {"a": [value]} if nested else value)
+    place = r"weights\.a\[1\]\[7\]\.b" if nested and not isinstance(value, dict) else "weights"
+    with pytest.raises(UnsupportedValueError, match=f"'{place}.*': .*{reason}"):
+        encode("weights", {"a": [0, {7: ({"b": value},)[0]}]} if nested else value)
+
+
+def test_a_class_that_the_program_has_not_loaded_is_neither_imported_nor_guessed() -> None:
+    for module, name in (("antigravity", "Color"), (__name__, "no_such"), (__name__, "Path"), ("os", "system")):
+        text = json.dumps({"enum": [module, name, "RED"]}).encode()
+        with pytest.raises(
+            UnsupportedValueError, match=rf"it has a {module}\.{name}: import {module} before you read it"
+        ):
+            decode("key", [len(text).to_bytes(4, "little") + text])
+    assert "antigravity" not in sys.modules
+
+
+def test_a_named_tuple_is_made_without_a_call_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode("key", Point(1, 2))
+    monkeypatch.setattr(Point, "__new__", None)
+    back = decode("key", encoded.parts)
+    assert (type(back), tuple(back)) == (Point, (1, 2))
+
+
+def test_equal_sets_are_the_same_bytes_in_whatever_order_they_were_filled() -> None:
+    one, other = {0, 8}, {8, 0}
+    assert list(one) != list(other)
+    assert encode("key", one).joined() == encode("key", other).joined()
 
 
 def test_a_list_that_contains_itself_is_refused() -> None:
@@ -299,6 +350,7 @@ def test_what_was_cut_anywhere_is_read_and_what_was_cut_off_is_damaged() -> None
         b"\x0f\0\0\0" + b'{"a": 1,"b": 2}',
         b"\x0c\0\0\0" + b'{"bytes": 5}' + b"four",
         b"\x0c\0\0\0" + b'{"array": 5}',
+        b"\x0b\0\0\0" + b'{"same": 0}',
     ],
 )
 def test_damaged_bytes_are_refused_by_type(data: bytes) -> None:

@@ -90,6 +90,24 @@ sys.exit(sum(rank.wait() for rank in ranks))
     assert run(children, tmp_path).stdout.splitlines() == ["1 1 True 4 1 ()", "b'1 1 True 5 1 ()\\n'"]
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_processes_that_a_program_starts_are_one_launch_without_variables_of_a_launcher(
+    method: str, tmp_path: Path
+) -> None:
+    """As `torch.multiprocessing.spawn` starts ranks."""
+    (tmp_path / "spawning.py").write_text(
+        f"import multiprocessing\ndef count():\n    exec({COUNTING!r})\n"
+        "if __name__ == '__main__':\n"
+        f"    started = [multiprocessing.get_context({method!r}).Process(target=count) for _ in range(3)]\n"
+        "    [each.start() for each in started], [each.join() for each in started]\n    count()\n"
+    )
+    program = [sys.executable, "spawning.py"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert sorted(line.split()[:4] for line in done.stdout.splitlines())[-1] == ["0", "0", "False", "4"], done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"0"}
+    assert done.stderr.count("not in a laggard job") == 1
+
+
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [

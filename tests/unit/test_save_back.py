@@ -85,7 +85,7 @@ def test_the_job_does_not_go_back_twice_but_it_may_again_after_a_new_step() -> N
     assert not after.status.went_back
 
 
-@pytest.mark.parametrize("exit_code", [-9, -15, 137, 143])
+@pytest.mark.parametrize("exit_code", [-9, -15, 137, 143, 247])
 def test_a_program_that_is_killed_from_outside_again_and_again_does_not_go_back(exit_code: int) -> None:
     decisions = in_a_row(*[failed("", NEWEST, exit_code)] * 9, every_s=20.0)
     assert not any(isinstance(each, Relaunch) and each.goes_back for each in decisions)

@@ -221,6 +221,7 @@ WITH_WORKERS = ["with workers", "of a stream", "stateful, with workers", "statef
     [
         *product(LOOPS, LOADERS),
         *product([drawn_during_the_step], WITH_WORKERS),
+        (plain, "stateful, of a stream"),  # which is killed at the end of an epoch
         (prefetched_by_a_thread, "of a generator"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from laggard import Checkpointer, Job, State, Telemetry  # noqa: E402 - what follows needs PyTorch
+from laggard import Checkpointer, Job, State, Telemetry, UnsupportedValueError  # noqa: E402 - what follows needs PyTorch
 from laggard.kvstore.control import NodeRecord  # noqa: E402
 from laggard.torch import resuming  # noqa: E402
 from tests.local import fresh_local_state  # noqa: E402
@@ -142,3 +142,10 @@ def test_a_rank_of_several_without_a_process_group_is_told_which_line_to_move(mo
         f"line {line} of {__file__} calls resume before init_process_group, in rank 1 of 4 (RANK and WORLD_SIZE); "
         "move that line below torch.distributed.init_process_group(...)"
     )
+
+
+def test_a_value_that_cannot_be_saved_is_named_by_its_place_in_the_state_dict() -> None:
+    training = Training()
+    training.optimizer.param_groups[0]["note"] = [1, object()]
+    with pytest.raises(UnsupportedValueError, match=r"'optimizer\.param_groups\[0\]\.note\[1\]': object is not a "):
+        training.step(0)

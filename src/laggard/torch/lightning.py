@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.errors import DamagedCheckpointError
 from laggard.kvstore.state.mapping import State
+from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
+from laggard.torch.training_state import random_states, restore_random_states
 
 _PREFIX = "laggard-state-"
+_log = logging.getLogger("laggard.torch")
 
 
 class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightning
@@ -30,15 +36,19 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
 
     Everything that Lightning puts into a checkpoint is in it: model, optimizers, schedulers, precision, loops,
     callbacks, hyperparameters.  Whatever of it State cannot hold is refused by name.  Rank 0 saves it for all ranks, so
-    strategies that split the model are refused.
+    strategies that split the model are refused.  Each rank adds what Lightning leaves out: its random generators, and
+    its place in the training data.
     """
 
     def __init__(self, *, every: int = 100, keep: int = 2, name: str = "lightning") -> None:
         if every < 1:
             raise ValueError(f"every is {every}; it must be at least 1")
         self._every = every  # each how many optimizer steps a checkpoint is saved
-        self._checkpoints = Checkpointer(State.current(), name=name, keep=keep)
-        self._newest_step = self._checkpoints.latest()
+        self._keep = keep
+        self._name = name
+        self._io = _StateIO()
+        self._newest_step = Checkpointer(State.current(), name=name).agreed_latest()
+        self._loaders: list[_Loader] = []
         self._reporter: StepReporter | None = None
         self._n_steps = 0
 
@@ -51,10 +61,23 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         if type(trainer.strategy) not in (SingleDeviceStrategy, DDPStrategy):
             kind = type(trainer.strategy).__name__
             raise TypeError(f"checkpoints of {kind} cannot be kept in State; use one device, or the strategy ddp")
-        trainer.strategy.checkpoint_io = _StateIO(self._checkpoints)
+        rank, ranks = trainer.global_rank, trainer.world_size
+        self._io.checkpoints = Checkpointer(State.current(), name=self._name, rank=rank, ranks=ranks, keep=self._keep)
+        self._io.loaded = None
+        trainer.strategy.checkpoint_io = self._io
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to report."""
+        """Go on in the data, and begin to report."""
+        fetcher, combined = trainer.fit_loop._data_fetcher, trainer.fit_loop._combined_loader
+        if hasattr(fetcher, "iterator_wrapper") or trainer.reload_dataloaders_every_n_epochs:
+            raise TypeError("a dataloader_iter, or reload_dataloaders_every_n_epochs, hides which batches were used")
+        combined.flattened = self._loaders = [_loader_of(each, trainer.global_step) for each in combined.flattened]
+        self._io.own = lambda: self._own(trainer)
+        if self._io.loaded is not None:
+            self._go_on(self._io.loaded, trainer)
+        iter(fetcher)  # anew: of these loaders
+        # Lightning says that a loader without a state begins its epoch anew.
+        warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before the epoch ended")
         self._reporter = StepReporter(trainer.global_rank)
         self._reporter.begin()
         self._n_steps = trainer.global_step
@@ -68,27 +91,101 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         self._n_steps = trainer.global_step
         self._reporter.end(self._n_steps, outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
         if self._n_steps % self._every == 0:
+            n_ahead = len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
+            for loader in self._loaders:
+                loader.position.count_ahead(self._n_steps, n_ahead)
             with self._reporter.saving(self._n_steps):
                 # Said, since Lightning would log at each checkpoint that it was not.
                 trainer.save_checkpoint(f"{_PREFIX}{self._n_steps}", weights_only=False)
+                if trainer.global_rank > 0:
+                    self._io.checkpoints.save(self._n_steps, {"own": self._own(trainer)})
+
+    def _own(self, trainer: Trainer) -> dict[str, Any]:
+        """Return what each rank saves for itself."""
+        positions = [loader.position.state_dict(is_last=trainer.is_last_batch) for loader in self._loaders]
+        return {"random": random_states(), "positions": positions}
+
+    def _go_on(self, step: int, trainer: Trainer) -> None:
+        saved = self._io.checkpoints.ranks_of(step)
+        if saved != trainer.world_size:
+            if trainer.global_rank == 0:
+                _log.warning(
+                    "step %d was saved by %d ranks, and there are %d: random generators begin anew, and so does the "
+                    "data of the epoch",
+                    step,
+                    saved,
+                    trainer.world_size,
+                )
+            return
+        own = self._io.restore(step, trainer.global_rank)["own"]
+        for loader, position in zip(self._loaders, own["positions"], strict=True):
+            loader.position.load_state_dict(position, step)
+            loader.goes_on = True
+        restore_random_states(own["random"])
 
 
 class _StateIO(TorchCheckpointIO):  # type: ignore[misc]  # mypy does not read Lightning
     """Checkpoints in State by their names, and any others in files, as before."""
 
-    def __init__(self, checkpoints: Checkpointer) -> None:
-        self._checkpoints = checkpoints
+    checkpoints: Checkpointer
+    own: Callable[[], dict[str, Any]]  # returns what rank 0 saves for itself
+    loaded: int | None = None  # step of the checkpoint that was read
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         if not str(path).startswith(_PREFIX):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        self._checkpoints.save(_step_of(path), _plain(checkpoint))
+        self.checkpoints.save(_step_of(path), {"all": _plain(checkpoint), "own": self.own()})
 
     def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> Any:
         if not str(path).startswith(_PREFIX):
             return super().load_checkpoint(path, *arguments, **options)
-        return self._checkpoints.restore(_step_of(path))
+        self.loaded = _step_of(path)
+        return self.restore(self.loaded, 0)["all"]
+
+    def restore(self, step: int, rank: int) -> Any:
+        """Read a shard; the next launch does not go on from one that is damaged."""
+        try:
+            return self.checkpoints.restore(step, rank=rank)
+        except DamagedCheckpointError as error:
+            if error.before is not None:
+                self.checkpoints.set_aside_after(error.before)
+            raise
+
+
+class _Loader:
+    """A loader whose place in its data is known; each `iter` begins an epoch, but for the first one of a launch."""
+
+    def __init__(self, loader: Any, step: int) -> None:
+        self.loader = loader
+        self.position = Position(step)
+        self.goes_on = False  # whether the next epoch is one that an earlier launch has begun
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.goes_on:
+            self.position.end_epoch()
+        self.goes_on = False
+        yield from self.position.rest_of_epoch(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+class _StatefulLoader(_Loader):
+    """One that Lightning too takes for a loader with a state."""
+
+    def state_dict(self) -> Any:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.loader.load_state_dict(state)
+
+
+def _loader_of(loader: Any, step: int) -> _Loader:
+    return _StatefulLoader(loader, step) if hasattr(loader, "load_state_dict") else _Loader(loader, step)
 
 
 def _step_of(path: str | Path) -> int:

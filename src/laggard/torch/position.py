@@ -55,8 +55,8 @@ class Position:
             pattern = self._count.pattern or self._count.earlier
             return self._n_drawn == 0 or (pattern is not None and pattern.ahead == 0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position as a value of State.
+    def state_dict(self, *, is_last: bool = False) -> dict[str, Any]:
+        """Return the position as a value of State; ``is_last``: the epoch ends with the batch before it.
 
         Raises
         ------
@@ -74,8 +74,8 @@ class Position:
         with self._lock:
             states = [states for _, states in self._ahead if states is not None]
         pattern = None if count.pattern is None else list(astuple(count.pattern))
-        place = {name: getattr(self.used, name) for name in Place.__slots__}
-        return {**place, "ahead": states, "pattern": pattern}
+        place = Place(self.used.epoch + 1) if is_last else self.used
+        return {**{name: getattr(place, name) for name in Place.__slots__}, "ahead": states, "pattern": pattern}
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Take over the position at a step."""
@@ -101,6 +101,22 @@ class Position:
                     raise ValueError(f"{n_ahead} batches were drawn ahead of step {step}; at most {MOST_AHEAD} may be")
                 self._drop(len(self._ahead) - n_ahead)
 
+    def count_ahead(self, step: int, ahead: int) -> None:
+        """Note that a step has ended, and how many batches are drawn ahead of it."""
+        self.count(step, self._n_drawn - self._count.used - ahead)
+
+    def end_epoch(self) -> None:
+        """Go to the beginning of the next epoch, whatever is left of this one, unless this is its beginning."""
+        if self._newest.batch > 0:
+            self.used = self._newest = Place(self._newest.epoch + 1)
+
+    def rest_of_epoch(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of the current epoch, from the position on."""
+        item, epoch = self._draw(loader, None, is_endless=False)
+        while item is not _END:
+            yield item
+            item, epoch = self._draw(loader, epoch, is_endless=False)
+
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield batches without end, from the position on."""
         this = self._iteration = object()
@@ -111,10 +127,12 @@ class Position:
                     "batches was called again meanwhile: the position of one loader is kept; read other data, such as "
                     "that of a validation, from its loader itself"
                 )
-            item, epoch = self._draw(loader, epoch)
+            item, epoch = self._draw(loader, epoch, is_endless=True)
             yield item
 
-    def _draw(self, loader: Iterable[Any], epoch: Iterator[Any] | None) -> tuple[Any, Iterator[Any]]:
+    def _draw(
+        self, loader: Iterable[Any], epoch: Iterator[Any] | None, *, is_endless: bool
+    ) -> tuple[Any, Iterator[Any]]:
         """Return the next batch and its epoch; one that the launch before had drawn comes as it came there."""
         states = random_states() if threading.get_ident() == self._thread else None
         after = states if self._redrawn and states is not None else None
@@ -122,6 +140,8 @@ class Position:
             restore_random_states(states := self._redrawn.popleft())
         epoch = self._begin_epoch(loader) if epoch is None else epoch
         while (item := next(epoch, _END)) is _END:
+            if not is_endless:
+                return _END, epoch
             if self._newest.batch == 0:
                 raise ValueError("the loader has no batches")
             self._newest = Place(self._newest.epoch + 1)
@@ -157,8 +177,7 @@ class Position:
             return _without(iter(loader), place.batch)
         before = random_states()
         if place.loader is not None and _has_state(loader):
-            loader.load_state_dict(place.loader)  # type: ignore[attr-defined]  # it has it
-            batches = iter(loader)
+            batches = _from_state(loader, place.loader)
         else:
             if place.shuffled_by["has_workers"] and keeps_workers and is_first:
                 iter(loader)
@@ -181,6 +200,16 @@ def _state_of(loader: object) -> Any:
     """Return what a loader says of its place, None if it says nothing that it would find again."""
     # A copy, since the batches that are drawn ahead may change it.
     return deepcopy(loader.state_dict()) if _has_state(loader) else None  # type: ignore[attr-defined]  # it has it
+
+
+def _from_state(loader: Any, state: Any) -> Iterator[Any]:
+    """Return the batches of a loader that come after a state of its own."""
+    loader.load_state_dict(state)
+    try:
+        return iter(loader)
+    except StopIteration:  # there are none: with workers, StatefulDataLoader says so here, and would say it again
+        loader.next_iter_state = None
+        return iter(())
 
 
 def _has_state(loader: object) -> bool:

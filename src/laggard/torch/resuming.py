@@ -19,7 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.checkpoints.resharding import Path, read_whole, reshard
 from laggard.kvstore.checkpoints.settings import NodeShards
-from laggard.kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError, ReshardingError
+from laggard.kvstore.errors import (
+    CorruptValueError,
+    DamagedCheckpointError,
+    NoCheckpointError,
+    ReshardingError,
+    UnsupportedValueError,
+)
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
@@ -166,7 +172,14 @@ class Resumed:
         own = {"run": self._run, "random": random_states(), "position": self._position.state_dict()}
         tree = {name: part.state_dict() for name, part in self._parts.items()}
         among = exchange if self._ranks > 1 else None
-        store(tree, self._rank, among, self._of_first, lambda parts: self._checkpoints.save(step, own | parts))
+
+        def save(parts: dict[str, Any]) -> None:
+            try:
+                self._checkpoints.save(step, own | parts)
+            except UnsupportedValueError as error:
+                raise UnsupportedValueError(error.key.removeprefix("state."), error.reason) from None
+
+        store(tree, self._rank, among, self._of_first, save)
 
     def _restore(self, wish: Wish, key: str) -> None:
         """Go on from the checkpoint that the program wishes; ``key`` of State names the job that has done so."""
@@ -179,7 +192,7 @@ class Resumed:
                 self._say(notice)
                 self._checkpoints.set_aside_after(step)
             if wish != Wish():
-                self._state[key] = job
+                self._state.update_with(lambda transaction: transaction.update({key: job}), is_upkeep=True)
         if chosen is not None:
             self._take_over(*chosen)
 

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from laggard.kvstore.checkpoints.resharding import Path, with_items
 from laggard.kvstore.values.blocks import Block, Region
+from laggard.kvstore.values.tensors import memory_of
 
 
 def random_states() -> dict[str, Any]:
@@ -66,10 +67,20 @@ def to_blocks(tree: Any) -> Any:
 
 
 def on_host(tree: Any) -> Any:
-    """Return a state_dict whose tensors are in the memory of the host."""
-    if isinstance(tree, torch.Tensor):
-        return tree.cpu()  # itself if it is there
-    return _mapped(on_host, tree)
+    """Return a state_dict whose tensors are in the memory of the host; those that were one are one again."""
+    copies: dict[Any, torch.Tensor] = {}
+
+    def copied(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor):
+            return _mapped(copied, item)
+        memory = None if item.is_cpu else memory_of(item)
+        if memory is None:
+            return item.cpu()  # itself if it is there
+        if memory not in copies:
+            copies[memory] = item.cpu()
+        return copies[memory]
+
+    return copied(tree)
 
 
 def from_blocks(tree: Any, like: Any) -> Any:

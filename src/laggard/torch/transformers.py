@@ -45,7 +45,7 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]  # mypy does not read 
         """
         _refuse_split_models(args)
         checkpoints = self._checkpointer(args)
-        step = checkpoints.latest()
+        step = checkpoints.agreed_latest()
         if step is None:
             return None
         folder = _folder(args, step)
