@@ -211,6 +211,9 @@ import os, signal, subprocess, sys
 from laggard.system import own_environment
 worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 own_environment.show({**os.environ, "LAGGARD_LAUNCH": "10"}, lambda name: name.startswith("LAGGARD_"))
+assert subprocess.run(["printenv", "LAGGARD_LAUNCH", "PATH"], capture_output=True, text=True).stdout == (
+    "9\\n" + os.environ["PATH"] + "\\n"
+)
 print(worker.pid, open("/proc/self/environ").read().count("LAGGARD_LAUNCH=10"), flush=True)
 signal.pause()
 """

@@ -17,4 +17,6 @@ def show(environment: Mapping[str, str], comes_first: Callable[[str], bool]) -> 
         if len(shown) + len(entry) <= room:
             shown += entry
     if begin:  # otherwise the kernel does not say where it is
+        for name, value in list(os.environ.items()):  # a copy for the C library, which reads what is overwritten
+            os.environ[name] = value
         ctypes.memmove(begin, shown + bytes(end - begin - len(shown)), end - begin)
