@@ -104,8 +104,8 @@ def test_processes_that_a_program_starts_are_one_launch_without_variables_of_a_l
     program = [sys.executable, "spawning.py"]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert sorted(line.split()[:4] for line in done.stdout.splitlines())[-1] == ["0", "0", "False", "4"], done.stderr
-    assert {line.split()[0] for line in done.stdout.splitlines()} == {"0"}
-    assert done.stderr.count("not in a laggard job") == 1
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"0"}, done.stderr
+    assert done.stderr.count("not in a laggard job") == 1, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -332,14 +332,8 @@ def resume(
         raise ValueError(f"every is {every}; it must be at least 1")
     _refuse_ranks_without_group(traceback.extract_stack(limit=2)[0])
     module = _unwrapped(model)
-    given: dict[str, Stateful | None] = {"model": ModelState(module, weights, strict=strict)}
-    given |= {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
-    # Without an optimizer of PyTorch's nothing marks those that were used.
-    has_optimizer = any(isinstance(part, torch.optim.Optimizer) for part in (optimizer, *(also or {}).values()))
-    given["gradients"] = UnusedGradients(module) if has_optimizer else None
-    if taken := given.keys() & (also or {}):
-        raise ValueError(f"also has {', '.join(map(repr, sorted(taken)))}; choose other names than {', '.join(given)}")
-    parts = {name: part for name, part in given.items() if part is not None} | dict(also or {})
+    given = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    parts = _parts(module, ModelState(module, weights, strict=strict), given, also or {})
     rank, ranks = _rank_and_ranks()
     state = State.current()
     checkpoints = Checkpointer(state, name=name, rank=rank, ranks=ranks, keep=keep)
@@ -352,6 +346,18 @@ def resume(
     resumed._prepare()
     resumed._reporter.begin()
     return resumed
+
+
+def _parts(
+    module: torch.nn.Module, model: ModelState, given: Mapping[str, Stateful | None], also: Mapping[str, Stateful]
+) -> dict[str, Stateful]:
+    """Return what has a state, by its name."""
+    # Without an optimizer of PyTorch's nothing marks those that were used.
+    has_optimizer = any(isinstance(part, torch.optim.Optimizer) for part in (*given.values(), *also.values()))
+    own = {"model": model, **given, "gradients": UnusedGradients(module) if has_optimizer else None}
+    if taken := own.keys() & also:
+        raise ValueError(f"also has {', '.join(map(repr, sorted(taken)))}; choose other names than {', '.join(own)}")
+    return {name: part for name, part in own.items() if part is not None} | dict(also)
 
 
 def _has_group() -> bool:
