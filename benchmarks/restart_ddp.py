@@ -2,7 +2,8 @@
 
 Two ranks on CPUs, connected by Gloo, train a small model, and save it every hundred steps. After a kill both ranks are
 started anew, load PyTorch, connect, load the checkpoint and train; the clock stops once each has made a step. All
-candidates run the same script, at once, and take turns.
+candidates run the same script, at once, and take turns. With PyTorch 2.14, one more keeps the process of the other rank
+(:func:`laggard.torch.init_process_group`).
 
 The script imports nothing but PyTorch. Most programs import more, so the same script is run again with a first line
 that imports what a program needs from Hugging Face's Transformers, and does nothing with it.
@@ -11,8 +12,10 @@ that imports what a program needs from Hugging Face's Transformers, and does not
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 import psutil
 
@@ -70,14 +73,42 @@ with open(f"{folder}/steps{rank}", "a", buffering=1) as file:
             threading.Thread(target=settle).start()
         time.sleep(0.02)
 """
+KEPT = """
+import os, time
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import laggard.torch
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+laggard.torch.init_process_group("gloo")
+rank, folder = os.environ["RANK"], os.environ["TOY"]
+model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
+optimizer = torch.optim.AdamW(model.parameters())
+run = laggard.torch.resume(model, optimizer, every=100)
+with open(f"{folder}/settled{rank}", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+with open(f"{folder}/steps{rank}", "a", buffering=1) as file:
+    for attempt in run.steps(1_000_000):
+        with attempt as step:
+            optimizer.zero_grad()
+            model(torch.randn(32, 64)).square().mean().backward()
+            optimizer.step()
+            run.save(step)
+            file.write(f"{os.getpid()}\\n")
+            time.sleep(0.02)
+"""
 LAGGARD = ("-m", "laggard", "--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device", "--grace=1")
 IS_READY = "keeps a process ready"
+_KEEPS = importlib.util.find_spec("torch") is not None and version("torch") >= "2.14"
 LONGEST_S = 60.0
 """Ranks that do not train again after so long have not found each other, as Gloo's own deadline is 30 minutes."""
 PYTORCH = (
     Candidate("laggard --per-device", TRAIN, (*LAGGARD, *LAGGARD_LIMITS)),
     Candidate("laggard --preload none", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, "--preload=none")),
     Candidate("torchrun --max-restarts", TRAIN, TORCHRUN),
+    *([Candidate("laggard, the other rank stays", KEPT, (*LAGGARD, *LAGGARD_LIMITS))] if _KEEPS else []),
 )
 """With nothing but PyTorch; the first one is ready once its warm process is."""
 _IMPORTING = "from transformers import AutoModelForCausalLM, Trainer\n" + TRAIN

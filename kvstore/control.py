@@ -22,13 +22,13 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import own_node
-from laggard.kvstore.client.fence import FencedWriter
+from laggard.kvstore.client.fence import FencedWriter, as_adopted
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.records import plain, record_of
 
 _Record = TypeVar("_Record")
-RequestKind = Literal["verdicts", "notices", "reboot", "shards"]
+RequestKind = Literal["verdicts", "notices", "reboot", "shards", "member"]
 Progress = Literal["step", "checkpointed"]
 
 _MAX_REQUESTS = 10_000  # the controller reads them at once
@@ -103,7 +103,8 @@ class Request:
     """A message from a process of the job to the controller."""
 
     # `verdicts`: a detector's verdicts of one round; `notices`: other things the user should know; `reboot`: the
-    # program asks for a relaunch; `shards`: it has checkpoints for which the nodes need shard servers
+    # program asks for a relaunch; `shards`: it has checkpoints for which the nodes need shard servers; `member`: what a
+    # rank says that can stay when another one is lost (:mod:`laggard.kvstore.membership`)
     kind: RequestKind
     launch: int  # the launch it is about
     body: list[Any]  # verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude
@@ -132,7 +133,7 @@ class Control:
         """Return the record of this process's launch."""
         text = self._retry.call(lambda: self._get(self._key("launch")))
         if text is None:
-            raise NoLaunchRecordError(self._launch)
+            raise NoLaunchRecordError(as_adopted(self._launch))
         return record_of(LaunchRecord, json.loads(text))
 
     def tell_progress(self, step: float, kind: Progress = "step") -> None:
@@ -191,7 +192,7 @@ class Control:
 
     def ask(self, kind: RequestKind, body: Sequence[Any]) -> None:
         """Send a request to the controller."""
-        text = json.dumps({"launch": self._launch, "node": own_node(), "body": list(body)})
+        text = json.dumps({"launch": as_adopted(self._launch), "node": own_node(), "body": list(body)})
         key = self._endpoint.key("requests")
         # A retry after a lost reply may store it twice; the second then concerns a launch that is over.
         self._execute("XADD", key, "MAXLEN", "~", str(_MAX_REQUESTS), "*", kind, text)
@@ -217,7 +218,7 @@ class Control:
 
     def _key(self, name: str) -> str:
         """Return a key of this process's launch."""
-        return self._endpoint.key(name, str(self._launch))
+        return self._endpoint.key(name, str(as_adopted(self._launch)))
 
     def _get(self, key: str) -> bytes | None:
         return cast("bytes | None", self._client.get(key))

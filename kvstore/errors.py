@@ -197,6 +197,14 @@ class NoLaunchRecordError(KVStoreError, LookupError):
     template = "the state server has no record of launch {launch}"
 
 
+class MembershipError(KVStoreError, TimeoutError):
+    """A rank that waits for a replaced one has heard nothing for too long (``waited_s`` seconds)."""
+
+    launch: int
+    waited_s: float
+    template = "nobody has said within {waited_s:g} s what the ranks of launch {launch} go on from"
+
+
 class UnknownRequestError(KVStoreError, ValueError):
     """The state server has a request (``text``) to the controller that none of its processes writes."""
 

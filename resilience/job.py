@@ -16,6 +16,7 @@ from laggard.collectors.device import gpu_names, visible_names
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord, PhaseRecord, Progress, primary_of
 from laggard.kvstore.errors import FencedError
+from laggard.kvstore.membership import Membership
 from laggard.kvstore.state.local_state import is_outside_jobs, local_state
 
 PROGRESS_INTERVAL_S = 0.25
@@ -145,6 +146,11 @@ class Job:
                 phases.end()
 
     @property
+    def membership(self) -> Membership | None:
+        """How this rank stays while lost ones are replaced; None without ranks of ours (``--per-device``)."""
+        return None if is_outside_jobs() else _membership()
+
+    @property
     def restarted(self) -> bool:
         """Whether this is not the first launch."""
         return self.launch > 0
@@ -195,6 +201,11 @@ class _Phases:
     def _tell(self, name: str, count: int, running: int) -> None:
         self._name, self._count, self._running = name, count, running
         self._control.tell_phase(f"{self._host}/{os.getpid()}", PhaseRecord(self._host, name, count, running > 0))
+
+
+@functools.cache
+def _membership() -> Membership | None:
+    return Membership.of_process()
 
 
 @functools.cache

@@ -16,6 +16,8 @@ ENDPOINT_FILE = "LAGGARD_ENDPOINT_FILE"
 LAUNCH = "LAGGARD_LAUNCH"
 NODE = "LAGGARD_NODE"
 TELEMETRY_LEVEL = "LAGGARD_TELEMETRY_LEVEL"
+OWN_RANK = "LAGGARD_RANK"
+"""The rank of a process that was started for a device; what it starts itself may have ranks of its own."""
 # What torchrun, Open MPI and MPICH tell their processes.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 

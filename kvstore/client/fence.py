@@ -75,6 +75,21 @@ def raise_if_fenced(reply: Sequence[object], launch: int) -> None:
         raise FencedError(launch, int(current) if current else None)
 
 
+# The launches that this process has belonged to, one after another: ranks may be replaced without a relaunch.
+_own_launches = range(0)
+
+
+def adopt_launch(before: int, launch: int) -> None:
+    """Have whatever this process has made for launch ``before``, or an earlier one of its own, belong to ``launch``."""
+    global _own_launches
+    _own_launches = range(_own_launches.start if before in _own_launches else before, launch + 1)
+
+
+def as_adopted(launch: int) -> int:
+    """Return the launch that something which was made for a launch in this process belongs to now."""
+    return _own_launches[-1] if launch in _own_launches else launch
+
+
 class FencedWriter:
     """Plain commands (``XADD``, ``SET``, ``HSET``, ...) that are refused once a later launch has begun."""
 
@@ -89,13 +104,13 @@ class FencedWriter:
         # it are not undone: never pass a user's input as a command.
         keys, arguments = self.call(commands)
         reply = cast("list[object]", self._script(keys=keys, args=arguments))
-        raise_if_fenced(reply, self._launch)
+        raise_if_fenced(reply, as_adopted(self._launch))
         return reply[1:]
 
     def call(self, commands: Sequence[Command]) -> tuple[list[str], list[Argument]]:
         """Return the keys and arguments with which `execute` calls its script."""
         keys: list[str] = [self._launch_key]
-        arguments: list[Argument] = [self._launch]
+        arguments: list[Argument] = [as_adopted(self._launch)]
         for name, key, *rest in commands:
             keys.append(key)
             arguments += [name, len(rest), *rest]

@@ -33,7 +33,7 @@ from typing import TypeGuard, cast
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.client.fence import FENCE_LUA, current_launch, launch_key, raise_if_fenced
+from laggard.kvstore.client.fence import FENCE_LUA, as_adopted, current_launch, launch_key, raise_if_fenced
 from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import (
     ConflictError,
@@ -121,7 +121,7 @@ class Layout:
     ) -> None:
         self._client = client
         self._endpoint = endpoint
-        self.launch = launch
+        self._launch = launch
         self._call = retry.call
         self._chunk_bytes = chunk_bytes  # largest chunk
         self._prefix = endpoint.key("state", "")
@@ -130,6 +130,11 @@ class Layout:
         self._acknowledged = threading.local()  # each thread's newest acknowledgement
         # Of those before it: longer than anybody retries a commit.
         self._former_expiry_s = 60 + 2 * retry.retry_for_s
+
+    @property
+    def launch(self) -> int:
+        """The launch that every write carries."""
+        return as_adopted(self._launch)
 
     @property
     def place(self) -> str:

@@ -13,6 +13,7 @@ subject: :mod:`.tasks`, :mod:`.ray`, :mod:`.checks` and :mod:`.warm`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import selectors
@@ -195,9 +196,18 @@ class Agent:
         reap_orphans(own=self._pids_beside_ray() | self._ray.pids)
 
     def _end_leftovers(self, command: EndLeftovers) -> None:
-        def is_leftover(process: psutil.Process) -> bool:
+        def launch_of(process: psutil.Process) -> int | None:
             launch = environment_of(process).get(LAUNCH, "")
-            return launch.isdigit() and int(launch) < command.below
+            return int(launch) if launch.isdigit() else None
+
+        def is_leftover(process: psutil.Process) -> bool:
+            if (launch := launch_of(process)) is None or launch >= command.below:
+                return False
+            # What a rank has started that goes on in a later launch belongs to it.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                above = itertools.takewhile(lambda each: each.pid != os.getpid(), process.parents())
+                return all((launch_of(each) or 0) < command.below for each in above)
+            return False
 
         try:
             ended = LeftoversEnded(end_descendants(is_leftover, deadline_s=FORCED_STOP_S))

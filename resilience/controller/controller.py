@@ -25,6 +25,7 @@ from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.outages import Outages
 from laggard.resilience.controller.records import Records, RequestReader
+from laggard.resilience.controller.replacing import Replacing
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
 from laggard.resilience.controller.returning import Returning
@@ -145,6 +146,10 @@ class Controller:
             account,
             self._shard_servers,
             self._clock,
+        )
+
+        self._replacing = Replacing(
+            plan.settings, self._cluster, self._launches, self._records, account, self._requests
         )
 
     @property
@@ -376,6 +381,8 @@ class Controller:
             case None:
                 return None
             case ProgramHung() as hang:
+                if self._replacing.end_hung(hang):
+                    return None
                 return replace(hang, course=self._launches.course())
             case raised:
                 return self._failure_of(raised)
@@ -429,12 +436,16 @@ class Controller:
         while self._keeper.messages:
             self._account.tell("state", self._keeper.messages.popleft(), "bold yellow")
 
-    def _end_of_program(self, exit_code: int) -> Event:
+    def _end_of_program(self, exit_code: int) -> Event | None:
         if exit_code == 0:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        return self._failure_of()
+        if (ends := self._replacing.replace(self._status.placed, self._status.placement.devices)) is None:
+            return None
+        if lost := self._cluster.lost():
+            return self._loss_of(lost[0])
+        return self._failure_of(ends)
 
     def _failure_of(self, lingering: Sequence[ProcessEnd] = ()) -> ProgramFailed:
         found = self._launches.examine_failure(self._roster, lingering)
@@ -463,6 +474,9 @@ class Controller:
                 return NodesAccused(frozenset(request.body))
             case "shards":
                 self._shard_servers.start(self._cluster)
+                return None
+            case "member":
+                self._replacing.take(request)
                 return None
             case "notices":
                 for notice in request.body:

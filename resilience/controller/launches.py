@@ -22,6 +22,7 @@ import psutil
 from laggard.kvstore.checkpoints.complete import Newest
 from laggard.kvstore.client.environment import LAUNCH
 from laggard.kvstore.control import DETECT_INTERVAL_S, LaunchRecord
+from laggard.kvstore.membership import Replaced
 from laggard.logs import ends_of_logs
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
@@ -35,7 +36,7 @@ from laggard.resilience.controller.shard_servers import IN_MEMORY, CheckpointOpt
 from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
-from laggard.resilience.decision.events import ProgramHung, Settings
+from laggard.resilience.decision.events import ProgramHung, Reason, Settings
 from laggard.resilience.decision.evidence import Found, evidence_against, memory_ran_out
 from laggard.resilience.decision.failure import Failure, explain
 from laggard.resilience.decision.hang import HangTimeout
@@ -64,6 +65,7 @@ RECENT_KILL_S = 60.0
 COPIES_DEADLINE_S = 10.0
 COPIES_POLL_S = 0.05
 
+Devices = Mapping[str, tuple[str, ...]]
 MakeCluster = Callable[[Allocation, Path, NodeFiles, threading.Condition], Cluster]
 
 
@@ -139,6 +141,7 @@ class Launches:
             writes_stacks=hangs.watched,
         )
         self.number = -1  # the current launch number; -1 before the first one
+        self._seen = -1  # the launch whose signs count: while ranks are replaced, the one before
         self.program: Program | Ranks | None = None  # the program of the current launch; `None` between two launches
         self.any_started = False  # whether the program was started at all
         self._began_s = 0.0
@@ -152,6 +155,11 @@ class Launches:
     def exit_code(self) -> int | None:
         """Exit code of the current program, once it has ended."""
         return None if self.program is None else self.program.exit_code
+
+    @property
+    def ran_s(self) -> float:
+        """For how long the current launch has run."""
+        return self._clock.now_s() - self._began_s if self.program else 0.0
 
     def made_progress(self) -> bool:
         """Return whether the current launch came further than those before it."""
@@ -176,17 +184,16 @@ class Launches:
             )
 
     def _span(self) -> LaunchSpan:
-        commits, step = self._records.signs(self.number)
+        commits, step = self._records.signs(self._seen)
         before, _ = self._signs_at_start
-        ran_s = self._clock.now_s() - self._began_s if self.program else 0.0
-        return LaunchSpan(ran_s, commits - before, None if step is None else float(step), resumed=before > 0)
+        return LaunchSpan(self.ran_s, commits - before, None if step is None else float(step), resumed=before > 0)
 
     def see_progress(self) -> int:
         """Record how far the current launch has come, as it ends; return the number of commits to State so far."""
-        commits, step = self._records.signs(self.number)
+        commits, step = self._records.signs(self._seen)
         if self.program is not None:
             self._earlier.add(self._span())
-        self._account.see_progress(self.number, commits, step)
+        self._account.see_progress(self._seen, commits, step)
         return commits
 
     def examine_failure(self, roster: Roster, lingering: Sequence[ProcessEnd] = ()) -> Examined:
@@ -229,7 +236,7 @@ class Launches:
         for lost in self._records.lost_checkpoints(self.number, directory=has_directory):
             self._account.tell("notice", str(lost), "bold yellow")
 
-    def begin(self, roster: Roster, devices: Mapping[str, tuple[str, ...]]) -> None:
+    def begin(self, roster: Roster, devices: Devices) -> None:
         """Begin a launch on the active nodes of a roster, some of them with another order of their devices."""
         # If a node is lost meanwhile, no program is started: the loss is the controller's next event.
         try:
@@ -274,6 +281,30 @@ class Launches:
             self._fence()
             self._relaunch_s.append(time.monotonic())
 
+    def begin_replacing(self, ranks: Collection[int], roster: Roster, devices: Devices) -> None:
+        """Begin a launch in which new processes take the place of these ranks, and the others go on."""
+        if not isinstance(self.program, Ranks):
+            raise TypeError("only ranks can be replaced")
+        before = self.number
+        self.number = self._records.next_launch()
+        self._records.write_launch(self._record(roster, devices, None))
+        self._records.publish(Replaced(self.number, before, tuple(sorted(ranks))))
+        self.program.replace(ranks, self.number)
+
+    def finish_replacing(self, why: Reason, roster: Roster, gap: Gap) -> None:
+        """Take note that all ranks go on in the launch that was begun last."""
+        self._plan.detection.stop(self._cluster, self._seen)
+        self._hangs.end()
+        self.see_progress()
+        self._account.launch_ended(why, "failure")
+        self._seen = self.number
+        self._signs_at_start = self._records.signs(self.number)
+        self._began_s = self._clock.now_s()
+        self._account.launch_began(self.number, roster.active, roster.reserve, gap, roster.primary)
+        with contextlib.suppress(NodeDownError):  # the loss is the controller's next event
+            self._report_leftovers(self._cluster.finish_change(roster, self.number))
+            self._start_helpers(roster)
+
     def remove_node(self, host: str | None) -> None:
         """Remove a lost node from the cluster, and with it the checkpoints in its memory."""
         if host is not None:
@@ -283,7 +314,7 @@ class Launches:
 
     def stop_program(self, grace_s: float, signum: int = signal.SIGTERM) -> None:
         """Ask the program to stop, and kill it if it has not ended after ``grace_s`` seconds."""
-        self._plan.detection.stop(self._cluster, self.number)
+        self._plan.detection.stop(self._cluster, self._seen)
         self._hangs.end()
         if self.program is None or self.program.ended:
             return
@@ -300,7 +331,7 @@ class Launches:
         if not self._shard_servers.wanted:
             return
         until_s = time.monotonic() + COPIES_DEADLINE_S
-        while missing := self._records.copies_under_way(self.number):
+        while missing := self._records.copies_under_way(self._seen):
             if time.monotonic() > until_s:
                 what = "1 shard has" if missing == 1 else f"{missing} shards have"
                 late = f"{what} not got all copies within {COPIES_DEADLINE_S:g} s: the last checkpoint does not count"
@@ -339,7 +370,7 @@ class Launches:
         for dump in self._plan.telemetry.dump(self._keeper.endpoint):
             self._account.tell("dump", dump)
         if self.program is not None:
-            self._plan.detection.wait(self._cluster, self._primary.hostname, self.number, self._keeper.changed)
+            self._plan.detection.wait(self._cluster, self._primary.hostname, self._seen, self._keeper.changed)
 
     def _save_logs(self) -> None:
         state_server = ends_of_logs(self._plan.runtime_dir / "state")
@@ -347,7 +378,7 @@ class Launches:
 
     def _fence(self) -> None:
         """Close the old launch: it can write no more, and nothing of it runs here."""
-        self.number = self._records.next_launch()
+        self.number = self._seen = self._records.next_launch()
         try:
             self._report_leftovers(self._end_leftovers())
         except ProcessesStillRunningError as error:
@@ -371,7 +402,7 @@ class Launches:
             processes = "1 process" if n_ended == 1 else f"{n_ended} processes"
             self._account.tell("swept", f"{processes} of the old launch ended")
 
-    def _record(self, roster: Roster, devices: Mapping[str, tuple[str, ...]], gap: Gap | None) -> LaunchRecord:
+    def _record(self, roster: Roster, devices: Devices, gap: Gap | None) -> LaunchRecord:
         watch = self._plan.detection.watch
         return LaunchRecord(
             self.number,
@@ -395,7 +426,7 @@ class Launches:
         decided_s, stopped_s, fenced_s = self._relaunch_s
         return Gap(stopped_s - decided_s, fenced_s - stopped_s, time.monotonic() - fenced_s)
 
-    def _start_program(self, roster: Roster, devices: Mapping[str, tuple[str, ...]]) -> Program | Ranks:
+    def _start_program(self, roster: Roster, devices: Devices) -> Program | Ranks:
         command, changed = self._plan.command, self._keeper.changed
         if not self._plan.per_node:
             environment = self._cluster.environment(self._primary)

@@ -27,6 +27,7 @@ from laggard.kvstore.client.fence import begin_launch, current_launch
 from laggard.kvstore.client.retry import RetryPolicy, is_passing
 from laggard.kvstore.control import Control, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
+from laggard.kvstore.membership import MembershipRecords, Published
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.ledger import Incident
 from laggard.resilience.decision.roster import Exclusion
@@ -94,6 +95,10 @@ class Records:
         """Store the record of a launch."""
         self._retry.call(lambda: self._control(record.launch).write_launch(record))
 
+    def publish(self, record: Published) -> None:
+        """Publish who makes up a launch, under its fence."""
+        MembershipRecords(self._client, self._endpoint, record.launch).publish(record)
+
     def write_reserve(self, launch: int, n_nodes: int) -> None:
         """Store how many nodes are in reserve, for the detectors of a launch."""
         self._retry.call(lambda: self._control(launch).tell_reserve(n_nodes))
@@ -152,7 +157,7 @@ class RequestReader:
         self.waiting: deque[Request] = deque()  # requests that the controller has not handled yet, oldest first
         self.failure: Exception | None = None  # why no more requests are read; `None` while they are
         self._control = Control(endpoint.connect(), endpoint, launch=0)
-        self._changed = changed  # notified when a request has arrived
+        self.changed = changed  # notified when a request has arrived
         self._last_id = after
         self._stopped = threading.Event()
         threading.Thread(target=self._read, name="requests", daemon=True).start()
@@ -166,14 +171,14 @@ class RequestReader:
             try:
                 for request_id, request in self._control.requests(self._last_id, READ_WAIT_S):
                     self._last_id = request_id
-                    with self._changed:
+                    with self.changed:
                         self.waiting.append(request)
-                        self._changed.notify_all()
+                        self.changed.notify_all()
             except Exception as error:  # noqa: BLE001 - the controller ends the job with it
                 if is_passing(error):
                     self._stopped.wait(READ_WAIT_S / 10)
                     continue
-                with self._changed:
+                with self.changed:
                     self.failure = error
-                    self._changed.notify_all()
+                    self.changed.notify_all()
                 return

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from laggard.resilience.controller.returning import NotBack, Trouble
 from laggard.resilience.decision import wording
+from laggard.resilience.decision.in_place import Obstacle
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
 from laggard.resilience.text import duration
@@ -28,3 +31,25 @@ def _trouble(of: Trouble) -> str:
 def stays(of: NodeWord) -> str:
     """Return what is wrong with a node that stays in use."""
     return f"{wording.node_word(of)}; it stays in use"
+
+
+_OBSTACLES: Mapping[Obstacle, str] = {
+    "cannot stay": "{why}",
+    "has ended": "a rank has ended already",
+    "lost again": "ranks are lost meanwhile",
+    "new process failed": "a new process has failed in its start",
+    "no common step": "there is no step whose state all of them have",
+    "node lost": "a node is lost",
+    "not begun": "not all of them have begun their steps",
+    "not formed": "they did not connect in time",
+    "not ready": "they were not ready in time",
+    "same step": "ranks were replaced at this step before",
+    "too many lost": "more than half of them are lost",
+    "too often": "--max-restarts-per-hour is used up by replaced ranks",
+    "tried enough": "ranks are lost again and again meanwhile",
+}
+
+
+def not_in_place(of: Obstacle, why_not: str) -> str:
+    """Return why all ranks are relaunched, though they were to keep their processes."""
+    return f"ranks cannot keep their processes: {_OBSTACLES[of].format(why=why_not)}"

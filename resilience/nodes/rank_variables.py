@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from laggard.kvstore.client.connection import is_loopback
-from laggard.kvstore.client.environment import LAUNCH
+from laggard.kvstore.client.environment import LAUNCH, OWN_RANK
 from laggard.kvstore.control import NodeRecord
 
 HOST_FILE = "LAGGARD_HOSTFILE"
@@ -26,7 +26,8 @@ def launch_variables(
 ) -> list[list[dict[str, str]]]:
     """Return, for each node, the variables of each rank on it, without the path of the host file."""
     if per_device:
-        own = device_variables(nodes, port, launch, environ)
+        of_torchrun = device_variables(nodes, port, launch, environ)
+        own = [[{**rank, OWN_RANK: rank["RANK"]} for rank in ranks] for ranks in of_torchrun]
     else:
         own = [[node_variables(i, len(nodes), nodes[0].address, port)] for i in range(len(nodes))]
     common = {LAUNCH: str(launch), _UNBUFFERED: environ.get(_UNBUFFERED, "1"), HOST_LIST: host_list(nodes)}

@@ -9,12 +9,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.membership import JOINS
 from laggard.resilience.decision.failure import only_lost_its_peer
+from laggard.resilience.decision.in_place import LostRank
 from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import (
@@ -45,6 +48,7 @@ class _Rank:
     number: int | None  # None with --per-node: what runs there may start processes with ranks of their own
     place: int  # among all of them
     device: str
+    began_in: int | None = None  # the launch in which it took the place of another one
 
     @property
     def end(self) -> TaskEnded | None:
@@ -74,27 +78,61 @@ class Ranks:
         self._changed = changed  # notified by the nodes when a rank has ended
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
-        records = [in_order(node.record, devices) for node in nodes]
-        variables = launch_variables(records, port, launch, os.environ, per_device=per_device)
-        hosts, host_list = f"hosts-{launch}", host_file(records)
-        for node, record, of_node in zip(nodes, records, variables, strict=True):
-            order = {VISIBLE_DEVICES: ",".join(record.devices)} if record != node.record else {}
+        self._command, self._printer, self._per_device = tuple(command), printer, per_device
+        self._records = [in_order(node.record, devices) for node in nodes]
+        self._host_list = host_file(self._records)
+        self._writes_stacks, self._may_be_warm = writes_stacks, may_be_warm
+        for node, record, of_node in zip(nodes, self._records, self._variables(launch), strict=True):
             for number, own in enumerate(of_node):
                 name = f"program-{launch}-{number}" if per_device else f"program-{launch}"
                 number_of_all, device = (int(own["RANK"]), record.devices[number]) if per_device else (None, "")
                 rank = _Rank(node, name, number_of_all, len(self._ranks), device)
                 self._ranks.append(rank)
-                start = StartTask(
-                    rank.task,
-                    tuple(command),
-                    {**own, **order, HOST_FILE: node.path_of(hosts)},
-                    str(Path.cwd()),
-                    {hosts: host_list},
-                    writes_stacks=writes_stacks,
-                    may_be_warm=may_be_warm,
-                    records_imports=may_be_warm and len(self._ranks) == 1,
-                )
-                node.tasks.start(start, _relay(rank, printer))
+                self._start(rank, record, own, launch)
+
+    def _variables(self, launch: int) -> list[list[dict[str, str]]]:
+        return launch_variables(self._records, self.port, launch, os.environ, per_device=self._per_device)
+
+    def _start(self, rank: _Rank, record: NodeRecord, own: Mapping[str, str], launch: int) -> None:
+        order = {VISIBLE_DEVICES: ",".join(record.devices)} if record != rank.node.record else {}
+        hosts = f"hosts-{launch}"
+        start = StartTask(
+            rank.task,
+            self._command,
+            {**own, **order, HOST_FILE: rank.node.path_of(hosts)},
+            str(Path.cwd()),
+            {hosts: self._host_list},
+            writes_stacks=self._writes_stacks,
+            may_be_warm=self._may_be_warm,
+            records_imports=self._may_be_warm and len(self._ranks) == 1,
+        )
+        rank.node.tasks.start(start, _relay(rank, self._printer))
+
+    def replace(self, numbers: Collection[int], launch: int) -> None:
+        """Start new processes, of a new launch, in the place of these ranks; the others go on."""
+        own = [each for of_node in self._variables(launch) for each in of_node]
+        records = {record.hostname: record for record in self._records}
+        for rank in [rank for rank in self._ranks if rank.number in numbers]:
+            new = replace(rank, task=f"program-{launch}-{rank.place}", began_in=launch)
+            self._ranks[rank.place] = new
+            self._start(new, records[rank.node.record.hostname], {**own[rank.place], JOINS: "1"}, launch)
+
+    def kill_rank(self, number: int) -> None:
+        """Kill one rank."""
+        for rank in [rank for rank in self._ranks if rank.number == number]:
+            rank.node.tasks.signal(rank.task, signal.SIGKILL)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self._ranks)
+
+    def lost(self, launch: int) -> tuple[list[LostRank], list[ProcessEnd]]:
+        """Return the ranks that have ended, and how; those that began in a launch are new."""
+        with self._changed:
+            ended = [(rank, rank.end) for rank in self._ranks if rank.end is not None]
+        lost = [LostRank(rank.place, end.exit_code, is_new=rank.began_in == launch) for rank, end in ended]
+        return lost, [self._end_of(rank, end) for rank, end in ended]
 
     @property
     def exit_code(self) -> int | None:

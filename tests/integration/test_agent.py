@@ -205,6 +205,35 @@ def test_leftovers_of_old_launches_are_ended_and_the_current_one_is_spared(agent
     wait_until(lambda: not is_running(daemon))
 
 
+# A rank that has started a worker and adopts the next launch.
+ADOPTS = """
+import os, signal, subprocess, sys
+from laggard.system import own_environment
+worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+own_environment.show({**os.environ, "LAGGARD_LAUNCH": "10"}, lambda name: name.startswith("LAGGARD_"))
+assert subprocess.run(["printenv", "LAGGARD_LAUNCH", "PATH"], capture_output=True, text=True).stdout == (
+    "9\\n" + os.environ["PATH"] + "\\n"
+)
+print(worker.pid, open("/proc/self/environ").read().count("LAGGARD_LAUNCH=10"), flush=True)
+signal.pause()
+"""
+
+
+def test_what_a_rank_has_started_that_adopted_a_later_launch_is_spared_with_it(
+    agent: AgentAtWork, tmp_path: Path
+) -> None:
+    agent.send(SetUp(str(tmp_path)))
+    agent.send(StartTask("rank", (sys.executable, "-c", ADOPTS), {"LAGGARD_LAUNCH": "9"}, relayed=True))
+    worker, shown = agent.receive(Output).data.split()
+    assert shown == b"1"
+    agent.send(EndLeftovers(10))
+    assert agent.receive(LeftoversEnded).n_ended == 0
+    assert is_running(int(worker))
+    agent.send(EndLeftovers(11))
+    assert agent.receive(LeftoversEnded).n_ended == 2
+    wait_until(lambda: not is_running(int(worker)))
+
+
 def test_the_end_of_ray_is_reported_and_the_rest_is_ended_with_it(agent: AgentAtWork, tmp_path: Path) -> None:
     daemon = start_daemon(agent, tmp_path, {})
     (ray,) = (p for p in psutil.Process(agent.process.pid).children() if p.pid != daemon)

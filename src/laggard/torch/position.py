@@ -48,6 +48,13 @@ class Position:
         self._has_begun = False
         self._iteration: object = None  # the one that draws
 
+    @property
+    def is_known(self) -> bool:
+        """Whether its loop draws each batch in the step that uses it, or none at all."""
+        with self._lock:
+            pattern = self._count.pattern or self._count.earlier
+            return self._n_drawn == 0 or (pattern is not None and pattern.ahead == 0)
+
     def state_dict(self, *, is_last: bool = False) -> dict[str, Any]:
         """Return the position as a value of State; ``is_last``: the epoch ends with the batch before it.
 

@@ -31,7 +31,10 @@ from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
 from laggard.torch.choosing import Wish, candidates, first_intact, said, said_of_earlier_run
 from laggard.torch.differences import exchange, filled, gathered, store
+from laggard.torch.draws import Draws
 from laggard.torch.gradients import UnusedGradients
+from laggard.torch.kept_group import kept_group
+from laggard.torch.kept_steps import Steps, steps_from
 from laggard.torch.model_state import ModelState
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
@@ -80,6 +83,9 @@ class Resumed:
         every: int,
     ) -> None:
         self.step = 0
+        self._begin_steps: Callable[[], Steps] = lambda: Steps(self.step)
+        self._steps: Steps | None = None  # once they have begun
+        self._draws = Draws()
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
         self._state = state
@@ -106,7 +112,22 @@ class Resumed:
         Each step uses the same number of batches: one, or as many as are drawn between two saves.  What was drawn
         beyond that before the first `save` is drawn ahead, and comes again after a relaunch.
         """
-        yield from self._position.batches(loader)
+        yield from self._draws.through(self._position.batches(loader))
+
+    def steps(self, n_steps: int) -> Iterator[Steps]:
+        """Yield what to run each step with, until the training has had so many.
+
+        Where the process group was made by `laggard.torch.init_process_group`, a step that fails because a rank is lost
+        is run again once that rank is replaced, and no other rank is started anew.
+
+        Examples
+        --------
+        >>> for attempt in run.steps(10_000):  # doctest: +SKIP
+        ...     with attempt as step:
+        ...         run.save(step, loss=train(step))
+        """
+        self._steps = self._steps or self._begin_steps()
+        yield from self._steps.until(n_steps)
 
     def save(self, step: int, *, loss: Any = None, batches: int | None = None) -> None:
         """Call this at the end of each step, on every rank.
@@ -131,7 +152,8 @@ class Resumed:
         ShardMemoryError, ShardServerError, UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
             As from `laggard.Checkpointer.save`; earlier checkpoints are untouched.
         """
-        self._position.count(step + 1, batches)
+        if not self._draws.has_ended(step):
+            self._position.count(step + 1, batches)
         self._reporter.end(step + 1, loss)
         if (step + 1) % self._every == 0:
             with self._reporter.saving(step + 1):
@@ -316,7 +338,11 @@ def resume(
     state = State.current()
     checkpoints = Checkpointer(state, name=name, rank=rank, ranks=ranks, keep=keep)
     resumed = Resumed(parts, _of_first(model, module), state, checkpoints, every)
-    resumed._restore(Wish(step, fresh), f"{name}/wish-of")
+    resumed._begin_steps = lambda: steps_from(
+        resumed.step, model, parts, resumed._position, resumed._draws, has_others=bool(also)
+    )
+    if not ((group := kept_group()) and group.membership.joins):  # else another rank gives it all of this
+        resumed._restore(Wish(step, fresh), f"{name}/wish-of")
     resumed._prepare()
     resumed._reporter.begin()
     return resumed

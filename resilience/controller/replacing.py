@@ -1,0 +1,203 @@
+"""Replacing lost ranks while the others keep their processes, in the order that keeps the invariants.
+
+The launch number is raised: from here on nothing that is not in the new launch can write. Then it is published who is
+replaced, and the others adopt the new launch. Once each rank has said so, all connect, and only then what is left of
+the old launch is ended. Whatever does not come by its deadline, a relaunch takes its place.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from laggard.kvstore.control import Request
+from laggard.kvstore.membership import Formation, Formed, Message, Offer, Ready
+from laggard.records import record_of
+from laggard.resilience.controller import wording
+from laggard.resilience.controller.launches import Devices, Launches
+from laggard.resilience.controller.records import Records, RequestReader
+from laggard.resilience.decision import wording as decision_wording
+from laggard.resilience.decision.events import ProgramHung, Settings
+from laggard.resilience.decision.failure import explain
+from laggard.resilience.decision.in_place import Loss, LostRank, Obstacle, formation, hung_rank, obstacle
+from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
+from laggard.resilience.decision.reasons import Fact
+from laggard.resilience.decision.roster import Roster
+from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.ranks import Ranks
+from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record.account import Account
+from laggard.resilience.record.entries import FailureFound
+from laggard.telemetry.course import Gap
+
+# Until new processes have run the program up to its first step, unless that took the ranks longer in the beginning; and
+# then until all ranks have connected.
+READY_S = 30.0
+FORM_S = 20.0
+HOUR_S = 3600.0
+
+
+class Replacing:
+    """Knows what the ranks of the current launch have said, and replaces those that are lost."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        launches: Launches,
+        records: Records,
+        account: Account,
+        requests: RequestReader,
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._launches = launches
+        self._records = records
+        self._account = account
+        self._requests, self._changed = requests.waiting, requests.changed
+        self._launch = -1  # the launch of what the ranks have said
+        self._hung_in = -1  # the last one in which a rank was killed because it hung
+        self._offered: set[int] = set()
+        self._why_not = ""
+        self._ready: dict[int, Ready] = {}
+        self._formed: set[int] = set()
+        self._start_s = 0.0  # how long it took the ranks to offer that they stay
+        self._failed_at: int | None = None  # the step at which ranks were replaced last
+        self._replaced: set[int] = set()  # the ranks that were
+        self._replaced_s: deque[float] = deque()
+
+    def take(self, request: Request) -> None:
+        """Take what a rank of the current launch has said."""
+        self._of_launch(request.launch)
+        for body in request.body:
+            match record_of(Message, body).said:
+                case Offer(rank, ""):
+                    self._offered.add(rank)
+                    self._start_s = max(self._start_s, self._launches.ran_s)
+                case Offer(_, why_not):
+                    self._why_not = why_not
+                case Ready() as ready:
+                    self._ready[ready.rank] = ready
+                case Formed(rank):
+                    self._formed.add(rank)
+                    self._offered.add(rank)
+
+    def replace(self, roster: Roster, devices: Devices) -> Sequence[ProcessEnd] | None:
+        """Replace the ranks that have ended; return None if that was done, and otherwise how they ended."""
+        program = self._launches.program
+        if not isinstance(program, Ranks):
+            return ()
+        self._of_launch(self._launches.number)
+        began_s, all_ends, n_tries = time.monotonic(), list[ProcessEnd](), 0
+        while True:
+            self._take_requests()
+            lost, ends = program.lost(self._launches.number if n_tries else -1)
+            all_ends += ends
+            loss = self._loss(program, lost, n_tries)
+            if (found := obstacle(loss)) is None:
+                n_tries += 1
+                found = self._try(lost, program, roster, devices)
+            if found is None:
+                self._replaced = {each.rank for each in lost}
+                self._finish(all_ends, roster, began_s)
+                return None
+            if found != "lost again":
+                return self._give_up(found, all_ends if n_tries else ())
+
+    def end_hung(self, hang: ProgramHung) -> bool:
+        """Kill the rank that all others wait for, if it can be replaced; return whether it was killed."""
+        program, rank = self._launches.program, hung_rank(hang)
+        if rank is None or not isinstance(program, Ranks) or self._launch != self._launches.number:
+            return False
+        loss = self._loss(program, [LostRank(rank, -signal.SIGKILL)], 0)
+        if self._hung_in == self._launch or obstacle(loss) is not None:
+            return False
+        self._hung_in = self._launch
+        told = f"the program hangs: {decision_wording.hang(hang)}; it is killed, and replaced"
+        self._account.tell("notice", told, "bold yellow")
+        program.kill_rank(rank)
+        return True
+
+    def _loss(self, program: Ranks, lost: Sequence[LostRank], n_tries: int) -> Loss:
+        settings, now_s = self._settings, time.monotonic()
+        while self._replaced_s and self._replaced_s[0] < now_s - HOUR_S:
+            self._replaced_s.popleft()
+        return Loss(
+            program.size,
+            tuple(lost),
+            frozenset(self._offered) if n_tries == 0 else frozenset(range(program.size)),
+            self._why_not,
+            n_tries,
+            len(self._replaced_s),
+            settings.max_restarts_per_hour if settings.resilient and settings.on_failure != "end" else 0,
+        )
+
+    def _try(self, lost: Sequence[LostRank], program: Ranks, roster: Roster, devices: Devices) -> Obstacle | None:
+        self._launches.begin_replacing({each.rank for each in lost}, roster, devices)
+        number = self._launches.number
+        self._of_launch(number)
+        if found := self._await(
+            program, lambda: len(self._ready) == program.size, "not ready", max(READY_S, 2 * self._start_s)
+        ):
+            return found
+        # A step that ends the same rank twice, or raises twice, would do so again.
+        is_alike = any(each.rank in self._replaced or each.exit_code > 0 for each in lost)
+        form = formation(number, self._ready, self._failed_at if is_alike else None)
+        if not isinstance(form, Formation):
+            return form
+        self._records.publish(form)
+        if found := self._await(program, lambda: len(self._formed) == program.size, "not formed", FORM_S):
+            return found
+        self._failed_at = form.step
+        return None
+
+    def _finish(self, ends: Sequence[ProcessEnd], roster: Roster, began_s: float) -> None:
+        formed_s = time.monotonic()
+        self._replaced_s.append(formed_s)
+        failure = explain(by_one_clock(ends, self._cluster.clocks()), {})
+        self._account.take_note(FailureFound(failure))
+        self._launches.finish_replacing((failure, Fact("in place")), roster, Gap(0.0, 0.0, formed_s - began_s))
+        why = decision_wording.reason((failure, Fact("in place")))
+        self._account.tell("replaced", f"{why}; all go on from step {self._failed_at}", "bold yellow")
+
+    def _give_up(self, found: Obstacle, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:
+        if found != "not asked for":
+            self._account.tell("notice", wording.not_in_place(found, self._why_not), "bold yellow")
+        return ends
+
+    def _await(self, program: Ranks, done: Callable[[], bool], late: Obstacle, deadline_s: float) -> Obstacle | None:
+        """Wait until the ranks have said something; return what came instead."""
+        until_s = time.monotonic() + deadline_s
+
+        def has_news() -> bool:
+            has_request = any(request.kind == "member" for request in self._requests)
+            return has_request or program.exit_code is not None or bool(self._cluster.lost())
+
+        while not done():
+            if not wait_for(self._changed, has_news, until_s - time.monotonic()):
+                return late
+            self._take_requests()
+            if self._cluster.lost():
+                return "node lost"
+            if program.exit_code is not None:
+                return "lost again"
+        return None
+
+    def _take_requests(self) -> None:
+        """Take what ranks of the current launch have said; all other requests wait."""
+        with self._changed:  # which whoever adds one holds
+            found = [request for request in self._requests if request.kind == "member"]
+            for request in found:
+                self._requests.remove(request)
+        for request in found:
+            if request.launch == self._launches.number:
+                self.take(request)
+
+    def _of_launch(self, launch: int) -> None:
+        if launch != self._launch:
+            self._launch = launch
+            self._why_not = ""
+            for each in (self._offered, self._ready, self._formed):
+                each.clear()

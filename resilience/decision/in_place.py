@@ -1,0 +1,100 @@
+"""Whether lost ranks are replaced while the others keep their processes, and what all go on from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from laggard.kvstore.membership import Formation, Ready
+from laggard.resilience.decision.events import ProgramHung
+
+Obstacle = Literal[
+    "not asked for",
+    "cannot stay",
+    "not begun",
+    "has ended",
+    "too many lost",
+    "new process failed",
+    "tried enough",
+    "too often",
+    "same step",
+    "no common step",
+    "not ready",
+    "not formed",
+    "node lost",
+    "lost again",
+]
+# Within one replacement, ranks may be lost again so many times.
+MOST_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LostRank:
+    """A rank that has ended."""
+
+    rank: int
+    exit_code: int
+    is_new: bool = False  # whether it was to take the place of another one and had not joined yet
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is known when ranks have ended while others run."""
+
+    n_ranks: int
+    lost: tuple[LostRank, ...]
+    offered: frozenset[int]  # the ranks that can stay
+    why_not: str = ""  # why a rank cannot, in the words of what it runs; empty: none said so
+    n_tries: int = 0  # how often ranks were lost in this replacement before
+    n_last_hour: int = 0  # how many replacements the last hour had
+    most_per_hour: int = 60  # how many an hour may have; 0: nothing is ever relaunched or replaced
+
+
+def obstacle(loss: Loss) -> Obstacle | None:
+    """Return what speaks for a relaunch instead; None: nothing."""
+    lost = {each.rank for each in loss.lost}
+    if loss.why_not and loss.most_per_hour > 0:
+        return "cannot stay"
+    if not loss.offered or loss.most_per_hour == 0:
+        return "not asked for"
+    if any(each.exit_code == 0 for each in loss.lost):
+        return "has ended"
+    if any(each.is_new and each.exit_code > 0 for each in loss.lost):
+        return "new process failed"
+    if 2 * len(lost) > loss.n_ranks:
+        return "too many lost"
+    if not {*range(loss.n_ranks)} - lost <= loss.offered:
+        return "not begun"
+    if loss.n_tries >= MOST_TRIES:
+        return "tried enough"
+    return "too often" if loss.n_last_hour >= loss.most_per_hour else None
+
+
+def hung_rank(hang: ProgramHung) -> int | None:
+    """Return the rank that all others wait for; None if that is not a single one, or not known."""
+    last = hang.stacks.standings[-1] if hang.stacks and hang.stacks.standings else None
+    return last.rank if last is not None and last.n_ranks == 1 and last.host == hang.suspect else None
+
+
+def formation(launch: int, ready: Mapping[int, Ready], failed_at: int | None) -> Formation | Obstacle:
+    """Return what all ranks of a launch go on from, or what speaks for a relaunch.
+
+    Parameters
+    ----------
+    launch
+        The launch.
+    ready
+        What each rank has, by its number.
+    failed_at
+        The step at which ranks were replaced last, if these were lost in the same way.
+    """
+    holders = [rank for rank, each in sorted(ready.items()) if each.have]
+    common = set.intersection(*({*each.own} & {*(each.have or each.own)} for each in ready.values()))
+    if not holders or not common:
+        return "no common step"
+    step = max(common)
+    if step == failed_at:  # it may be the step that ends ranks
+        return "same step"
+    handles = tuple(ready[rank].handle for rank in sorted(ready))
+    return Formation(launch, handles, step, holders[0], tuple(rank for rank in sorted(ready) if not ready[rank].have))

@@ -1,0 +1,239 @@
+"""``Resumed.steps``: a loop whose ranks keep their processes when one of them is lost.
+
+At the end of each step a rank keeps what it takes to begin the next one, of the last two steps: no rank is further than
+one step ahead of another, since each step needs the gradients of all. If a rank is lost, the others go back to the
+newest step that all of them have, a new process takes over its state from one of them, and all go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.errors import FencedError
+from laggard.kvstore.membership import SILENCE_S, Formation
+from laggard.kvstore.values.codec import decode, encode
+from laggard.torch.buckets import Layout, has_new_layout, lay_out, layout_of
+from laggard.torch.draws import Draws
+from laggard.torch.kept_group import KeptGroup, kept_group
+from laggard.torch.own_states import OwnStates
+from laggard.torch.position import Position
+from laggard.torch.training_state import random_states, restore_random_states
+
+# After an error of a collective, how long to wait for word that a rank was lost; without it, the error is our own.
+SETTLE_S = 5.0
+_SPLIT = "ZeroRedundancyOptimizer"  # by its name: importing it takes a second
+# PyTorch raises these if a peer is gone, and State if a launch has begun that this process has not adopted yet.
+_TROUBLE = (RuntimeError, FencedError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What it takes to begin a step."""
+
+    parts: Mapping[str, Any]  # the state_dicts of all that has a state
+    layout: Layout  # that of the buckets
+    own: Mapping[str, Any] | None  # what only this rank has; None: it is not known
+
+
+class Steps:
+    """The steps of a training; each is run in a ``with`` block."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step  # the one to run next
+
+    def until(self, n_steps: int) -> Iterator[Steps]:
+        """Yield what to run each step with, until there were so many."""
+        while self.step < n_steps:
+            yield self
+
+    def __enter__(self) -> int:
+        return self.step
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        return self._ends(error)
+
+    def _ends(self, error: BaseException | None) -> bool:
+        """Take note of the end of a step; return whether its error is dealt with."""
+        self.step += error is None
+        return False
+
+
+class KeptSteps(Steps):
+    """Steps of which a failed one is run again once a lost rank is replaced."""
+
+    def __init__(
+        self, step: int, model: Any, parts: Mapping[str, Any], position: Position, draws: Draws, group: KeptGroup
+    ) -> None:
+        super().__init__(step)
+        self._model = model
+        self._parts = parts  # all that has a state, by name
+        self._position, self._draws = position, draws  # what gives it its data
+        self._group = group
+        self._membership = group.membership
+        self._held: dict[int, _Held] = {}
+        folder = current_session().environment.endpoint_file.parent
+        self._own = OwnStates(Path(folder) / f"own-{self._membership.rank}")
+
+    def begin(self) -> None:
+        """Join the others in the place of a lost rank, or begin with them."""
+        if self._membership.joins:
+            self._join()
+        else:
+            self._hold(layout_of(self._model))
+            self._membership.offer()
+
+    def _ends(self, error: BaseException | None) -> bool:
+        if error is None:
+            try:
+                is_new = has_new_layout(self._model)
+                layout = layout_of(self._model) if is_new else self._held[self.step].layout
+                self.step += 1
+                self._hold(layout)
+            except _TROUBLE:
+                if not self._recovers():
+                    raise
+            return False
+        return isinstance(error, _TROUBLE) and self._recovers()
+
+    def _hold(self, layout: Layout) -> None:
+        """Keep what it takes to begin this step, in place of that of two steps before."""
+        parts = {name: _copied(part.state_dict()) for name, part in self._parts.items()}
+        own = None
+        if self._position.is_known and not parts.get("gradients"):  # those that are not used yet are each rank's own
+            own = {"random": random_states(), "position": self._position.state_dict()}
+        self._keep(_Held(parts, layout, own))
+
+    def _keep(self, held: _Held) -> None:
+        self._draws.begin(self.step)
+        self._held.pop(self.step - 2, None)
+        self._held[self.step] = held
+        if held.own is not None:
+            self._own.put(self.step, held.own)
+
+    def _recovers(self) -> bool:
+        """Return whether ranks are replaced, and if so, go on with them."""
+        if not self._membership.await_replaced(SETTLE_S):
+            return False
+        self._join()
+        return True
+
+    def _join(self) -> None:
+        """Form a group with those that make up the launch, and go on from what they have in common."""
+        while True:
+            try:
+                if self._held:
+                    self._group.let_go()
+                # What the program has drawn ahead is in its own hands, and cannot be drawn again.
+                is_known = self._position.is_known
+                have = tuple(step for step, held in self._held.items() if is_known and held.own is not None)
+                self._membership.report(self._group.handle, have, have if self._held else self._own.steps())
+                if (formation := self._membership.await_formation()) is None:
+                    continue
+                self._group.connect(list(formation.handles))
+                self._take_over(formation)
+                dist.barrier()
+                self._membership.formed()
+            except _TROUBLE:
+                if not self._membership.await_replaced(SILENCE_S):
+                    raise
+            else:
+                return
+
+    def _take_over(self, formation: Formation) -> None:
+        """Go back to the step that all have, or take its state over from another rank."""
+        step, rank = formation.step, self._membership.rank
+        if rank == formation.source:
+            held = self._held[step]
+            data = encode("state", {"parts": held.parts, "layout": held.layout}).joined()
+            for each in formation.behind:
+                dist.send(torch.tensor([len(data)]), each)
+                dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), each)
+        if rank in formation.behind:
+            size = torch.zeros(1, dtype=torch.int64)
+            dist.recv(size, formation.source)
+            received = torch.empty(int(size), dtype=torch.uint8)
+            dist.recv(received, formation.source)
+            own = self._own.get(step)
+            held = _Held(**decode("state", [memoryview(received.numpy())]), own=own)
+            self._position.load_state_dict(own["position"], step)
+        else:
+            held = self._held[step]
+        self._model.zero_grad(set_to_none=True)
+        for name, part in self._parts.items():
+            part.load_state_dict(_copied(held.parts[name]))
+        lay_out(self._model, held.layout)
+        if held.own is not None:
+            restore_random_states(held.own["random"])
+        self.step = step
+        self._draws.go_back(step)
+        self._held.clear()
+        self._keep(held)
+
+
+def steps_from(
+    step: int,
+    model: torch.nn.Module,
+    parts: Mapping[str, Any],
+    position: Position,
+    draws: Draws,
+    *,
+    has_others: bool,
+) -> Steps:
+    """Return the steps of a training from one on; those of a kept group where that is possible.
+
+    Parameters
+    ----------
+    step
+        The step to run next.
+    model, parts
+        The model as the program uses it, and all that has a state.
+    position, draws
+        Where the training is in its data, and what it has drawn of it.
+    has_others
+        Whether it is not known of some parts that they are alike on all ranks.
+    """
+    if (group := kept_group()) is None:
+        return Steps(step)
+    if why := _why_not(model, parts, has_others=has_others):
+        group.membership.offer(why)
+        return Steps(step)
+    kept = KeptSteps(step, model, parts, position, draws, group)
+    kept.begin()
+    return kept
+
+
+def _why_not(model: torch.nn.Module, parts: Mapping[str, Any], *, has_others: bool) -> str:
+    """Return why the ranks of a training cannot keep their processes when one is lost; empty: they can."""
+    if not isinstance(model, DistributedDataParallel):
+        return "its model is not in DistributedDataParallel"
+    if not model.broadcast_buffers and next(model.module.buffers(), None) is not None:
+        return "its ranks have buffers of their own (broadcast_buffers=False)"
+    if model._comm_hooks:
+        return "its model has a communication hook"
+    if any(_SPLIT in [kind.__name__ for kind in type(part).__mro__] for part in parts.values()):
+        return "its optimizer is split over ranks"
+    if has_others:
+        return "it has values in also=, which its ranks may have of their own"
+    if len(dist.distributed_c10d._world.pg_map) > 1:
+        return "it has more than one process group"
+    return ""
+
+
+def _copied(tree: Any) -> Any:
+    """Return a state_dict with tensors of its own."""
+    if isinstance(tree, torch.Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, Mapping):
+        return {name: _copied(each) for name, each in tree.items()}
+    return type(tree)(map(_copied, tree)) if type(tree) in (list, tuple) else tree

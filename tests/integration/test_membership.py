@@ -1,0 +1,182 @@
+"""Ranks that keep their processes when another one is lost: the seam that any program can use, without PyTorch."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from laggard.kvstore.client import fence
+from laggard.kvstore.client.connection import Session
+from laggard.kvstore.client.environment import JobEnvironment
+from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.control import Control
+from laggard.kvstore.errors import FencedError
+from laggard.kvstore.membership import Formation, Membership, MembershipRecords, Replaced
+from laggard.kvstore.server.process import StateServer
+from laggard.kvstore.state.mapping import State
+from tests.integration.jobs import RunningJob
+from tests.processes import command_lines
+
+Start = Callable[..., RunningJob]
+TWO_NODES = ("--local-nodes=2", "--virtual-gpus=2", "--resilient", "--per-device")
+
+# A step is over once all ranks have counted in it. Its state is the step, which a new process gets from another's file.
+PROGRAM = """
+    import json, os, signal, sys, time
+    from laggard import Job, State
+    from laggard.kvstore.errors import FencedError
+
+    job = Job.current()
+    membership, state = job.membership, State.current()
+    rank, here = membership.rank, f"pid {os.getpid()}"
+
+    class PeerLost(Exception):
+        pass
+
+    def join(have):
+        while True:
+            membership.report(f"address of {rank}", have, have or (int(open(f"own-{rank}").read()),))
+            if (formation := membership.await_formation()) is not None:
+                break
+        assert formation.handles == tuple(f"address of {each}" for each in range(4)), formation
+        membership.formed()
+        print("launch", State.current().launch, "rank", rank, here, "goes on from", formation.step, flush=True)
+        return formation.step
+
+    def train(step):
+        if [rank, step] == [2, 3] and not os.path.exists("killed"):
+            open("killed", "w").close()
+            {FAULT}
+        state.increment(f"step {step} of {rank}")
+        until_s = time.monotonic() + 60
+        while not all(f"step {step} of {each}" in state for each in range(4)):
+            if os.path.exists("killed") and membership.launch == 0:
+                raise PeerLost
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+
+    def keep(step):
+        with open(f"own-{rank}.new", "w") as file:
+            file.write(str(step))
+        os.replace(f"own-{rank}.new", f"own-{rank}")
+
+    step = 0
+    if membership.joins:
+        step = join(())
+    else:
+        keep(step)
+        membership.offer()
+    while step < 6:
+        try:
+            train(step)
+        except (PeerLost, FencedError):
+            assert membership.await_replaced(30)
+            step = join((step,))
+            continue
+        step += 1
+        keep(step)
+    print("rank", rank, here, "ends in launch", membership.launch, os.environ["LAGGARD_LAUNCH"],
+          open("/proc/self/environ").read().split("LAGGARD_LAUNCH=")[1][0], flush=True)
+"""
+
+
+def pids(job: RunningJob, rank: int) -> set[str]:
+    return {*re.findall(rf"rank {rank}\] .*pid (\d+)", job.output)}
+
+
+@pytest.mark.parametrize("fault", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)"])
+def test_a_lost_rank_is_replaced_and_the_others_go_on_in_the_next_launch(start_job: Start, fault: str) -> None:
+    job = start_job(*TWO_NODES, program=PROGRAM.replace("{FAULT}", fault))
+    assert job.finish() == 0, job.everything()
+    assert re.search(r"replaced  rank 2 on node2 .*; all go on from step 3\n", job.account), job.everything()
+    assert "relaunch" not in job.account
+    for rank in range(4):
+        assert len(pids(job, rank)) == 1, job.everything()
+        assert re.search(rf"rank {rank}\] rank {rank} pid \d+ ends in launch 1 1 1\n", job.output), job.everything()
+        assert re.search(rf"launch 1 rank {rank} pid \d+ goes on from 3\n", job.output), job.everything()
+    assert command_lines(job.processes()) == []
+
+
+def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_said_why(start_job: Start) -> None:
+    program = PROGRAM.replace("{FAULT}", "os.remove(f'own-{rank}'); sys.exit(3)")
+    job = start_job(*TWO_NODES, program=program)
+    assert job.finish() == 0, job.everything()
+    assert "ranks cannot keep their processes: a new process has failed in its start" in job.account
+    assert re.search(r"relaunch  rank 2 on node2 exited with 3 ", job.account), job.everything()
+
+
+def test_a_process_adopts_the_launch_in_which_others_are_replaced(
+    state_server: StateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, membership = _member(state_server, monkeypatch, rank=1)
+    state = State(client, state_server.endpoint, 4)
+    state["a"] = 1
+    _begin(client, state_server, 5, Replaced(5, 4, (0,)))
+    with pytest.raises(FencedError):
+        state["a"] = 2
+    assert membership.await_replaced(5.0)
+    state["a"] = 3
+    assert (state.launch, membership.launch, os.environ["LAGGARD_LAUNCH"]) == (5, 5, "5")
+    _begin(client, state_server, 6, Replaced(6, 5, (0,)))
+    assert membership.await_formation() is None
+    records = MembershipRecords(client, state_server.endpoint, 6)
+    records.publish(formation := Formation(6, ("a", "b"), 7, 1, (0,)))
+    assert membership.await_formation() == formation
+    state["a"] = 4
+
+
+def test_a_rank_that_was_replaced_stays_fenced_off(state_server: StateServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was stopped, and goes on after somebody has taken its place."""
+    client, membership = _member(state_server, monkeypatch, rank=0)
+    _begin(client, state_server, 5, Replaced(5, 4, (0,)))
+    with pytest.raises(FencedError, match="launch 4"):
+        membership.await_replaced(5.0)
+    with pytest.raises(FencedError, match="launch 4"):
+        membership.offer()
+
+
+def test_a_launch_of_all_new_processes_is_adopted_by_nobody(
+    state_server: StateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, membership = _member(state_server, monkeypatch, rank=0)
+    begin_launch(client, state_server.endpoint, 5)
+    assert not membership.await_replaced(0.2)
+    with pytest.raises(FencedError):
+        Control(client, state_server.endpoint, 4).ask("notices", ["x"])
+
+
+def test_what_ranks_tell_each_other_to_connect_is_that_of_their_launch(state_server: StateServer) -> None:
+    client = state_server.endpoint.connect()
+    client.flushall()
+    begin_launch(client, state_server.endpoint, 4)
+    records = MembershipRecords(client, state_server.endpoint, 4)
+    records.meet("a", b"1")
+    assert (records.met("a"), records.met("b")) == (b"1", None)
+    assert records.meet("a", b"2", expected=b"0") == b"1"
+    assert records.meet("a", b"2", expected=b"1") == b"2"
+    records.part("a")
+    assert records.met("a") is None
+    begin_launch(client, state_server.endpoint, 5)
+    with pytest.raises(FencedError):
+        records.meet("a", b"3")
+
+
+def _member(server: StateServer, monkeypatch: pytest.MonkeyPatch, rank: int) -> tuple[redis.Redis, Membership]:
+    """Return a rank of launch 4, as if this process were one."""
+    monkeypatch.setattr(fence, "_own_launches", range(0))
+    monkeypatch.setenv("LAGGARD_LAUNCH", "4")
+    client = server.endpoint.connect()
+    client.flushall()
+    begin_launch(client, server.endpoint, 4)
+    session = Session(JobEnvironment(Path("endpoint.json"), 4, "node1"), server.endpoint, client)
+    return client, Membership(session, rank, 2)
+
+
+def _begin(client: redis.Redis, server: StateServer, launch: int, replaced: Replaced) -> None:
+    begin_launch(client, server.endpoint, launch)
+    MembershipRecords(client, server.endpoint, launch).publish(replaced)

@@ -1,0 +1,99 @@
+"""Whether lost ranks are replaced while the others keep their processes, and from which step all go on."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from laggard.kvstore.membership import Formation, Ready
+from laggard.resilience.decision.events import ProgramHung
+from laggard.resilience.decision.in_place import MOST_TRIES, Loss, LostRank, formation, hung_rank, obstacle
+from laggard.resilience.decision.stacks import Standing, Standstill
+
+KILLED = LostRank(1, -signal.SIGKILL)
+ALL_CAN_STAY = Loss(4, (KILLED,), frozenset(range(4)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "found"),
+    [
+        (ALL_CAN_STAY, None),
+        (replace(ALL_CAN_STAY, lost=(KILLED, LostRank(3, 1))), None),
+        (replace(ALL_CAN_STAY, offered=frozenset({0, 2, 3})), None),
+        (replace(ALL_CAN_STAY, offered=frozenset()), "not asked for"),
+        (replace(ALL_CAN_STAY, offered=frozenset(), why_not="its model is split"), "cannot stay"),
+        (replace(ALL_CAN_STAY, offered=frozenset({0, 1, 2})), "not begun"),
+        (replace(ALL_CAN_STAY, lost=(KILLED, LostRank(3, 0))), "has ended"),
+        (replace(ALL_CAN_STAY, lost=tuple(LostRank(rank, -9) for rank in range(3))), "too many lost"),
+        (replace(ALL_CAN_STAY, lost=(LostRank(1, 1, is_new=True),)), "new process failed"),
+        (replace(ALL_CAN_STAY, lost=(LostRank(1, -9, is_new=True),), n_tries=1), None),
+        (replace(ALL_CAN_STAY, n_tries=MOST_TRIES), "tried enough"),
+        (replace(ALL_CAN_STAY, n_last_hour=60), "too often"),
+        (replace(ALL_CAN_STAY, most_per_hour=0), "not asked for"),
+        (replace(ALL_CAN_STAY, offered=frozenset(), why_not="its model is split", most_per_hour=0), "not asked for"),
+        (replace(ALL_CAN_STAY, n_last_hour=60, most_per_hour=61), None),
+    ],
+)
+def test_ranks_are_replaced_in_place_unless_something_speaks_for_a_relaunch(loss: Loss, found: str | None) -> None:
+    assert obstacle(loss) == found
+
+
+def ready(**ranks: tuple[tuple[int, ...], tuple[int, ...]]) -> dict[int, Ready]:
+    """Return what each rank has: the steps with their whole state, and those with what is its own alone."""
+    return {int(name[1:]): Ready(int(name[1:]), f"handle {name}", *steps) for name, steps in ranks.items()}
+
+
+@pytest.mark.parametrize(
+    ("has", "step", "source", "behind"),
+    [
+        (ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)), r2=((7, 8), (7, 8))), 8, 0, (1,)),
+        (ready(r0=((), (8, 9)), r1=((7, 8), (7, 8)), r2=((8, 9), (8, 9))), 8, 1, (0,)),  # rank 2 is a step ahead
+        (ready(r0=((7, 8), (7, 8)), r1=((), (6, 7)), r2=((7, 8), (7, 8))), 7, 0, (1,)),  # the lost one was behind
+        (ready(r0=((), (3,)), r1=((), (3,)), r2=((3,), (3,))), 3, 2, (0, 1)),
+    ],
+)
+def test_all_go_on_from_the_newest_step_that_all_have(
+    has: dict[int, Ready], step: int, source: int, behind: tuple[int, ...]
+) -> None:
+    handles = ("handle r0", "handle r1", "handle r2")
+    assert formation(5, has, None) == Formation(5, handles, step, source, behind)
+
+
+@pytest.mark.parametrize(
+    "has",
+    [
+        ready(r0=((7, 8), (7, 8)), r1=((), (5, 6))),
+        ready(r0=((7, 8), (7, 8)), r1=((), ())),  # what was the lost rank's own is lost with it
+        ready(r0=((), (8,)), r1=((), (8,))),  # nobody has a whole state
+    ],
+)
+def test_without_a_step_that_all_have_there_is_none(has: dict[int, Ready]) -> None:
+    assert formation(5, has, None) == "no common step"
+
+
+def test_a_step_that_has_ended_ranks_before_is_not_run_again() -> None:
+    has = ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)))
+    assert formation(5, has, 8) == "same step"
+    assert isinstance(formation(5, has, 7), Formation)
+
+
+WAITING, STOPPED = Standing("waits for others", "", 3, "node1", 0), Standing("stopped", "", 1, "node2", 2)
+
+
+@pytest.mark.parametrize(
+    ("suspect", "standings", "rank"),
+    [
+        ("node2", (WAITING, STOPPED), 2),
+        ("", (WAITING, STOPPED), None),  # others on other nodes stand out, too
+        ("node2", (WAITING, replace(STOPPED, n_ranks=2)), None),
+        ("node2", (WAITING, replace(STOPPED, rank=None)), None),
+        ("node2", (), None),
+    ],
+)
+def test_of_a_hang_one_rank_is_ended_if_all_others_wait_for_it(
+    suspect: str, standings: tuple[Standing, ...], rank: int | None
+) -> None:
+    assert hung_rank(ProgramHung(12.0, None, Standstill(standings), suspect)) == rank
+    assert hung_rank(ProgramHung(12.0)) is None
