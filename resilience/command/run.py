@@ -151,9 +151,7 @@ def check_ports(state_port: int | None, ray_port: int | None) -> None:
     """Refuse ports that are for root only."""
     for flag, port in (("--state-port", state_port), ("--ray-port", ray_port)):
         if port and port < FIRST_PORT_OF_USERS and port_needs_root(port):
-            raise UsageError(
-                f"{flag}={port}", "needs root, as all ports below 1024 do", "name another, or leave it out"
-            )
+            raise UsageError(f"{flag}={port}", "needs root, as ports below 1024 do", "name another, or leave it out")
 
 
 def check_folders(**folders: Path | None) -> None:
