@@ -64,7 +64,7 @@ def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
 ) -> None:
     shutil.copy(EXAMPLE, work / "program.py")
     salloc = ("salloc", "--nodes=3", "--exclusive", "--no-kill")
-    job = start(site.network.login, slurm.environment, *salloc, *IDLE_JOB.split(), "--no-thrash", "--num_iters=1600")
+    job = start(site.network.login, slurm.environment, *salloc, *IDLE_JOB.split(), "--no-thrash", "--num_iters=4000")
     job.wait_for("launch 0: 4 ranks on 4 devices of 2 nodes")
     secrets = secrets_of(site)
     assert secrets
@@ -76,7 +76,7 @@ def test_a_crashed_node_and_then_a_cut_one_cost_the_main_job_nothing(
     job.wait_for(f"without {THIRD}; {FIRST} goes on alone")
     assert job.finish() == 0, job.output
     assert "launch 2: 4 ranks on 2 devices of 1 node" in job.output
-    assert "iterations per rank: [1600, 1600, 1600, 1600], expected 1600 each" in job.output
+    assert "iterations per rank: [4000, 4000, 4000, 4000], expected 4000 each" in job.output
     assert "all there, none twice" in job.output
     slurm.replace_crashed()
     watch.expect_nothing()  # also on the node that is cut off
