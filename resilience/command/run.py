@@ -88,7 +88,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         return run_on_primary(allocation.primary, as_typed)
     options = _without_ray(options, len(allocation.nodes))
     for passed in passed_on(as_typed, arguments):
-        _tell(f"{passed} after {program} is passed to it: for laggard, write it before; on purpose, write -- {program}")
+        _tell(f"{passed} goes to {program}: write it before {program} if it is for laggard, else '-- {program}'")
     head_only = isinstance(allocation, RayAllocation) and allocation.head_only
     varies = options.manager(os.environ) in {"slurm", "ray"}
     leaves = leaves_of_job(groups)
