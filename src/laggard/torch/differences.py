@@ -205,7 +205,7 @@ def _digest(path: Path, leaf: Any, most_bytes: int | None = None) -> int:
         leaf = _first_elements(leaf, most_bytes // leaf.element_size())
     for part in encode(path_text(path), leaf).parts:
         digest.update(part)
-    return digest.intdigest()
+    return int(digest.intdigest())
 
 
 def _first_elements(tensor: torch.Tensor, count: int) -> torch.Tensor:
