@@ -69,6 +69,8 @@ class GroupKnowledge:
         tails.counted *= same_run
         known = cls(tails.counted.shape[1])
         known.tails, known.noise = tails, noise.Noise.from_state(state["noise"])
+        if known.noise.size.shape != known.pace.rounds.shape:
+            raise ValueError("its groups' noise and tails are not of as many groups")
         return known
 
 

@@ -30,9 +30,11 @@ class Arrays:
     @classmethod
     def from_state(cls, kept: Mapping[str, str]) -> Self:
         """Return what :meth:`to_state` returned."""
-        return cls(
-            **{name: _unpacked(kept[name], *lead, dtype=dtype) for name, (_, lead, dtype) in cls._layout().items()}
-        )
+        layout = cls._layout().items()
+        found = {name: _unpacked(kept[name], *lead, dtype=dtype) for name, (_, lead, dtype) in layout}
+        if len({array.shape[-1] for array in found.values()}) > 1:
+            raise ValueError("its arrays have different lengths")
+        return cls(**found)
 
     @classmethod
     def _layout(cls) -> dict[str, tuple[float, tuple[int, ...], type[np.generic]]]:

@@ -143,6 +143,9 @@ KEPT = kept_of_a_run()
 
 
 @settings(max_examples=150)
+@example(path=[0, 2, 0, 1], other="")
+@example(path=[0, 2, 1, 1], other="")
+@example(path=[0, 2, 0], other=dict.fromkeys(KEPT["analysis"]["groups"]["noise"], ""))
 @given(path=PATHS, other=JSON)
 def test_whatever_state_holds_where_the_history_was(path: list[int], other: Any) -> None:
     detector = detector_with({HISTORY_KEY: mutated(KEPT, path, other)})
