@@ -12,6 +12,7 @@ from pathlib import Path
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.control import nodes_in_use
 from laggard.resilience.allocation.network import claim_port, free_port
 from laggard.resilience.errors import UsageError
 from laggard.resilience.nodes.cluster import Cluster
@@ -74,7 +75,8 @@ class JobTelemetry:
         try:
             with endpoint.connect(timeout_s=DUMP_DEADLINE_S) as client:
                 asker = NodeAsker(client, endpoint)
-                dumps = request_dump(asker, self.settings.dump_node, deadline_s=DUMP_DEADLINE_S)
+                expected = nodes_in_use(client, endpoint)
+                dumps = request_dump(asker, self.settings.dump_node, expected, deadline_s=DUMP_DEADLINE_S)
         except redis.RedisError as error:
             return [f"none was written: {error}"]
         return [*dumps.written, *dumps.missing]

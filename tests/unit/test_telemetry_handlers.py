@@ -67,7 +67,6 @@ def service(source: Source | History | None = None, **more: Any) -> Service:
         "source": LocalSource(source or store()) if isinstance(source, History | None) else source,
         "events": known(FAILED),
         "put": None,
-        "window_s": 3600.0,
         "token": "secret",
         "reading_needs_token": False,
         "names": frozenset(),
@@ -270,7 +269,7 @@ def test_a_put_has_one_sample_or_more_up_to_a_limit(count: int, status: int) -> 
 @pytest.mark.parametrize(
     ("age_s", "change", "reason"),
     [
-        (3700, {}, "older than the 3600 s"),
+        (86_500, {}, "more than a day old"),
         (-90, {}, "ahead of the clock"),
         (0, {"tags": []}, "tags must be a JSON object"),
         (0, {"tags": {}}, "1 to 8 tags"),
