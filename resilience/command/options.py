@@ -247,6 +247,15 @@ class JobOptions:
         unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
     )
 
+    notify: str | None = option(
+        None,
+        "Send a line there for each verdict, failure and relaunch, and at the end, as Slack and others take them. Keep "
+        "a secret address in the variable, since others on the machine can read the command line.",
+        "URL",
+        unset="nowhere",
+        also="LAGGARD_NOTIFY",
+    )
+
     def __post_init__(self) -> None:
         for each in fields(self):
             value, needs = getattr(self, each.name), declared_in(each).needs
@@ -322,6 +331,11 @@ class JobOptions:
             raise UsageError(
                 "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
             )
+
+    def check_notify(self) -> None:
+        """Check that lines are sent to an address that can be."""
+        if self.notify is not None and not re.match(r"https?://[^/]", self.notify):
+            raise UsageError(f"--notify={self.notify}", "is not a web address", "give one that begins with https://")
 
     def checkpoint_bytes(self) -> int | None:
         """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""
