@@ -221,6 +221,13 @@ class JobOptions:
         "DIR",
         unset="in the memory of two nodes only",
     )
+    port_range: str | None = option(
+        None,
+        "Ports at which the job listens, where a firewall lets no others through.",
+        "FIRST-LAST",
+        unset="any that are free",
+        also="LAGGARD_PORT_RANGE",
+    )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
