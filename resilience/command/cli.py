@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": ("doctor", "Check the GPUs of this machine, or of many nodes."),
     "explain": ("explain", "Tell a job's story: what it was worth, and why the rest was lost."),
     "grafana": ("telemetry", "Write the configuration of Grafana and Prometheus."),
+    "kubernetes": ("kubernetes", "Write a manifest for a Kubernetes job."),
     "repair-state": ("repair_state", "Repair the damaged log of a state directory."),
     "replay": ("telemetry", "Serve telemetry dumps: their page, and Grafana."),
     "report": ("report", "Make the report of a job: an HTML page."),
