@@ -63,6 +63,7 @@ from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record import wording as record_wording
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import FailureFound, LaunchEndCause, NodeAdded
 from laggard.resilience.text import abbreviated, duration
@@ -119,6 +120,7 @@ class Controller:
         self._status = JobStatus(Roster((), primary=self._hosts[0]), 0.0)
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
+        self._remarks: dict[str, str] = {}  # what the operators of a node should know, by host name
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
@@ -186,7 +188,7 @@ class Controller:
             self._stop(stop)
         finally:
             if ended:
-                self._allocation.announce_end(exit_code, {})
+                self._allocation.announce_end(exit_code, self._remarks)
             self._shut_down(failed=failed)
         self._account.close(self._roster.excluded_hosts, exit_code, self._roster.set_aside)
         return exit_code
@@ -251,15 +253,16 @@ class Controller:
         if isinstance(event, NodeLost | NodesAccused):
             self._exclude_slow_reserve()
         lost = event.host if isinstance(event, NodeLost) else None
+        before = self._roster.excluded_hosts
         cause = _CAUSES[type(event)]
         match self._decide(event):
             case End() as decision:
                 return self._end(decision, cause)
-            case Report(status, reason):
+            case Report(status, reason) as decision:
                 self._set_status(status)
                 self._tell_report(event, wording.reason(reason))
                 self._launches.remove_node(lost)
-            case Relaunch(status, reason, new_cluster, wait_s, goes_back):
+            case Relaunch(status, reason, new_cluster, wait_s, goes_back) as decision:
                 self._set_status(status)
                 self._account.launch_ended(reason, cause, wait_s)
                 begins = status.waits_since_s is None and status.outage is None
@@ -275,6 +278,8 @@ class Controller:
                 self._launches.end(lost, self._roster, new_cluster=new_cluster)
                 if goes_back:
                     self._launches.go_back(goes_back)
+        new = [host for host in self._roster.excluded_hosts if host not in before]
+        self._remarks |= dict.fromkeys(new, wording.reason(decision.reason))
         if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
             self._returning.bring_back(lost)
         return None
@@ -488,6 +493,7 @@ class Controller:
                 verdicts, doubt = believed(request, {self._roster.primary, self._roster.active[0]})
                 for verdict in verdicts:
                     self._account.verdict(verdict)
+                    self._remarks[verdict.host] = record_wording.verdict(verdict)
                 if doubt and self._doubted_in != request.launch:
                     self._doubted_in = request.launch
                     self._account.tell("notice", doubt, "bold yellow")
