@@ -106,7 +106,7 @@ def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_
     program = PROGRAM.replace("{FAULT}", "os.remove(f'own-{rank}'); sys.exit(3)")
     job = start_job(*TWO_NODES, program=program)
     assert job.finish() == 0, job.everything()
-    assert "ranks cannot keep their processes: a new process has failed in its start" in job.account
+    assert "ranks cannot keep their processes: a new process failed while it started" in job.account
     assert re.search(r"relaunch  rank 2 on node2 exited with 3 ", job.account), job.everything()
 
 
