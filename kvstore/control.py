@@ -22,7 +22,7 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import own_node
-from laggard.kvstore.client.fence import FencedWriter, as_adopted
+from laggard.kvstore.client.fence import FencedWriter, as_adopted, current_launch
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.records import plain, record_of
@@ -249,3 +249,14 @@ def _request_of(fields: Mapping[bytes, bytes]) -> Request:
     if request.kind not in get_args(RequestKind):
         raise UnknownRequestError(repr(fields))
     return request
+
+
+def nodes_in_use(client: redis.Redis, endpoint: Endpoint) -> set[str]:
+    """Return the names of the nodes of the current launch; none before the first one."""
+    launch = current_launch(client, endpoint)
+    if launch is None:
+        return set()
+    try:
+        return {node.hostname for node in Control(client, endpoint, launch).read_launch().nodes}
+    except NoLaunchRecordError:  # it has begun and is not written yet
+        return set()

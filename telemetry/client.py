@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypedDict
@@ -11,7 +11,7 @@ from typing import TypedDict
 import redis
 
 from laggard.kvstore.client.connection import Session, current_session
-from laggard.kvstore.control import Control
+from laggard.kvstore.control import Control, nodes_in_use
 from laggard.kvstore.errors import StateUnavailableError
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.errors import NodeError, NotConnectedError
@@ -35,6 +35,12 @@ class DataSeries(TypedDict):
     metric: str
     tags: dict[str, str]
     dps: dict[str, float]
+
+
+class SampleSeries(list[DataSeries]):
+    """The series of an answer, and the nodes in use that are not in it since they did not answer."""
+
+    missing: tuple[str, ...] = ()
 
 
 class AnalysisClient:
@@ -79,10 +85,14 @@ class AnalysisClient:
         metrics: str | Sequence[str],
         tags: str | Sequence[str] | Mapping[str, str] | None = None,
         start_time: float | None = None,
-    ) -> list[DataSeries]:
+        *,
+        whole: bool = False,
+    ) -> SampleSeries:
         """Return the samples of some metrics, as one series for each set of tags.
 
-        Nodes that do not answer in time are left out, with a warning in the log.
+        Nodes in use that do not answer in time are left out, with a warning in the log: the answer's ``missing`` names
+        them. What a node no longer keeps as samples, by age or since its telemetry was started again, is only in the
+        server's answers and in dumps, as summaries.
 
         Parameters
         ----------
@@ -92,11 +102,13 @@ class AnalysisClient:
             Only series that have all of these tags: names, or names with values.
         start_time
             Only samples from this Unix time on, in seconds; ``None``: all that the nodes still have.
+        whole
+            Raise an error rather than leave nodes out.
 
         Raises
         ------
         NodeError
-            If there are too many samples; the message says what to do.
+            If there are too many samples: the message says what to do; with ``whole``, if nodes did not answer in time.
         """
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         pairs = dict(tags) if isinstance(tags, Mapping) else {}
@@ -110,12 +122,18 @@ class AnalysisClient:
                 ALL_TIME_US,
                 tags={key: str(value) for key, value in pairs.items()},
                 tag_keys=keys,
+                expected=nodes_in_use(session.client, session.endpoint),
             )
         if found.missing:
             first, left = found.missing[:MAX_NAMED], len(found.missing) - MAX_NAMED
             more = f" and {left} others" if left > 0 else ""
-            _log.warning("no samples from %s%s: no answer in time", ", ".join(first), more)
-        return [_data_series(each) for each in found.series]
+            sentence = f"no samples from {', '.join(first)}{more}: no answer in time"
+            if whole:
+                raise NodeError(sentence)
+            _log.warning(sentence)
+        answer = SampleSeries(map(_data_series, found.series))
+        answer.missing = tuple(found.missing)
+        return answer
 
     def reboot(self, exclude_hostnames: str | Sequence[str] | None = None) -> None:
         """Request a relaunch without the given hosts (``None``: on the same nodes). Returns before it happens."""
@@ -131,11 +149,12 @@ class AnalysisClient:
         Raises
         ------
         NodeError
-            If a node could not write its file or did not answer in time; the others have written theirs.
+            If a node in use could not write its file or did not answer in time; the others have written theirs.
         """
         session, nodes = self._connected()
         with _server_of(session):
-            dumps = request_dump(nodes, job_settings(session.environment).dump_node)
+            expected = nodes_in_use(session.client, session.endpoint)
+            dumps = request_dump(nodes, job_settings(session.environment).dump_node, expected)
         if dumps.missing:
             raise NodeError("; ".join(dumps.missing))
         return dumps.written
@@ -154,18 +173,24 @@ class Dumps:
     missing: list[str]
 
 
-def request_dump(asker: NodeAsker, dump_node: str, *, deadline_s: float = DUMP_DEADLINE_S) -> Dumps:
-    """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does."""
-    nodes = [dump_node] if dump_node else asker.hosts()
+def request_dump(
+    asker: NodeAsker, dump_node: str, expected: Collection[str] = (), *, deadline_s: float = DUMP_DEADLINE_S
+) -> Dumps:
+    """Have a job's samples written to files, as :meth:`AnalysisClient.db_dump` does; ``expected`` nodes should be."""
+    nodes = [dump_node] if dump_node else sorted({*asker.hosts(), *expected})
     replies = asker.ask({"kind": "dump"}, hosts=[*nodes, SERVER_NAME], deadline_s=deadline_s)
-    if replies.received <= len(nodes) and SERVER_NAME in replies.missing:
-        replies.missing.remove(SERVER_NAME)  # no server, no rollups
     answers = sorted((host or "server", answer) for host, answer in replies.by_host.items())
     written = [f"{host}:{answer['path']}" for host, answer in answers if "path" in answer]
     failed = [
         f"{host} could not write its dump: {answer['failure']}" for host, answer in answers if "failure" in answer
     ]
-    late = [f"{host or 'the server'} did not write its dump in time" for host in replies.missing]
+    late = [
+        f"{host or 'the server'} did not write its dump in time"
+        if host in replies.received
+        else f"{host} wrote no dump: its telemetry does not run"
+        for host in replies.missing
+        if host or host in replies.received  # no server, no rollups
+    ]
     return Dumps(written, failed + late)
 
 

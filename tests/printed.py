@@ -12,6 +12,7 @@ __all__ = [
     "ATTACHED_JOB",
     "BATCH_SCRIPT",
     "DEEPSPEED_JOB",
+    "DEMO",
     "DOCTORS_ROUNDS",
     "DOWN",
     "HETEROGENEOUS",
@@ -23,6 +24,7 @@ __all__ = [
     "LINK_JOB",
     "MAIN_JOB",
     "PROLOG",
+    "RECORDING",
     "REQUEUE",
     "RESUME_JOBS",
     "RESUME_NODE",
@@ -110,6 +112,9 @@ def _block(document: str, language: str) -> str:
 
 MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
 """The README's first command, less its installation; ``tests/long/test_slow_gpu.py`` runs it."""
+DEMO = _only("README.md", r"^laggard demo")
+"""``tests/integration/test_demo.py`` runs it."""
+RECORDING = _only("docs/benchmarks.md", r"benchmarks\.recording")
 SECTIONS_JOB = _only("docs/guides/programs.md", r"--detect sections --per-node torchrun")
 WATCHED_JOB = _only("docs/guides/programs.md", r"--detect slow-gpu --per-node torchrun")
 TORCHRUN_JOB = _only("examples/README.md", r"torchrun examples/torchrun_ddp\.py")

@@ -24,6 +24,7 @@ _SLOW_SHARE = 0.5  # of the incident's slowdown, in logs: a round with less is n
 _WELL_S = 600.0  # for so long, and a device that was slow at times is well again
 _ALIKE = 2.0  # slowdowns, in logs, that differ by no more than this factor
 _TOLD_S = 86_400.0  # for so long, what comes again is not told of once more
+_LATE_S = 30.0  # a restart that was announced may be so late before it is said that it does not come yet
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class _Open:
     last_slow_s: float
     is_usual: bool = False  # those that ended let expect that one gets so long
     is_told: bool = False
+    announced_s: float | None = None  # for when a restart was announced
     is_asked: bool = False
     stays: bool = False  # it would not be left out if there were a restart now
     holds_up: bool = True  # the job waits for it
@@ -177,14 +179,20 @@ class Incidents:
         ]
         return {subject: self._end(self._open.pop(subject), now_s) for subject in over}
 
-    def tell(self, subject: Subject, now_s: float, *, is_new: bool, must: bool) -> bool:
+    def tell(self, subject: Subject, now_s: float, *, is_new: bool, must: bool, in_s: float = math.inf) -> bool:
         """Return whether to tell of an open incident; ``is_new``: there is a new verdict, ``must``: a restart is due.
 
-        What is as those before it that were told of and ended, in this job, is not told of again for a day.
+        What is as those before it that were told of and ended, in this job, is not told of again for a day. A restart
+        that was announced, and is due only ``in_s`` seconds from now, is.
         """
         each = self._open[subject]
-        if each.is_told:
-            return is_new
+        is_late = not must and each.announced_s is not None and now_s - each.announced_s > _LATE_S
+        is_told = (is_new or is_late) if each.is_told else self._is_news(each, now_s, must=must)
+        if is_told or must:
+            each.announced_s = None if must or math.isinf(in_s) else now_s + in_s
+        return is_told
+
+    def _is_news(self, each: _Open, now_s: float, *, must: bool) -> bool:
         self._told = [before for before in self._told if now_s - before.at_s < _TOLD_S]
         is_as_before = any(
             each.slow_s <= PHASE_MARGIN * before.slow_s

@@ -114,7 +114,7 @@ class Restarts:
             incident = self._incidents.incident(subject)
             in_s = None if math.isinf(decision.in_s) else decision.in_s
             weighed = Weighed(price, incident.lost_s, incident.slow_s, in_s, now_s, decision.why)
-            if self._incidents.tell(subject, now_s, is_new=subject in new, must=decision.restart):
+            if self._incidents.tell(subject, now_s, is_new=subject in new, must=decision.restart, in_s=decision.in_s):
                 found.append(_decided(self._newest[subject], weighed))
             elif decision.restart:
                 found.append(_due(self._newest[subject], incident, weighed))

@@ -32,6 +32,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
 from laggard.logs import configure_logging
+from laggard.system.ports import listen
 from laggard.system.unproven import Unproven, accepted, shut_down
 
 _log = logging.getLogger("laggard.kvstore.checkpoints")
@@ -58,7 +59,7 @@ class ShardServer:
         directory = None if settings.directory is None else Path(settings.directory)
         self._holdings = Holdings(self._memory, self._job, self._peers, directory)
         self._context = tls_context(folder, ssl.Purpose.CLIENT_AUTH)
-        self._peers_listener = socket.create_server((settings.address, 0), backlog=_BACKLOG)
+        self._peers_listener = listen(settings.address, _BACKLOG)
         self._unproven = Unproven[socket.socket](shut_down)
 
     def start(self) -> None:

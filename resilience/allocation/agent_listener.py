@@ -27,6 +27,7 @@ from laggard.resilience.agent.dialling import COUNT, GREETING, SECRET_BYTES, Joi
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.system.certificates import Authority, Certificate
+from laggard.system.ports import listen
 from laggard.system.unproven import MAX_UNPROVEN, Unproven
 
 _log = logging.getLogger("laggard.resilience.allocation")
@@ -90,7 +91,7 @@ class AgentListener:
         self._n_nodes = n_nodes  # how many nodes the job has
         self._certificate = Authority().issue(address)
         self._context = _server_context(self._certificate)
-        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._listener = listen(address, _BACKLOG)
         self._listener.settimeout(0.0)
         self._invited: dict[bytes, _Invited] = {}
         self._agents: dict[Channel, bytes] = {}

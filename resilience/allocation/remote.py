@@ -49,6 +49,7 @@ from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.handshake import Handshake
+from laggard.system.ports import VARIABLE as PORT_RANGE
 
 HANDSHAKE_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.handshake")
 LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.processes")
@@ -58,7 +59,7 @@ REACH_DEADLINE_S = 30.0
 # Once what started an agent has ended and it has not been connected for so long, it has ended, too.
 END_S = 0.5
 # Variables that a process on another machine needs before it can read anything from our pipe.
-_PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
+_PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, PORT_RANGE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
 
 class RemoteAllocation(Allocation):

@@ -21,6 +21,7 @@ from laggard.resilience.command.unblocked_stderr import unblocked_stderr
 EXIT_USAGE = 2
 EXIT_FAILURE = 1
 COMMANDS = {
+    "demo": ("demo", "See it at work, on this machine, without a GPU."),
     "doctor": ("doctor", "Check the GPUs of this machine, or of many nodes."),
     "explain": ("explain", "Tell a job's story: what it was worth, and why the rest was lost."),
     "grafana": ("telemetry", "Write the configuration of Grafana and Prometheus."),
@@ -82,8 +83,11 @@ class _ProgramGroup(click.Group):
 )
 @click.version_option(package_name="laggard", message="laggard %(version)s")
 def cli() -> None:
-    """Find the slow GPU in your job and relaunch without its node."""
-    # 'laggard [OPTIONS] PROGRAM [ARGS]...' is short for 'laggard run ...'; see 'laggard run --help'.
+    """Find the slow GPU in your job and relaunch without its node.
+
+    To see it at work, type 'laggard demo'; for a program of yours, 'laggard PROGRAM', which is short for 'laggard run
+    PROGRAM'.
+    """
     # LAGGARD_LOG=debug shows what any of them does.
     configure_logging("warning")
 

@@ -221,6 +221,13 @@ class JobOptions:
         "DIR",
         unset="in the memory of two nodes only",
     )
+    port_range: str | None = option(
+        None,
+        "Ports at which the job listens, where a firewall lets no others through.",
+        "FIRST-LAST",
+        unset="any that are free",
+        also="LAGGARD_PORT_RANGE",
+    )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
@@ -238,6 +245,15 @@ class JobOptions:
         "Where to put the report's folder.",
         "DIR",
         unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
+    )
+
+    notify: str | None = option(
+        None,
+        "Send a line there for each verdict, failure and relaunch, and at the end, as Slack and others take them. Keep "
+        "a secret address in the variable, since others on the machine can read the command line.",
+        "URL",
+        unset="nowhere",
+        also="LAGGARD_NOTIFY",
     )
 
     def __post_init__(self) -> None:
@@ -315,6 +331,11 @@ class JobOptions:
             raise UsageError(
                 "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
             )
+
+    def check_notify(self) -> None:
+        """Check that lines are sent to an address that can be."""
+        if self.notify is not None and not re.match(r"https?://[^/]", self.notify):
+            raise UsageError(f"--notify={self.notify}", "is not a web address", "give one that begins with https://")
 
     def checkpoint_bytes(self) -> int | None:
         """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""

@@ -23,7 +23,6 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.allocation.network import free_port, port_is_taken, port_needs_root
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.option import flag_of
@@ -48,11 +47,13 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
+from laggard.resilience.record.notifier import notified
 from laggard.resilience.wire.detection import Watch
+from laggard.system.ports import FIRST_PORT_OF_USERS, PortRange, free_port, port_is_taken, port_needs_root
+from laggard.system.ports import VARIABLE as PORT_RANGE
 from laggard.telemetry.course import JobBegan
 
 LOOPBACK = "127.0.0.1"
-FIRST_PORT_OF_USERS = 1024
 NOT_ENCRYPTED = (
     "State and its password cross the network unencrypted: set LAGGARD_STATE_SERVER to a redis-server "
     "or valkey-server with TLS"
@@ -76,11 +77,14 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
+    if options.port_range:
+        os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)
     check_folders(report_dir=options.report_dir if options.report else None, checkpoint_dir=options.checkpoint_dir)
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
+    options.check_notify()
     command = (command_of_module if options.module else command_of)(program, arguments)
     job = _job_name(program if options.module else Path(program).stem)
     allocation = find_allocation(options)
@@ -249,6 +253,7 @@ def _run_job(
                 kept=options.report,
                 make_report=make_report,
             ) as record,
+            notified(options.notify, job, account),
         ):
             account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
             if keeper.endpoint.exposed:

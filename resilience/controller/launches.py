@@ -27,7 +27,6 @@ from laggard.logs import ends_of_logs
 from laggard.resilience.agent.hook import hook_variables
 from laggard.resilience.agent.processes import end_descendants, environment_of
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.allocation.network import port_for_later
 from laggard.resilience.controller.detection import NO_DETECTION, Detection
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.records import Records
@@ -54,6 +53,7 @@ from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import LaunchEndCause
 from laggard.resilience.record.job_logs import save_logs
+from laggard.system.ports import give_back, port_for_later
 from laggard.system.printer import Printer, unbuffered
 from laggard.system.steady_clock import SteadyClock
 from laggard.telemetry.course import Gap
@@ -277,6 +277,8 @@ class Launches:
         if self.program is not None:
             if lost is None:
                 self._wait_for_copies()
+            if isinstance(self.program, Ranks):
+                give_back(self.program.port)
             self.see_progress()
             self.program = None
             self._relaunch_s.append(time.monotonic())

@@ -76,7 +76,7 @@ class ProgramEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFailed:
-    """The program exited with an error, or was killed by a signal that we did not send."""
+    """The program exited with an error, or was killed by a signal that laggard did not send."""
 
     failure: Failure
     evidence: tuple[Found, ...] = ()  # what was found on its nodes when they were checked
@@ -120,7 +120,7 @@ class NodesDrained:
 
 @dataclass(frozen=True, slots=True)
 class NodeReturned:
-    """A node that was lost or drained is well again, or the quarantine of one is over, and its devices were probed."""
+    """A node is well again or has served its quarantine, and its devices were probed."""
 
     host: str
     faults: tuple[Finding, ...] = ()  # what was found when it was examined

@@ -18,7 +18,6 @@ from pathlib import Path
 from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation import Allocation
-from laggard.resilience.allocation.network import listens
 from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ClusterError
@@ -34,6 +33,7 @@ from laggard.resilience.nodes.node import Node
 from laggard.resilience.ray.private_api import HeadClient
 from laggard.resilience.text import abbreviated
 from laggard.system.certificates import Authority
+from laggard.system.ports import listens
 
 POLL_S = 0.05
 # Virtual nodes share this machine's processors: if all started at once, each would take longer than Ray allows.

@@ -47,7 +47,7 @@ class Replies:
     by_host: dict[str, Value] = field(default_factory=dict)  # the answers
     took_s: dict[str, float] = field(default_factory=dict)  # how long each answer took
     missing: list[str] = field(default_factory=list)  # nodes that did not answer in time, or are gone
-    received: int = 0  # how many nodes received the question
+    received: frozenset[str] = frozenset()  # nodes that received the question
 
 
 class Listener:
@@ -197,7 +197,7 @@ class NodeAsker:
         waiting = set(mailbox.send(question, asked, deadline_s))
         for host in set(asked) - waiting:
             self._in_vain_s.pop(host, None)  # it is gone: another of its name begins anew
-        replies = Replies(received=len(waiting))
+        replies = Replies(received=frozenset(waiting))
         while waiting:
             hopeless = all(self._in_vain_s.get(host, -math.inf) >= deadline_s for host in waiting)
             limit_s = min(BRIEF_S, deadline_s) if hopeless else deadline_s

@@ -33,8 +33,9 @@ def gather(
     *,
     tags: Mapping[str, str] | None = None,
     tag_keys: Collection[str] = (),
+    expected: Collection[str] = (),
 ) -> Gathered:
-    """Return the series of some metrics, with all of their samples in a time range."""
+    """Return the series of some metrics, with all of their samples in a time range; some nodes are expected."""
     question: dict[str, Any] = {
         "kind": "samples",
         "metrics": list(metrics),
@@ -43,7 +44,7 @@ def gather(
         "tags": dict(tags or {}),
         "tag_keys": list(tag_keys),
     }
-    asked = asker.hosts()
+    asked = sorted({*asker.hosts(), *expected})
     question["samples"] = MAX_TRAVELLING_SAMPLES // max(1, len(asked))
     replies = asker.ask(question, hosts=asked)
     return Gathered({host: unpack_series(reply) for host, reply in replies.by_host.items()}, replies.missing)

@@ -157,7 +157,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             return [asdict(each) for each in history.samples.newest()]
         case "ping":
             dropped = history.samples.size().dropped
-            return {"clock_s": time.time(), "dropped": dropped}
+            return {"clock_s": time.time(), "dropped": dropped, "run": run.name}
         case unknown:
             raise ValueError(f"unknown question {unknown!r}")
 

@@ -36,13 +36,12 @@ const drawLanes = (place, range, job) => {
     rows.forEach((row, number) => row.draw({ chart, context, job: place.job, row, y: bbox.top + (number + 0.5) * height, height, pixels }));
     context.restore();
   };
-  const options = { ...timeOptions(place, 58 + rowHeight * rows.length), form: rows.map((row) => row.name) };
+  const options = { ...sharedOptions(place, 58 + rowHeight * rows.length), form: rows.map((row) => row.name) };
   options.hooks.draw = [draw];
-  options.legend = { show: false };
   options.scales.y = { range: [0, rows.length] };
   options.series = [{}, { stroke: "transparent", points: { show: false } }];
   options.axes = [
-    timeAxis(),
+    horizontalAxis("time"),
     {
       stroke: theme.colour("ink"),
       size: axisWidth,
@@ -52,7 +51,8 @@ const drawLanes = (place, range, job) => {
       values: () => rows.map((row) => row.name),
     },
   ];
-  place.put(range, options, [[range.start / 1000, range.end / 1000], [null, null]]);
+  place.plot.tabIndex = -1; // the table of events has the words
+  place.put(seconds(range), options, [seconds(range), [null, null]]);
   Object.assign(place, { kinds, rows: rows.length });
   const left = notable.length - nodes.length;
   return left > 0 ? `${left.toLocaleString("en")} more nodes changed, not drawn` : "";

@@ -19,6 +19,8 @@ MAX_PENDING = 10_000
 _LONGEST_SHOWN = 40
 # What stands where a copy has not come to yet: a NaN that no computation returns.
 _NOT_YET = np.uint64(0x7FF4_1A66_A2D0_0001)
+# A time of the last day may be true, and one of the next minute, by a clock that is ahead; others are not times.
+OLDEST_S, AHEAD_S = 86_400.0, 60.0
 
 
 class NotANumberError(TelemetryError):

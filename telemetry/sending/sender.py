@@ -28,7 +28,7 @@ from laggard.kvstore.errors import NotInJobError
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.sending.batches import Batch, encode_batch, short_path, socket_name
-from laggard.telemetry.sending.numbers import NotANumberError, Pending, number_of
+from laggard.telemetry.sending.numbers import AHEAD_S, OLDEST_S, NotANumberError, Pending, number_of
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -44,9 +44,10 @@ PROCESS_TAG = "process"
 MAX_NAME = 256
 # The limit of a node's store.
 MAX_SERIES = 20_000
-# Samples of a day before the process began, and a minute ahead of the clock, may be true.
-_OLDEST_S, _AHEAD_S = 86_400.0, 60.0
 _LONGEST_SHOWN = 80
+
+# Stands for the number of the process that sends: one that was forked has another than the one it was forked from.
+_THIS_PROCESS = "\0"
 
 _now = time.time
 _Tags = tuple[tuple[str, str], ...]
@@ -72,9 +73,8 @@ class Telemetry:
 
     def __init__(self, *, per_process: bool = False, tags: Mapping[str, str] | None = None) -> None:
         self._level = 0
-        of_process = {PROCESS_TAG: str(os.getpid())} if per_process else {}
+        of_process = {PROCESS_TAG: _THIS_PROCESS} if per_process else {}
         self._tags = tuple({**of_process, **(tags or {})}.items())
-        self._oldest_s = _now() - _OLDEST_S
         with contextlib.suppress(NotInJobError):
             self._level = JobEnvironment.current().telemetry_level
         self._buffer = _sender().buffer if self._level else deque[_Sample](maxlen=0)
@@ -125,8 +125,8 @@ class Telemetry:
                 ts_data = number_of(ts_data)
             if timestamp is None:
                 timestamp = _now()
-            elif not (type(timestamp) is float and self._oldest_s <= timestamp < _now() + _AHEAD_S):
-                timestamp = _moment(timestamp, self._oldest_s)
+            elif not (type(timestamp) is float and -AHEAD_S <= _now() - timestamp <= OLDEST_S):
+                timestamp = _moment(timestamp)
         except NotANumberError as error:
             if self._level:
                 _sender().refuse(ts_metric_name, str(error))
@@ -197,6 +197,7 @@ class _Sender:
     def _begin(self) -> None:
         """Start with nothing to send: in a forked child, the parent sends what is buffered."""
         self.buffer.clear()
+        self._keys.clear()
         self._unsent: Batch = {}
         self._pending: list[_Sample] = []  # whose numbers a GPU has not computed yet
         self._socket = BatchSocket(self._path)
@@ -292,6 +293,8 @@ class _Sender:
             if tagk is not None and tagv is not None:
                 tags[str(tagk)] = str(tagv)
             tags["host"] = self._node
+            if tags.get(PROCESS_TAG) == _THIS_PROCESS:
+                tags[PROCESS_TAG] = str(os.getpid())
             parts = [metric, *(part for pair in tags.items() for part in pair)]
             valid = all(map(_is_name, parts))
             self._keys[name] = (metric, tuple(sorted(tags.items()))) if valid else None
@@ -319,12 +322,12 @@ def _is_name(part: object) -> bool:
     return True
 
 
-def _moment(timestamp: object, oldest_s: float) -> float:
+def _moment(timestamp: object) -> float:
     time_s = number_of(timestamp)
-    if isinstance(time_s, Pending) or not oldest_s <= time_s < _now() + _AHEAD_S:
+    if isinstance(time_s, Pending) or not -AHEAD_S <= _now() - time_s <= OLDEST_S:
         given = str(timestamp)[:_LONGEST_SHOWN]
         raise NotANumberError(
-            f"its timestamp, the third argument, is {given}, which is not Unix time within this job: "
+            f"its timestamp, the third argument, is {given}, which is not Unix time of the last day: "
             "a step is not a time"
         )
     return time_s

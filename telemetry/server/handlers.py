@@ -59,7 +59,6 @@ class Service:
     # Returns the job's events in a time range (Unix times in microseconds, both ends included), in order
     events: Callable[[int, int], list[Event]]
     put: Callable[[Batch], bool] | None  # stores samples and returns whether that worked; None if nothing can be stored
-    window_s: float  # how long nodes keep samples, in seconds; older ones are not stored
     token: str = field(repr=False)  # required of a request that changes something
     reading_needs_token: bool  # whether the token is required of every other request too
     # Names by which clients may reach the server, beside its addresses and `localhost`, in lower case
@@ -148,7 +147,7 @@ def put(service: Service, call: Call) -> Response:
     listed = body if isinstance(body, list) else [body]
     if not listed or len(listed) > MAX_POINTS_A_PUT:
         raise RequestError(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
-    points, errors = _read_points(listed, service.window_s)
+    points, errors = _read_points(listed)
     batch = batch_of(points)
     if batch and not service.put(batch):
         raise RequestError(503, "the node's store is not accepting samples: try again")
@@ -156,11 +155,11 @@ def put(service: Service, call: Call) -> Response:
     return JsonResponse(content, 400 if errors else 200)
 
 
-def _read_points(listed: list[Any], window_s: float) -> tuple[list[Point], list[dict[str, Any]]]:
+def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:
     points, errors = [], []
     for each in listed:
         try:
-            points.append(require_recent(point_from_json(each), window_s))
+            points.append(require_recent(point_from_json(each)))
         except BadQueryError as error:
             errors.append({"datapoint": each, "error": str(error)})
     return points, errors

@@ -1,4 +1,4 @@
-"""The dump of what nodes had that are gone: the nodes that are left write their own, and the server writes this one."""
+"""The dump of what telemetry processes had that are gone: those that are left write their own, the server this one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laggard.kvstore.client.connection import Session
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
-from laggard.telemetry.nodes.mailbox import SERVER_NAME
+from laggard.telemetry.nodes.mailbox import PING, SERVER_NAME
 from laggard.telemetry.store.rollups import Rollups
 
 
@@ -21,7 +21,9 @@ def lost_answerer(session: Session, rollups: Rollups, asker: NodeAsker, director
     def answer(question: Mapping[str, Any]) -> Value:
         if question["kind"] != "dump":
             raise ValueError(f"unknown question {question['kind']!r}")
-        lost = rollups.lost(asker.hosts())
+        # A process that was started again has perhaps sent nothing yet: it says itself which one it is.
+        answers = asker.ask({"kind": PING}).by_host.values()
+        lost = rollups.lost({answer["run"] for answer in answers})
         first = next(lost, None)
         if first is None:
             return {}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from starlette.responses import Response
 
-from laggard.telemetry.curves import ask, curve_of, newest_of, step
+from laggard.telemetry.curves import ask, curve_by, curve_of, newest_of, step
 from laggard.telemetry.errors import BadQueryError, RequestError
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
@@ -25,7 +25,7 @@ from laggard.telemetry.server.handlers import Handler, Service
 from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call
 
-MAX_LINES = 12
+MAX_LINES, MAX_TAGS = 12, 4
 # Rollups have buckets of ten seconds, and a detector that probes rarely does so once a minute.
 _NEWEST_STEP_S, _NEWEST_WITHIN_S = 10, 130
 
@@ -75,11 +75,12 @@ def device_map(service: Service, call: Call) -> Response:
 
 
 def curve(service: Service, call: Call) -> Response:
-    """``/page/curve``: one metric over a time range, as lines of chosen devices and a band of all other series."""
+    """``/page/curve``: a metric over time: lines by some tags, or those of chosen devices and a band of all others."""
+    by = call.parameters.getlist("by")[:MAX_TAGS]
     devices = [_device(text) for text in call.parameters.getlist("device")][:MAX_LINES]
     metric, span = _metric(call), _span(call)
     asked = ask(service.source, metric, span, step(span, call.number("points", 300)))
-    return JsonResponse(curve_of(asked, drawn=devices, apart=devices))
+    return JsonResponse(curve_by(asked, by) if by else curve_of(asked, drawn=devices, apart=devices))
 
 
 def _known_devices(service: Service, metric: str, newest: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:

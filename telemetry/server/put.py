@@ -15,9 +15,9 @@ from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.errors import BadQueryError
 from laggard.telemetry.query.parsing import finite_number
 from laggard.telemetry.query.times import SECOND_US, parse_time
+from laggard.telemetry.sending.numbers import AHEAD_S, OLDEST_S
 
 MAX_TAGS = 8
-MAX_AHEAD_S = 60.0
 MAX_NAME = 256
 # OpenTSDB's rule for names; \w is any letter or digit of any script, and _.
 _NAME = re.compile(r"[\w\-./]+")
@@ -42,14 +42,13 @@ def point_from_json(body: object) -> Point:
     return _point(body.get("metric"), body.get("timestamp"), body.get("value"), tags)
 
 
-def require_recent(point: Point, window_s: float) -> Point:
-    """Return a sample that nodes would keep, and that is not of the future."""
+def require_recent(point: Point) -> Point:
+    """Return a sample that is neither of the future nor more than a day old, which is hardly a time at all."""
     # One of the future would stay the newest of its series until its time has come.
     age_s = time.time() - point.time_us / SECOND_US
-    if age_s > window_s:
-        reason = f"the sample is older than the {window_s:g} s that nodes keep: raise the setting default_tmdb_window"
-        raise BadQueryError(reason)
-    if age_s < -MAX_AHEAD_S:
+    if age_s > OLDEST_S:
+        raise BadQueryError("the sample is more than a day old: its timestamp must be Unix time, a step is not a time")
+    if age_s < -AHEAD_S:
         raise BadQueryError(f"the sample's time is {-age_s:.0f} s ahead of the clock here: set the sender's clock")
     return point
 

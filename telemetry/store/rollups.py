@@ -160,12 +160,10 @@ class Rollups:
                 found.approximate_us = max(found.approximate_us, more.approximate_us)
         return found
 
-    def lost(self, hosts: Collection[str]) -> Iterator[Summarized]:
-        """Yield the summaries of all runs but the last ones of the given nodes, which are still there."""
+    def lost(self, there: Collection[str]) -> Iterator[Summarized]:
+        """Yield the summaries of all runs but those of the given names, which are still there."""
         with self._lock:
-            senders = sorted((each.source for each in self._senders.values()), key=lambda run: run.since_us)
-        newest = {run.host: run.name for run in senders}
-        lost = {run.name for run in senders} - {newest[host] for host in hosts if host in newest}
+            lost = {*self._senders} - {*there}
         for metric in sorted({each.key[0] for each in self._tiers.known() if each.source in lost}):
             summaries, _ = self.history.everything(metric, lost.__contains__)
             yield from summaries

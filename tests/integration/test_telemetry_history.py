@@ -151,6 +151,23 @@ def test_a_node_that_was_started_anew_goes_on_where_it_was(
         assert set(answer.values.tolist()) == {60 * 61 / 2}
 
 
+def test_a_dump_has_what_a_telemetry_process_had_that_was_killed_a_moment_ago(
+    state_server: StateServer, tmp_path: Path, asker: NodeAsker, rollups: Rollups
+) -> None:
+    end_s, dumps = now_s(), str(tmp_path / "dumps")
+    session, settings = session_of(state_server, tmp_path, "node1"), TelemetrySettings(dump_dir=dumps)
+    with NodeTelemetry(session, settings) as before:
+        live(before, "node1", end_s, 600)
+    wait_until(lambda: len(rollups.history.series_keys()) == 1)
+
+    with NodeTelemetry(session, settings), lost_answerer(session, rollups, asker, dumps):
+        found = request_dump(asker, "", ["node1", "node2"], deadline_s=DEADLINE_S)
+
+    assert found.missing == ["node2 wrote no dump: its telemetry does not run"]
+    (answer,) = LocalSource(read_dump([tmp_path / "dumps"])).evaluate(*ask("1m-sum", end_s - 600, end_s)).answers
+    assert answer.values.tolist() == [60 * 61 / 2] * 10
+
+
 @pytest.mark.parametrize("of_all", [False, True])
 def test_a_dump_and_its_replay_hold_the_whole_job(
     state_server: StateServer, tmp_path: Path, asker: NodeAsker, *, of_all: bool

@@ -144,9 +144,11 @@ for child in children: child.join()
     run_program(session, program)
     wait_until(lambda: nodes[0].store.size().samples == 7)
 
-    keys = [key for key in nodes[0].store.series_keys() if key[0] == "steps"]
+    keys = nodes[0].store.series_keys()
+    processes = [{dict(tags)["process"] for metric, tags in keys if metric == name} for name in ("steps", "shared")]
 
-    assert len({dict(tags)["process"] for _, tags in keys}) == 4
+    assert len(processes[0]) == 4
+    assert len(processes[1] & processes[0]) == 3
 
 
 def test_tags_of_a_sender_are_on_all_its_samples_and_on_no_others(
@@ -233,9 +235,9 @@ print(telemetry.dropped)
     assert [re.sub(r"\d{13}[.\d]*", "T", line) for line in warnings] == [
         "dropping samples of 'accuracy' that add_data cannot keep, such as this one: text ('0.5')",
         "dropping samples of 'late' that add_data cannot keep, such as this one: "
-        "its timestamp, the third argument, is T, which is not Unix time within this job: a step is not a time",
+        "its timestamp, the third argument, is T, which is not Unix time of the last day: a step is not a time",
         "dropping samples of 'step' that add_data cannot keep, such as this one: "
-        "its timestamp, the third argument, is 1, which is not Unix time within this job: a step is not a time",
+        "its timestamp, the third argument, is 1, which is not Unix time of the last day: a step is not a time",
         f"dropping the samples of {'m' * 80!r} with the tag 'host'='elsewhere': not a valid name",
     ]
 
@@ -648,6 +650,7 @@ assert (series["metric"], series["tags"], list(series["dps"].values())) == ("m",
 assert client.get_data(["m"], tags={"gpu": 1}) == []
 assert client.get_data("m", start_time=2e9) == []
 assert client.get_data("unknown") == []
+assert client.get_data("m", whole=True).missing == ()
 client.reboot(exclude_hostnames="node2")
 """
     run_program(session_of(state_server, tmp_path, "node1"), program)

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -36,6 +37,7 @@ from tests.printed import (
     ATTACHED_JOB,
     BATCH_SCRIPT,
     DEEPSPEED_JOB,
+    DEMO,
     DOCTORS_ROUNDS,
     DOWN,
     HETEROGENEOUS,
@@ -46,6 +48,7 @@ from tests.printed import (
     LINK_JOB,
     MAIN_JOB,
     PROLOG,
+    RECORDING,
     REQUEUE,
     RESUME_JOBS,
     RESUME_NODE,
@@ -112,6 +115,7 @@ HERE = {
     ON_EVERY_NODE,
     AT_ONCE,
     PICTURE,
+    RECORDING,
     UNPACKED,
     "laggard doctor",
     "laggard doctor --virtual-gpus=2",
@@ -177,6 +181,7 @@ def run_by_other_tests() -> set[str]:
         ACCELERATE_JOB,
         ATTACHED_JOB,
         DEEPSPEED_JOB,
+        DEMO,
         HOST_FILE_JOB,
         LINK_JOB,
         *RESUME_JOBS.values(),
@@ -296,6 +301,18 @@ def output_of(command: str) -> str:
     return done.stdout
 
 
+def test_the_recording_of_the_demonstration_is_a_small_picture_that_moves_up_to_its_last_lines(folder: Path) -> None:
+    (folder / "docs" / "images").mkdir(parents=True, exist_ok=True)
+    output_of(RECORDING)
+    picture = folder / "docs" / "images" / "demo.svg"
+    assert picture.stat().st_size < 1_000_000
+    drawn = "".join(ElementTree.parse(picture).getroot().itertext())  # noqa: S314 - it is our own
+    assert "$ laggard demo" in drawn
+    assert "no work lost" in drawn
+    assert drawn.count("translateY") > 20
+    assert str(folder) not in drawn
+
+
 def test_a_newcomers_first_program_dies_and_resumes_from_its_last_step(folder: Path) -> None:
     done = run(FIRST_JOB)
 
@@ -413,7 +430,7 @@ def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
     listed = run("python -m benchmarks").stderr
     assert [name for name in {command.split()[3] for command in printed_benchmarks()} if name not in listed] == []
 
-    (folder / "docs" / "images").mkdir(parents=True)
+    (folder / "docs" / "images").mkdir(parents=True, exist_ok=True)
     output_of(PICTURE)
     assert (folder / "docs" / "images" / "detection.png").stat().st_size > 10_000
 

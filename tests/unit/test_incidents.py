@@ -155,6 +155,22 @@ def test_what_is_like_an_incident_that_was_told_of_and_ended_is_not_told_of_for_
         assert incidents.tell(OTHER, job.now_s, is_new=is_told, must=True)
 
 
+def test_a_restart_that_was_announced_and_is_not_due_yet_is_told_of_again() -> None:
+    job = Job()
+    job.slow_for(100.0)
+
+    def is_told(after_s: float, in_s: float, *, must: bool = False) -> bool:
+        return job.incidents.tell(GPU, job.now_s + after_s, is_new=False, must=must, in_s=in_s)
+
+    assert job.incidents.tell(GPU, job.now_s, is_new=True, must=False, in_s=60.0)
+    assert not is_told(89.0, 10.0)
+    assert is_told(91.0, 100.0)
+    assert not is_told(220.0, 10.0)
+    assert is_told(222.0, math.inf)
+    assert not is_told(1e6, math.inf)
+    assert not is_told(1e6, 10.0)
+
+
 @pytest.mark.parametrize(
     ("lengths_s", "are_alike"),
     [((), False), ((9.0,), True), ((9.0, 13.0), True), ((87.0, 9.0), True), ((87.0, 9.0, 8.0), False)],

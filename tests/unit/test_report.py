@@ -178,10 +178,10 @@ def test_folded_names_stand_for_the_same_names(names: list[str]) -> None:
     assert sorted(name for part in folded(names) for name in unfolded(part)) == sorted(set(names))
 
 
-@given(st.lists(HOSTS.filter(bool), min_size=1, max_size=30, unique=True))
+@given(st.lists(HOSTS.filter(bool), max_size=30, unique=True))
 def test_a_dump_gives_back_the_nodes_of_a_launch_and_which_was_first(names: list[str]) -> None:
     again = parted(joined(names))
-    assert again[0] == names[0]
+    assert again[:1] == names[:1]
     assert sorted(again) == sorted(names)
     hundreds = [f"nid{number:05}" for number in range(126)]
     assert joined(hundreds) == "nid00000, nid[00001-00125]"

@@ -213,8 +213,13 @@ SLOW = {DEVICES[7]: 2.0}  # half of the wall time is lost
 @pytest.mark.parametrize(
     ("given", "record", "actions", "says"),
     [
-        (None, {"began_s": 20.0}, ["report"], "costs 70 s (assumed, since the program has shown no progress yet"),
-        (None, {"began_s": 20.0, "relaunch_s": 90.0}, ["report"], "a restart costs 100 s (assumed, "),
+        (
+            None,
+            {"began_s": 20.0},
+            ["report", "report"],
+            "costs 70 s (assumed, since the program has shown no progress yet",
+        ),
+        (None, {"began_s": 20.0, "relaunch_s": 90.0}, ["report", "report"], "a restart costs 100 s (assumed, "),
         (None, {}, ["report"], "a restart costs 11 min (assumed, "),
         (40.0, {}, ["report", "restart"], "a restart costs 40 s (as given): not yet, at 00:0"),
         (220_000.0, {}, ["report"], "(as given): not yet, on 1970-01-02"),

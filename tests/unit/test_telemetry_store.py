@@ -360,21 +360,39 @@ def test_keys_of_more_than_64_mib_are_refused() -> None:
     assert rollups.history.series_keys() == [key_of("m", {})]
 
 
-def test_what_only_the_primary_has_left_is_of_all_runs_but_the_last_of_the_nodes_that_are_there() -> None:
+def test_what_only_the_primary_has_left_is_of_all_runs_but_those_that_are_there() -> None:
     rollups = new_rollups()
     nodes = {"a0": Node("a"), "b0": Node("b"), "b1": Node("b", since_s=100)}
     for number, node in enumerate(nodes.values(), 1):
         node.add(*range(number))
         node.publish(rollups)
 
-    def counts(*hosts: str) -> list[tuple[str, float]]:
-        found = [(dict(each.key[1])["host"], float(each.rows["count"].sum())) for each in rollups.lost(hosts)]
+    def counts(*there: str) -> list[tuple[str, float]]:
+        names = {nodes[each].run.name for each in there}
+        found = [(dict(each.key[1])["host"], float(each.rows["count"].sum())) for each in rollups.lost(names)]
         return sorted(found)
 
-    assert counts("a", "b") == [("b", 2)]
-    assert counts("a") == [("b", 2), ("b", 3)]
-    assert counts("b", "c") == [("a", 1), ("b", 2)]
+    assert counts("a0", "b1") == [("b", 2)]
+    assert counts("a0") == [("b", 2), ("b", 3)]
+    assert counts("b1") == [("a", 1), ("b", 2)]
     assert counts() == [("a", 1), ("b", 2), ("b", 3)]
+
+
+@pytest.mark.parametrize("killed_s", range(5, 105, 5))
+def test_whenever_a_nodes_telemetry_is_killed_its_dump_and_the_servers_hold_all_but_the_last_ten_seconds(
+    killed_s: int,
+) -> None:
+    rollups, first = new_rollups(), Node("a")
+    for second in range(killed_s):
+        first.add(second)
+        if second % 10 == 9:
+            first.publish(rollups)
+    second_run = Node("a", since_s=killed_s)
+    second_run.add(*range(killed_s, 105))
+
+    own = sum(len(each.times_us) for each in second_run.history.everything("m")[1])
+    lost = sum(int(each.rows["count"].sum()) for each in rollups.lost({second_run.run.name}))
+    assert own + lost == 105 - killed_s % 10
 
 
 # -- one tier ----------------------------------------------------------------------------------------------------------

@@ -28,11 +28,11 @@ from laggard.torch.draws import Draws
 from laggard.torch.kept_group import KeptGroup, kept_group
 from laggard.torch.own_states import OwnStates
 from laggard.torch.position import Position
+from laggard.torch.split_optimizer import SplitOptimizer
 from laggard.torch.training_state import random_states, restore_random_states
 
 # After an error of a collective, how long to wait for word that a rank was lost; without it, the error is our own.
 SETTLE_S = 5.0
-_SPLIT = "ZeroRedundancyOptimizer"  # by its name: importing it takes a second
 # PyTorch raises these if a peer is gone, and State if a launch has begun that this process has not adopted yet.
 _TROUBLE = (RuntimeError, FencedError)
 
@@ -234,7 +234,7 @@ def _why_not(model: torch.nn.Module, parts: Mapping[str, Any], *, has_others: bo
         return "its ranks have buffers of their own (broadcast_buffers=False)"
     if model._comm_hooks:
         return "its model has a communication hook"
-    if any(_SPLIT in [kind.__name__ for kind in type(part).__mro__] for part in parts.values()):
+    if any(isinstance(part, SplitOptimizer) for part in parts.values()):
         return "its optimizer is split over ranks"
     if has_others:
         return "it has values in also=, which its ranks may have of their own"
