@@ -23,8 +23,11 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.joined import JoinedAllocation
+from laggard.resilience.allocation.place import own_variables
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.member import Member
 from laggard.resilience.command.option import flag_of
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.relay import run_on_primary
@@ -95,6 +98,11 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.primary, as_typed)
+    if isinstance(allocation, Member):
+        return allocation.serve()
+    if isinstance(allocation, JoinedAllocation):
+        for name in os.environ.keys() - own_variables(os.environ).keys():
+            del os.environ[name]
     options = _without_ray(options, len(allocation.nodes))
     for passed in passed_on(as_typed, arguments):
         _tell(f"{passed} goes to {program}: write it before {program} if it is for laggard, else '-- {program}'")

@@ -168,7 +168,7 @@ class Controller:
     def run(self) -> int:
         """Run the job; return its exit code."""
         adopt_orphans()
-        failed = True  # until it is known: an exception fails the job too
+        failed, ended = True, False  # until it is known: an exception fails the job too
         try:
             remembered, ledger = self._records.read_exclusions(), self._records.read_ledger()
             self._ask_manager()
@@ -187,11 +187,13 @@ class Controller:
                 ],
             )
             exit_code = self._end(begun) if isinstance(begun, End) else self._run_launches(begun)
-            failed = exit_code != 0
+            failed, ended = exit_code != 0, True
         except StopRequested as stop:
-            failed, exit_code = False, 128 + stop.signum
+            failed, exit_code, ended = False, 128 + stop.signum, True
             self._stop(stop)
         finally:
+            if ended:
+                self._allocation.announce_end(exit_code, {})
             self._shut_down(failed=failed)
         self._account.close(self._roster.excluded_hosts, exit_code, self._roster.set_aside)
         return exit_code
