@@ -48,6 +48,7 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
+from laggard.resilience.record.notifier import notified
 from laggard.resilience.wire.detection import Watch
 from laggard.system.ports import FIRST_PORT_OF_USERS, PortRange, free_port, port_is_taken, port_needs_root
 from laggard.system.ports import VARIABLE as PORT_RANGE
@@ -84,6 +85,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
+    options.check_notify()
     command = (command_of_module if options.module else command_of)(program, arguments)
     job = _job_name(program if options.module else Path(program).stem)
     allocation = find_allocation(options)
@@ -253,6 +255,7 @@ def _run_job(
                 kept=options.report,
                 make_report=make_report,
             ) as record,
+            notified(options.notify, job, account),
         ):
             account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
             if keeper.endpoint.exposed:

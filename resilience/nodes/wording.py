@@ -40,7 +40,7 @@ def _about(of: About) -> str:
 
 def held(sentence: str) -> str:
     """Return why processes that cannot be ended do no harm: one that was killed never leaves the kernel again."""
-    return f"{sentence}; killed but held in the kernel, they run nothing more; the job goes on beside them"
+    return f"{sentence}; they were killed and run nothing more, but the kernel still holds them; the job goes on"
 
 
 def ray_ended(end: RayEnded) -> str:

@@ -114,7 +114,7 @@ class Place {
         sign.style.borderTop = `3px ${dash?.length ? "dashed" : "solid"} ${colour}`;
         row.append(sign);
       }
-      row.append(element("span", name ? `${name} ` : ""), element("b", text));
+      row.append(element("span", name ? `${name} ` : ""), element("b", text), " ");
       return row;
     }));
   }

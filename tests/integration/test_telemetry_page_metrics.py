@@ -76,7 +76,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 TITLES = "[...document.querySelectorAll('#curves .chart-title')].map((each) => each.firstChild.data)"
 WORDS = """[...document.querySelectorAll('#curves .values')].map((each) =>
-    [...each.children].map((row) => row.textContent).join('; '))"""
+    [...each.children].map((row) => row.textContent.trim()).join('; '))"""
 
 
 def show(tab: Browser, address: str, view: str = "", width: int = 1280) -> None:
