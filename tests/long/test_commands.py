@@ -274,7 +274,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
     for name in ("examples", "benchmarks", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    guide = (ROOT / "docs" / "guides" / "first-verdict.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "first-failure.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (folder / "first.py").write_text(program)
     return folder
