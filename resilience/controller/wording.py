@@ -42,9 +42,10 @@ _OBSTACLES: Mapping[Obstacle, str] = {
     "node lost": "a node is lost",
     "not begun": "not all of them have started their steps",
     "not formed": "they did not connect in time",
+    "not paused": "no step has ended in time",
     "not ready": "they were not ready in time",
     "same step": "ranks were replaced at this step before",
-    "too many lost": "more than half of them are lost",
+    "too many lost": "more than half of them would be replaced",
     "too often": "--max-restarts-per-hour is used up by replaced ranks",
     "tried enough": "ranks keep being lost meanwhile",
 }

@@ -58,11 +58,9 @@ def story(timeline: Timeline, times: EffectiveTime, *, running: bool) -> list[st
 def _outcome(timeline: Timeline, times: EffectiveTime, *, running: bool) -> str:
     launches = counted(len(timeline.launches), "launch", "launches")
     nodes = f" on {abbreviated(timeline.hosts)}" if timeline.launches else ""
-    length = duration(times.total_s)
     if running:
-        return f"running for {length}, {launches} so far{nodes}"
-    end = "no end recorded" if timeline.exit_code is None else f"exit code {timeline.exit_code}"
-    return f"{end} after {length}, {launches}{nodes}"
+        return f"running for {duration(times.total_s)}, {launches} so far{nodes}"
+    return f"{wording.ending(timeline.exit_code, times)}, {launches}{nodes}"
 
 
 def _before_what(timeline: Timeline) -> str:
