@@ -192,6 +192,7 @@ def run_by_other_tests() -> set[str]:
         TORCHRUN_JOB,
         WATCHED_JOB,
         SECTIONS_JOB,
+        "poe site",  # integration/test_site.py
     }
     return by_slurm | in_console | rest
 
