@@ -23,6 +23,7 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.errors import PortTakenError
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.agent_listener import allow_descriptors
 from laggard.resilience.allocation.joined import JoinedAllocation
 from laggard.resilience.allocation.place import own_variables
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
@@ -117,6 +118,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     signals = StopSignals()
     signals.listen()
+    allow_descriptors(len(allocation.nodes))
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if head_only else 0 :])
