@@ -25,7 +25,7 @@ async function loadCurves(job, shown, isStale) {
   showControls(job, metrics.length, count);
   arrange(metrics);
   const steps = new Map();
-  const isDue = ({ box, asked }) => asked !== state.asked && isNear(box);
+  const isDue = ({ box, asked }) => asked !== state.asked && isNear(box, nearPixels);
   const near = metrics.filter((metric) => isDue(curvePlaces.get(metric.name)));
   await Promise.all(near.map((metric) => loadCurve(job, metric, shown, steps, isStale)));
 }
@@ -66,17 +66,11 @@ function arrange(metrics) {
   });
 }
 
-/** Whether a chart is in the window or close: what nobody sees is not asked for. */
-const isNear = (box) => {
-  const { top, bottom } = box.getBoundingClientRect();
-  return bottom > -nearPixels && top < window.innerHeight + nearPixels;
-};
-
 async function loadCurve(job, metric, shown, steps, isStale) {
   const place = curvePlaces.get(metric.name);
   place.asked = state.asked;
   const by = groupingOf(metric);
-  const ask = (name) => data.curve(name, shown, points(), { by });
+  const ask = (name) => data.curve(name, shown, points(metric.kind === "device" ? deviceMap.devices.length : 1), { by });
   const key = JSON.stringify(by);
   if (state.axis === "step" && !steps.has(key)) steps.set(key, ask(stepMetric));
   const [answer, reached] = await Promise.all([ask(metric.name), steps.get(key)]);
