@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": ("explain", "Tell a job's story: what it was worth, and why the rest was lost."),
     "grafana": ("telemetry", "Write the configuration of Grafana and Prometheus."),
     "repair-state": ("repair_state", "Repair the damaged log of a state directory."),
+    "nodes": ("nodes", "Show what the site remembers of its nodes."),
     "replay": ("telemetry", "Serve telemetry dumps: their page, and Grafana."),
     "report": ("report", "Make the report of a job: an HTML page."),
     "run": ("run", "Run a program."),

@@ -247,6 +247,14 @@ class JobOptions:
         unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
     )
 
+    node_history: Path | None = option(
+        None,
+        "What the site's jobs remember of its nodes, in a folder that they share: nodes that failed before are used "
+        "last, and what this job finds is added. 'laggard nodes' shows it.",
+        "DIR",
+        unset="nothing",
+        also="LAGGARD_NODE_HISTORY",
+    )
     notify: str | None = option(
         None,
         "Send a line there for each verdict, failure and relaunch, and at the end, as Slack and others take them. Keep "

@@ -47,6 +47,7 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.resilience.record.notifier import notified
 from laggard.resilience.wire.detection import Watch
 from laggard.system.ports import FIRST_PORT_OF_USERS, PortRange, free_port, port_is_taken, port_needs_root
@@ -80,7 +81,11 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     if options.port_range:
         os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)
-    check_folders(report_dir=options.report_dir if options.report else None, checkpoint_dir=options.checkpoint_dir)
+    check_folders(
+        report_dir=options.report_dir if options.report else None,
+        checkpoint_dir=options.checkpoint_dir,
+        node_history=options.node_history,
+    )
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
@@ -125,6 +130,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             head_only=head_only,
             checkpoints=checkpoints,
             may_be_warm=options.preload == "auto",
+            history=None if options.node_history is None else NodeHistory(options.node_history),
+            name=f"{job}-{folders.id}",
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)
 

@@ -52,6 +52,7 @@ from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import save_logs
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.system.ports import give_back, port_for_later
 from laggard.system.printer import Printer, unbuffered
 from laggard.system.steady_clock import SteadyClock
@@ -90,6 +91,8 @@ class JobPlan:
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     may_be_warm: bool = False  # whether ranks may be forked from warm processes
     below: Below = secrets.randbelow  # draws where suspects go
+    history: NodeHistory | None = None  # what the site remembers of its nodes
+    name: str = "a job"  # under which it remembers this one
 
 
 @dataclass(frozen=True, slots=True)

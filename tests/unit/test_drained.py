@@ -77,17 +77,17 @@ def test_a_node_in_quarantine_that_does_not_answer_stays_there() -> None:
 
 def test_a_job_begins_with_the_nodes_against_which_nothing_is_said_and_with_the_others_if_it_must() -> None:
     drained = {"n1": "draining", "n2": "draining"}  # the primary is where laggard runs
-    begun = begin(TWO, HOSTS, [], NOW_S, drained=drained)
+    begun = begin(TWO, HOSTS, [], NOW_S, avoided=drained)
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n3"), ("n4", "n2"))
-    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, drained=drained)
+    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, avoided=drained)
     assert isinstance(all_of_them, JobStatus)
     assert all_of_them.roster.active == ("n1", "n3", "n4", "n2")
 
 
 def test_a_node_in_quarantine_is_not_used_although_something_is_said_against_it_as_well() -> None:
     known = Exclusion("n3", NOW_S - 60)
-    begun = begin(TWO, HOSTS[:3], [known], NOW_S, drained={"n3": "down"})
+    begun = begin(TWO, HOSTS[:3], [known], NOW_S, avoided={"n3": "down"})
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n2"), (), (known,))
 
