@@ -223,7 +223,7 @@ class JobOptions:
     )
     port_range: str | None = option(
         None,
-        "Ports at which the job listens, where a firewall lets no others through.",
+        "Ports on which the job may listen, where a firewall blocks all others.",
         "FIRST-LAST",
         unset="any that are free",
         also="LAGGARD_PORT_RANGE",

@@ -56,6 +56,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
+from laggard.resilience.decision.in_place import in_place, moves
 from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
@@ -263,25 +264,34 @@ class Controller:
                 self._set_status(status, wording.reason(reason))
                 self._tell_report(event, wording.reason(reason))
                 self._launches.remove_node(lost)
-            case Relaunch(status, reason, new_cluster, wait_s, goes_back):
-                self._set_status(status, wording.reason(reason))
-                self._account.launch_ended(reason, cause, wait_s)
-                begins = status.waits_since_s is None and status.outage is None
-                what = (
-                    "outage"
-                    if status.outage and isinstance(event, ProgramFailed)
-                    else "relaunch"
-                    if begins
-                    else "waits"
-                )
-                self._account.tell(what, wording.reason(reason), "bold yellow")
-                self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
-                self._launches.end(lost, self._roster, new_cluster=new_cluster)
-                if goes_back:
-                    self._launches.go_back(goes_back)
+            case Relaunch() as relaunch:
+                if not (isinstance(event, NodesAccused) and self._move(relaunch, cause)):
+                    self._relaunch(relaunch, event, lost)
         if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
             self._returning.bring_back(lost)
         return None
+
+    def _move(self, relaunch: Relaunch, cause: LaunchEndCause) -> bool:
+        """Have only the ranks of nodes that leave go on elsewhere, if that is possible; return whether they do."""
+        before, after = self._status, in_place(self._status, relaunch.status)
+        if relaunch.new_cluster or not (found := moves(before, after, self._plan.settings.devices)):
+            return False
+        self._set_status(after, wording.reason(relaunch.reason))
+        placed, devices = after.placed, after.placement.devices
+        # A program that has ended meanwhile is not run again.
+        return self._replacing.move(found, placed, devices, relaunch.reason, cause) or self._launches.exit_code == 0
+
+    def _relaunch(self, relaunch: Relaunch, event: Event, lost: str | None) -> None:
+        status = relaunch.status
+        self._set_status(status, wording.reason(relaunch.reason))
+        self._account.launch_ended(relaunch.reason, _CAUSES[type(event)], relaunch.wait_s)
+        begins = status.waits_since_s is None and status.outage is None
+        what = "outage" if status.outage and isinstance(event, ProgramFailed) else "relaunch" if begins else "waits"
+        self._account.tell(what, wording.reason(relaunch.reason), "bold yellow")
+        self._begin_at_s = max(self._begin_at_s, time.monotonic() + relaunch.wait_s)
+        self._launches.end(lost, self._roster, new_cluster=relaunch.new_cluster)
+        if relaunch.goes_back:
+            self._launches.go_back(relaunch.goes_back)
 
     def _tell_report(self, event: Event, text: str) -> None:
         match event:

@@ -11,7 +11,7 @@ from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.site import Standing
-from laggard.resilience.record.effective_time import Basis, EffectiveTime
+from laggard.resilience.record.effective_time import SHOWN_FROM_S, Basis, EffectiveTime
 from laggard.resilience.record.timeline import RecordedFailure
 from laggard.resilience.text import abbreviated, counted, duration
 from laggard.telemetry.course import Gap, LaunchBegan
@@ -70,6 +70,17 @@ def summary(n_launches: int, excluded: Sequence[str], set_aside: str, took_s: fl
         f"{counted(n_launches, 'launch', 'launches')}, {counted(len(excluded), 'node', 'nodes')} excluded{names}, "
         f"{took_s:.1f} s in all, exit code {exit_code}"
     )
+
+
+def ending(exit_code: int | None, times: EffectiveTime) -> str:
+    """Return how a job ended and after how long, in a few words."""
+    return f"{'no end recorded' if exit_code is None else f'exit code {exit_code}'} after {duration(times.total_s)}"
+
+
+def lost(times: EffectiveTime) -> str:
+    """Return how much work a job lost or did again; empty if none."""
+    lost_s = times.parts.lost_s + times.parts.repeated_s
+    return f"{duration(lost_s)} of work lost" if lost_s >= SHOWN_FROM_S else ""
 
 
 def effective_time(of: EffectiveTime) -> str:

@@ -110,7 +110,7 @@ async function load(asked) {
 }
 
 function drawHead(job) {
-  document.title = `${printable(job.name)} – laggard`;
+  document.title = `${printable(job.live ? job.name : `${job.name}: ${job.state}`)} – laggard`;
   byId("name").textContent = printable(job.name);
   const { start, end } = range();
   byId("range-text").textContent = `${moment(start)} to ${moment(end)}, ${span(end - start)}, your time zone`;

@@ -61,7 +61,7 @@ def test_a_job_begins_without_the_nodes_that_do_not_answer() -> None:
 def test_a_job_with_too_few_nodes_that_answer_ends_or_goes_on_with_fewer() -> None:
     over = begin(TWO, HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
     assert ended(over) == Ended(
-        EXIT_TOO_FEW_NODES, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"
+        EXIT_TOO_FEW_NODES, "1 good node is left for --nodes=2; with --exhaust-resources the job would go on with fewer"
     )
     begun = begin(replace(TWO, exhaust_resources=True), HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
     assert isinstance(begun, JobStatus)
