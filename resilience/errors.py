@@ -47,7 +47,7 @@ class ProgramError(LaggardError, ValueError):
 
 
 class AllocationError(LaggardError, RuntimeError):
-    """The nodes of the job cannot be had."""
+    """The job's nodes are not available."""
 
     reason: str
     template = "{reason}"

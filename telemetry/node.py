@@ -75,7 +75,7 @@ class NodeTelemetry:
         client = self._session.client
         self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self._answer))
         self._keeper.start()
-        had = "what it had read before is gone, but for what the primary has of it"
+        had = "what it had read before is lost, except what the primary has of it"
         tell_if_restarted(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}")
         return self
 

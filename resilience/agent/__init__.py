@@ -20,5 +20,5 @@ TOGETHER = "--together"
 
 
 def own_name() -> str:
-    """Return Slurm's name for this node, in a step of Slurm's."""
-    return os.environ["SLURMD_NODENAME"]
+    """Return Slurm's name for this node; empty if Slurm has not started this process."""
+    return os.environ.get("SLURMD_NODENAME", "")

@@ -19,14 +19,17 @@ import selectors
 import socket
 import ssl
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
+from laggard.resilience.agent import own_name
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.loop import Loop
 from laggard.resilience.agent.tls_connection import TLSConnection
-from laggard.resilience.wire import decode
+from laggard.resilience.wire import decode, encode
+from laggard.resilience.wire.handshake import CannotDial
 from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 
 _log = logging.getLogger("laggard.resilience.agent")
@@ -39,6 +42,8 @@ COUNT = struct.Struct(">Q")
 """How many messages this end has received."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 2.0
+# The kernel connects however busy the controller is: what takes longer is lost on the way.
+CONNECT_S = 4.0
 LAST_WORDS_S = 1.0
 _LONGEST_BYTES = 1 << 16
 
@@ -89,6 +94,7 @@ class Dialler:
         self._start_up = start_up  # the pipe that it came through: once that has ended, too, the controller is gone
         self._is_alone = False
         self._n_failures = 0
+        self._has_complained = False
         self._is_waiting = False
         self.channel = Channel(loop, self._dial)  # what the agent and the controller say to each other
         loop.call(partial(loop.watch, start_up, selectors.EVENT_READ, self._read_start_up))
@@ -105,12 +111,20 @@ class Dialler:
         if self._is_alone:
             channel.abandon()
         else:
-            _Attempt(self._loop, self._token, channel, partial(self._settle, channel))
+            _Attempt(self._loop, self._token, channel, partial(self._settle, channel), self._complain)
+
+    def _complain(self) -> None:
+        """Have the controller know, by the way on which it has started us, that it cannot be reached."""
+        if not self._has_complained:
+            self._has_complained = True
+            sys.stderr.buffer.write(encode(CannotDial(own_name(), self._token.port)))
+            sys.stderr.buffer.flush()
 
     def _settle(self, channel: Channel, error: OSError | None) -> None:
         """Dial again after a while if an attempt has failed, and after a longer one if it was not the first."""
         if error is None:
             self._n_failures = 0
+            self._has_complained = True  # there is nothing to complain of any more
             return
         _log.debug("the controller cannot be reached: %s", error)
         self._n_failures += 1
@@ -123,13 +137,19 @@ class _Attempt:
     """One attempt to reach the controller: connects, greets, and shows the secret."""
 
     def __init__(
-        self, loop: Loop, token: JoinToken, channel: Channel, settle: Callable[[OSError | None], None]
+        self,
+        loop: Loop,
+        token: JoinToken,
+        channel: Channel,
+        settle: Callable[[OSError | None], None],
+        complain: Callable[[], None],
     ) -> None:
         self._loop = loop  # as of the `Dialler`
         self._token = token
         self._timing = HeartbeatTiming(token.n_nodes)
         self._channel = channel  # which gets the connection
         self._settle = settle  # called, once, with why there is no connection, or None
+        self._complain = complain  # called if the controller's machine refuses, or lets us wait
         self._heard = b""
         self._is_connecting = True
         self._plain = socket.socket()
@@ -137,8 +157,13 @@ class _Attempt:
         self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._plain.connect_ex((token.address, token.port))  # should it fail, so does sending
         loop.watch(self._plain, selectors.EVENT_WRITE, self._greet)
+        loop.after(CONNECT_S, self._look_early)
         loop.after(self._timing.answer_s, self._look)
         self._greet()  # at once, if it can be done: a connection that says nothing may have to make place
+
+    def _look_early(self) -> None:
+        if self._is_connecting:
+            self._complain()
 
     def _look(self) -> None:
         if self._is_connecting:
@@ -160,6 +185,7 @@ class _Attempt:
         except BlockingIOError:
             return  # it is called again when there is a connection
         except OSError as error:
+            self._complain()
             self._fail(error)
             return
         self._is_connecting = False

@@ -44,12 +44,13 @@ from laggard.resilience.allocation.base import (
 )
 from laggard.resilience.allocation.discovery import REFUSAL_S, DialledAgent, OwnAgent, Pending, await_handshakes
 from laggard.resilience.allocation.step import LAUNCH_S, Step, StepAgent
-from laggard.resilience.errors import UnreachableNodesError
+from laggard.resilience.errors import AllocationError, UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire import encode
-from laggard.resilience.wire.handshake import Handshake
+from laggard.resilience.wire.handshake import CannotDial, Handshake
 from laggard.system.ports import VARIABLE as PORT_RANGE
+from laggard.system.ports import port_range
 
 HANDSHAKE_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.handshake")
 LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.processes")
@@ -91,22 +92,33 @@ class RemoteAllocation(Allocation):
             tell(lack)
         self._pending |= {host: Pending(self._start(host)) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell), refusal_s=self.refusal_s)
-        silent_hosts = [host for host in self._others if host not in handshakes]
-        complaints = {host: self._pending[host].agent.complaint() for host in silent_hosts}
-        if len(silent_hosts) > may_miss:
+        complaints = {host: self._pending[host].agent.complaint() for host in self._others if host not in handshakes}
+        if error := self._refusal(complaints, may_miss):
             for pending in self._pending.values():
                 _end(pending.agent)
             self.close()
-            example = self._transport.command(silent_hosts[0], ["true"])
-            raise UnreachableNodesError(f"no answer by {self._transport.name}", complaints, example)
-        for host in silent_hosts:
+            raise error
+        for host in complaints:
             _end(self._pending.pop(host).agent)
         self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
         if not self._virtual:
             self._set_gpus(self._primary, tuple(own_gpus()))
         for host, handshake in handshakes.items():
             self._learn(host, handshake)
-        return {host: f"no answer by {self._transport.name} ({why})" for host, why in complaints.items()}
+        answer = {str: f"no answer by {self._transport.name}", CannotDial: "no connection"}
+        return {host: f"{answer[type(why)]} ({self._words_of(why, [host])})" for host, why in complaints.items()}
+
+    def _refusal(self, complaints: Mapping[str, str | CannotDial], may_miss: int) -> AllocationError | None:
+        """Return why the job cannot begin without the nodes that do not answer; None if it can."""
+        cut_off = {host: why for host, why in complaints.items() if isinstance(why, CannotDial)}
+        # Where a firewall is to blame and not these nodes, the primary would be left alone for no reason.
+        if len(complaints) <= may_miss and (not cut_off or [*cut_off] != self._others):
+            return None
+        if len(cut_off) == len(complaints):
+            fix = "" if port_range() else " --port-range names the ports that it lets through"
+            return AllocationError(self._words_of(next(iter(cut_off.values())), [*cut_off]) + fix)
+        words = {host: self._words_of(why, [host]) for host, why in complaints.items()}
+        return self._unreachable(words)
 
     def _learn(self, host: str, handshake: Handshake) -> None:
         self._n_cpus[host] = handshake.n_cpus
@@ -117,11 +129,18 @@ class RemoteAllocation(Allocation):
         self.nodes = tuple(replace(node, devices=gpus) if node.hostname == host else node for node in self.nodes)
 
     def _tell_late(self, tell: Tell, late: Collection[str]) -> None:
-        by_state: dict[str, list[str]] = {}
+        by_state: dict[str | CannotDial, list[str]] = {}
         for host in late:
-            by_state.setdefault(self._pending[host].agent.complaint(), []).append(host)
+            state = self._pending[host].agent.complaint()
+            by_state.setdefault(state if isinstance(state, str) else replace(state, node=""), []).append(host)
         for state, hosts in by_state.items():
-            tell(f"waiting for {abbreviated(hosts)} by {self._transport.name}: {state}")
+            waits = f"waiting for {abbreviated(hosts)} by {self._transport.name}: " if isinstance(state, str) else ""
+            tell(f"{waits}{self._words_of(state, hosts)}")
+
+    def _words_of(self, complaint: str | CannotDial, hosts: Sequence[str]) -> str:
+        if isinstance(complaint, str):
+            return complaint
+        return f"{abbreviated(hosts)} cannot reach {self._primary}:{complaint.port}: is there a firewall?"
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
         """Return the agent of a node; but for the primary's, it runs since :meth:`discover`."""
@@ -137,9 +156,9 @@ class RemoteAllocation(Allocation):
         if handshake := await_handshakes({host: Pending(agent)}).get(host):
             self._learn(host, handshake)
             return agent
-        complaint = agent.complaint()
+        complaint = self._words_of(agent.complaint(), [host])
         _end(agent)
-        raise self._unreachable(host, complaint)
+        raise self._unreachable({host: complaint})
 
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone; does not wait for another machine."""
@@ -192,17 +211,17 @@ class RemoteAllocation(Allocation):
                 cwd="/",
             )
         except subprocess.TimeoutExpired:
-            raise self._unreachable(host, f"no answer within {REACH_DEADLINE_S:g} s") from None
+            raise self._unreachable({host: f"no answer within {REACH_DEADLINE_S:g} s"}) from None
         if done.returncode != 0:
             why = last_line_of(done.stderr) or "processes of its old agent do not end"
-            raise self._unreachable(host, why)
+            raise self._unreachable({host: why})
 
     def _leftovers_command(self, host: str) -> list[str]:
         return self._transport.command(host, [*env_command(), *LEFTOVERS_COMMAND, self._marks[host]])
 
-    def _unreachable(self, host: str, complaint: str) -> UnreachableNodesError:
-        reason = f"no answer by {self._transport.name}"
-        return UnreachableNodesError(reason, {host: complaint}, self._transport.command(host, ["true"]))
+    def _unreachable(self, complaints: Mapping[str, str]) -> UnreachableNodesError:
+        example = self._transport.command(next(iter(complaints)), ["true"])
+        return UnreachableNodesError(f"no answer by {self._transport.name}", complaints, example)
 
     def _start_together(self) -> dict[str, Pending]:
         """Start the agents of as many nodes as one command can, for each such command."""

@@ -47,6 +47,8 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
+from laggard.resilience.record.node_history import NodeHistory
+from laggard.resilience.record.notifier import notified
 from laggard.resilience.wire.detection import Watch
 from laggard.system.ports import FIRST_PORT_OF_USERS, PortRange, free_port, port_is_taken, port_needs_root
 from laggard.system.ports import VARIABLE as PORT_RANGE
@@ -79,10 +81,15 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     if options.port_range:
         os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)
-    check_folders(report_dir=options.report_dir if options.report else None, checkpoint_dir=options.checkpoint_dir)
+    check_folders(
+        report_dir=options.report_dir if options.report else None,
+        checkpoint_dir=options.checkpoint_dir,
+        node_history=options.node_history,
+    )
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
+    options.check_notify()
     command = (command_of_module if options.module else command_of)(program, arguments)
     job = _job_name(program if options.module else Path(program).stem)
     allocation = find_allocation(options)
@@ -123,6 +130,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             head_only=head_only,
             checkpoints=checkpoints,
             may_be_warm=options.preload == "auto",
+            history=None if options.node_history is None else NodeHistory(options.node_history),
+            name=f"{job}-{folders.id}",
         )
         return _run_job(plan, allocation, folders, job, options, missing, signals)
 
@@ -251,6 +260,7 @@ def _run_job(
                 kept=options.report,
                 make_report=make_report,
             ) as record,
+            notified(options.notify, job, account),
         ):
             account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
             if keeper.endpoint.exposed:

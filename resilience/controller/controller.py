@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from laggard.kvstore.client.environment import TELEMETRY_LEVEL
@@ -30,6 +31,7 @@ from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
 from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.shard_servers import ShardServers
+from laggard.resilience.controller.site_memory import SiteMemory
 from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
@@ -54,6 +56,7 @@ from laggard.resilience.decision.events import (
     Relaunch,
     Report,
 )
+from laggard.resilience.decision.in_place import in_place, moves
 from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
@@ -131,6 +134,7 @@ class Controller:
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
+        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         give_up_after_s = plan.settings.give_up_after_s
         self._outages = Outages(self._cluster, self._hosts[0], keeper.endpoint, give_up_after_s, self._clock.now_s)
@@ -177,7 +181,10 @@ class Controller:
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
                 head_only=self._plan.head_only,
                 missing=self._missing,
-                drained=self._manager.words,
+                avoided=[
+                    *self._manager.words,
+                    *self._site.suspects(self._hosts, partial(self._account.tell, "history")),
+                ],
             )
             exit_code = self._end(begun) if isinstance(begun, End) else self._run_launches(begun)
             failed = exit_code != 0
@@ -254,28 +261,37 @@ class Controller:
             case End() as decision:
                 return self._end(decision, cause)
             case Report(status, reason):
-                self._set_status(status)
+                self._set_status(status, wording.reason(reason))
                 self._tell_report(event, wording.reason(reason))
                 self._launches.remove_node(lost)
-            case Relaunch(status, reason, new_cluster, wait_s, goes_back):
-                self._set_status(status)
-                self._account.launch_ended(reason, cause, wait_s)
-                begins = status.waits_since_s is None and status.outage is None
-                what = (
-                    "outage"
-                    if status.outage and isinstance(event, ProgramFailed)
-                    else "relaunch"
-                    if begins
-                    else "waits"
-                )
-                self._account.tell(what, wording.reason(reason), "bold yellow")
-                self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
-                self._launches.end(lost, self._roster, new_cluster=new_cluster)
-                if goes_back:
-                    self._launches.go_back(goes_back)
+            case Relaunch() as relaunch:
+                if not (isinstance(event, NodesAccused) and self._move(relaunch, cause)):
+                    self._relaunch(relaunch, event, lost)
         if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
             self._returning.bring_back(lost)
         return None
+
+    def _move(self, relaunch: Relaunch, cause: LaunchEndCause) -> bool:
+        """Have only the ranks of nodes that leave go on elsewhere, if that is possible; return whether they do."""
+        before, after = self._status, in_place(self._status, relaunch.status)
+        if relaunch.new_cluster or not (found := moves(before, after, self._plan.settings.devices)):
+            return False
+        self._set_status(after, wording.reason(relaunch.reason))
+        placed, devices = after.placed, after.placement.devices
+        # A program that has ended meanwhile is not run again.
+        return self._replacing.move(found, placed, devices, relaunch.reason, cause) or self._launches.exit_code == 0
+
+    def _relaunch(self, relaunch: Relaunch, event: Event, lost: str | None) -> None:
+        status = relaunch.status
+        self._set_status(status, wording.reason(relaunch.reason))
+        self._account.launch_ended(relaunch.reason, _CAUSES[type(event)], relaunch.wait_s)
+        begins = status.waits_since_s is None and status.outage is None
+        what = "outage" if status.outage and isinstance(event, ProgramFailed) else "relaunch" if begins else "waits"
+        self._account.tell(what, wording.reason(relaunch.reason), "bold yellow")
+        self._begin_at_s = max(self._begin_at_s, time.monotonic() + relaunch.wait_s)
+        self._launches.end(lost, self._roster, new_cluster=relaunch.new_cluster)
+        if relaunch.goes_back:
+            self._launches.go_back(relaunch.goes_back)
 
     def _tell_report(self, event: Event, text: str) -> None:
         match event:
@@ -336,11 +352,12 @@ class Controller:
             evidence = "; ".join(str(verdict.evidence) for verdict in verdicts)
             self._account.tell("reserve", f"{abbreviated(sorted(hosts))} passed over: {evidence}", "bold yellow")
             if isinstance(decision := self._decide(NodesAccused(hosts)), Report):
-                self._set_status(decision.status)
+                self._set_status(decision.status, evidence)
 
-    def _set_status(self, status: JobStatus) -> None:
+    def _set_status(self, status: JobStatus, why: str = "") -> None:
         # stored before we act on it, since we may be killed in between
         roster = status.roster
+        self._site.follow(self._roster, roster, why)
         if (roster.excluded, roster.past) != (self._roster.excluded, self._roster.past):
             self._records.write_exclusions((*roster.excluded, *roster.past), self._hosts)
         if status.ledger != self._status.ledger:
@@ -353,7 +370,7 @@ class Controller:
         if end.exit_code == 0:  # a signal that comes while all is put away, and the report written, asks for nothing
             self._signals.anticipate()
         if end.status is not None:
-            self._set_status(end.status)
+            self._set_status(end.status, wording.reason(end.reason))
         self._account.launch_ended(end.reason, cause)
         self._account.tell("end", wording.reason(end.reason), "bold green" if end.exit_code == 0 else "bold red")
         self._launches.stop_program(self._plan.grace_s)
@@ -490,6 +507,9 @@ class Controller:
                     self._doubted_in = request.launch
                     self._account.tell("notice", doubt, "bold yellow")
                 accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
+                for verdict in verdicts:
+                    if verdict.host in accused:
+                        self._site.note(verdict.host, str(verdict.evidence))
                 return NodesAccused(accused) if accused else None
 
     def _shut_down(self, *, failed: bool) -> None:
@@ -500,6 +520,9 @@ class Controller:
             last.callback(self._returning.close)
             self._manager.close()
             self._requests.stop()
+            self._site.close()
+            if self._site.trouble:
+                self._account.tell("notice", self._site.trouble, "bold yellow")
 
     def _end_descendants(self) -> None:
         try:

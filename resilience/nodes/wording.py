@@ -37,7 +37,7 @@ def _about(of: About) -> str:
 
 def held(sentence: str) -> str:
     """Return why processes that cannot be ended do no harm: one that was killed never leaves the kernel again."""
-    return f"{sentence}; killed but held in the kernel, they run nothing more; the job goes on beside them"
+    return f"{sentence}; they were killed and run nothing more, but the kernel still holds them; the job goes on"
 
 
 def _last_line(exit_code: int, why: str) -> str:

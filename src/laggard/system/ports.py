@@ -58,7 +58,7 @@ class PortRange:
         """Read ``60900-60999``."""
         match = _TEXT.fullmatch(text.strip())
         if match is None or not int(match[1]) <= int(match[2]) <= LAST_PORT:
-            raise PortRangeError(text, "is no range of ports: name the first and the last, as 60900-60999")
+            raise PortRangeError(text, "is not a range of ports: name the first and the last, as in 60900-60999")
         if int(match[1]) < FIRST_PORT_OF_USERS:
             raise PortRangeError(text, "needs root, as ports below 1024 do: name others")
         return cls(int(match[1]), int(match[2]))

@@ -2,11 +2,13 @@
 
 At the end of each step a rank keeps what it takes to begin the next one, of the last two steps: no rank is further than
 one step ahead of another, since each step needs the gradients of all. If a rank is lost, the others go back to the
-newest step that all of them have, a new process takes over its state from one of them, and all go on.
+newest step that all of them have, a new process takes over its state from one of them, and all go on. Ranks that are
+to run elsewhere leave between two steps, and hand over what only they have.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +102,9 @@ class KeptSteps(Steps):
                 layout = layout_of(self._model) if is_new else self._held[self.step].layout
                 self.step += 1
                 self._hold(layout)
+                own = self._held[self.step].own
+                if own is not None and self._membership.pauses(self.step):
+                    self._pause(own)
             except _TROUBLE:
                 if not self._recovers():
                     raise
@@ -120,6 +125,13 @@ class KeptSteps(Steps):
         self._held[self.step] = held
         if held.own is not None:
             self._own.put(self.step, held.own)
+
+    def _pause(self, own: Mapping[str, Any]) -> None:
+        """Go on once others have taken the place of ranks that leave; one of these ends here."""
+        if self._membership.leaves:
+            self._membership.leave(self.step, encode("own", own).joined())
+            sys.exit()
+        self._join()
 
     def _recovers(self) -> bool:
         """Return whether ranks are replaced, and if so, go on with them."""
@@ -164,7 +176,8 @@ class KeptSteps(Steps):
             dist.recv(size, formation.source)
             received = torch.empty(int(size), dtype=torch.uint8)
             dist.recv(received, formation.source)
-            own = self._own.get(step)
+            handed_over = self._membership.handed_over(step)
+            own = self._own.get(step) if handed_over is None else decode("own", [handed_over])
             held = _Held(**decode("state", [memoryview(received.numpy())]), own=own)
             self._position.load_state_dict(own["position"], step)
         else:
