@@ -16,9 +16,19 @@ from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError
-from laggard.kvstore.membership import JOINS, Formation, Leaving, Membership, MembershipRecords, Replaced
+from laggard.kvstore.membership import (
+    JOINS,
+    Formation,
+    Leaving,
+    Membership,
+    MembershipRecords,
+    Message,
+    Ready,
+    Replaced,
+)
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
+from laggard.records import record_of
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
 
@@ -168,6 +178,20 @@ def test_who_takes_the_place_of_a_rank_adopts_its_launch_and_the_rank_itself_doe
     _begin(client, state_server, 6, Replaced(6, 5, (1,)))
     with pytest.raises(FencedError, match="launch 5"):
         joining.await_formation()
+
+
+def test_what_a_rank_keeps_for_others_it_hands_over_for_those_that_are_replaced(
+    state_server: StateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, membership = _member(state_server, monkeypatch, rank=1)
+    _begin(client, state_server, 5, Replaced(5, 4, (0,)))
+    assert membership.await_replaced(5.0)
+    membership.report("address", (7,), (7,), {0: {6: b"six", 7: b"seven"}, 2: {7: b"other"}})
+    [(_, request)] = Control(client, state_server.endpoint, 5).requests("0-0", 1.0)
+    said = record_of(Message, request.body[0]).said
+    assert said == Ready(1, "address", (7,), (7,), {"0": (6, 7)})
+    records = MembershipRecords(client, state_server.endpoint, 5)
+    assert [records.handed_over(rank, 7) for rank in (0, 2)] == [b"seven", None]
 
 
 def test_a_process_adopts_the_launch_in_which_others_are_replaced(
