@@ -132,17 +132,44 @@ def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_
     assert re.search(r"relaunch  rank 2 on node2 exited with 3 ", job.account), job.everything()
 
 
-def test_ranks_of_a_node_that_leaves_hand_over_what_only_they_have_before_a_step(start_job: Start) -> None:
+# Slurm says that a node in use is drained.
+DRAINS = """
+import os
+from laggard.__main__ import main
+from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.local import LocalAllocation
+from laggard.resilience.controller import resource_manager
+from laggard.resilience.decision.reasons import NodeWord
+
+class Slurm(Unmanaged):
+    def words_on(self, hosts):
+        return {"node2": NodeWord("Slurm", "node2", "drained", "fan")} if os.path.exists("accused") else {}
+
+LocalAllocation.manager, resource_manager.ASK_INTERVAL_S = Slurm(), 0.1
+raise SystemExit(main())
+"""
+ASK = "Control(session.client, session.endpoint, 0).ask('reboot', ['node2'])"
+
+
+@pytest.mark.parametrize(
+    ("accuse", "command", "why"),
+    [(ASK, ("-m", "laggard"), ""), ("pass", ("-c", DRAINS), "Slurm says node2 is drained: fan; ")],
+)
+def test_ranks_of_a_node_that_leaves_hand_over_what_only_they_have_before_a_step(
+    start_job: Start, accuse: str, command: tuple[str, ...], why: str
+) -> None:
     fault = 'if [rank, step] == [2, 3] and not os.path.exists("killed"):\n            open("killed", "w").close()'
     accusal = 'if [rank, step] == [0, 3] and membership.launch == 0:\n            open("accused", "w").close()'
-    ask = "Control(session.client, session.endpoint, 0).ask('reboot', ['node2'])"
-    program = PROGRAM.replace(fault, accusal).replace("{FAULT}", ask)
+    program = PROGRAM.replace(fault, accusal).replace("{FAULT}", accuse)
     until = "while step < 6 or (os.path.exists('accused') and membership.launch == 0):"
-    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=program.replace("while step < 6:", until))
+    program = program.replace("while step < 6:", until)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=program, command=command)
     assert job.finish() == 0, job.everything()
-    moved = re.search(r"moved  .*node3 comes in from the reserve; its ranks go on there from step (\d+), ", job.account)
+    change = f"moved +{why}without node2; node3 comes in from the reserve; its ranks go on there from step"
+    moved = re.search(rf"{change} (\d+), and the others keep their processes\n", job.account)
     assert moved, job.everything()
     assert "relaunch  " not in job.account
+    assert "stays in use" not in job.account
     for rank in range(4):
         assert len(pids(job, rank)) == 1, job.everything()
         assert re.search(rf"launch 1 rank {rank} pid \d+ goes on from {moved[1]}\n", job.output), job.everything()
