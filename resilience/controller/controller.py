@@ -32,7 +32,7 @@ from laggard.resilience.controller.resource_manager import ResourceManager
 from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.shard_servers import ShardServers
 from laggard.resilience.controller.site_memory import SiteMemory
-from laggard.resilience.controller.state_server_supervisor import StateSupervisor
+from laggard.resilience.controller.state_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.decision import wording
@@ -105,7 +105,7 @@ class Controller:
         self,
         plan: JobPlan,
         allocation: Allocation,
-        keeper: StateSupervisor,
+        keeper: StateKeeper,
         account: Account,
         record: Path | None = None,
         missing: Mapping[str, str] | None = None,
@@ -118,7 +118,8 @@ class Controller:
         self._changed = keeper.changed
         self._clock = SteadyClock()
         self._hosts = tuple(node.hostname for node in allocation.nodes)
-        self._records = Records(keeper.endpoint)
+        self._records = Records(keeper.endpoint, keeper.lock_id)
+        self._records.next_launch()  # before anything is written
         self._reserve = Reserve(keeper.endpoint)
         self._requests = RequestReader(keeper.endpoint, self._changed, self._records.last_request_id())
         self._status = JobStatus(Roster((), primary=self._hosts[0]), 0.0)
