@@ -9,7 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from laggard.kvstore.client.connection import JOB_ID_RULE, is_job_id
 from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.server.site import endpoint_of
 from laggard.resilience.allocation.place import PORT, SECRET_VARIABLE
 from laggard.resilience.command.option import declared_in, flag_of, option
 from laggard.resilience.decision.events import OnFailure, Settings
@@ -242,6 +244,38 @@ class JobOptions:
         also="LAGGARD_PORT_RANGE",
     )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
+    state_server: str | None = option(
+        None,
+        "Keep the program's state in a Valkey or Redis of the site's, as rediss://HOST:PORT/0; the same command "
+        "resumes from it, on any machine.",
+        "URL",
+        unset="one that laggard starts",
+    )
+    job_name: str | None = option(
+        None, "Name of the job, and of its state in --state-server.", "NAME", unset="the program's"
+    )
+    state_password_file: Path | None = option(
+        None,
+        "File with the password for --state-server, which only you can read.  [also: LAGGARD_STATE_PASSWORD, the "
+        "password itself]",
+        "FILE",
+        exists=True,
+        needs=("--state-server",),
+    )
+    state_ca: Path | None = option(
+        None,
+        "PEM file that says which certificates --state-server may have.",
+        "FILE",
+        exists=True,
+        unset="those that each node trusts",
+        needs=("--state-server",),
+    )
+    state_replicas: int = option(
+        0, "How many replicas of --state-server must have a commit before it counts.", "N", needs=("--state-server",)
+    )
+    state_in_memory: bool = option(
+        False, "Accept a --state-server that keeps nothing on disk.", needs=("--state-server",)
+    )
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
     verbose: bool = option(
@@ -286,6 +320,18 @@ class JobOptions:
                     given += f"={value:g}" if isinstance(value, float) else f"={value}"
                 fix = f"add {'it' if len(needs) == 1 else 'one'}, or leave this out"
                 raise UsageError(given, f"has no effect without {' or '.join(needs)}", fix)
+        if self.job_name is not None and not is_job_id(self.job_name):
+            raise UsageError(f"--job-name={self.job_name}", "cannot be a job's name", f"use {JOB_ID_RULE}")
+        if self.state_server is not None:
+            self._check_state_server(self.state_server)
+
+    def _check_state_server(self, url: str) -> None:
+        if self.job_name is None:
+            raise UsageError("--state-server", "needs --job-name", "it tells this job's State there from others'")
+        endpoint_of(url, self.job_name, "")
+        for flag, given in (("--state-dir", self.state_dir), ("--state-port", self.state_port)):
+            if given is not None:
+                raise UsageError(f"--state-server and {flag}", "cannot be combined", "leave one out")
 
     def _has(self, wanted: str) -> bool:
         """Return whether an option is given: ``--detect``, or with this value ``--detect=slow-gpu``."""

@@ -33,12 +33,10 @@ class SiteMemory:
         return [each.host for each in reversed(suspects)]
 
     def follow(self, before: Roster, after: Roster, why: str) -> None:
-        """Note nodes that the job goes on without."""
+        """Note nodes that the job goes on without, if there is something to say of them."""
         now_s = self._now_s()
         gone = {*after.excluded_hosts, after.set_aside} - {*before.excluded_hosts, before.set_aside, ""}
-        if not before.active:
-            gone = set()  # by earlier jobs, which have noted it
-        self._add([Sighting(host, now_s, "failed", self._job, why) for host in sorted(gone)])
+        self._add([Sighting(host, now_s, "failed", self._job, why) for host in sorted(gone) if why])
         self._since_s = {host: self._since_s.get(host, now_s) for host in after.active}
 
     def note(self, host: str, why: str) -> None:

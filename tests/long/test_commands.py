@@ -28,6 +28,7 @@ from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import ask
+from tests.integration.test_site_job import SITE_JOB
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
 from tests.made_up_job import T0, running_job, series, write_record
@@ -188,6 +189,7 @@ def run_by_other_tests() -> set[str]:
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
         SSH_CHECK,
+        SITE_JOB,
         SSH_JOB,
         TORCHRUN_JOB,
         WATCHED_JOB,
