@@ -20,6 +20,7 @@ class SiteMemory:
         self._job = job  # its name in the memory
         self._now_s = now_s  # returns Unix time
         self._since_s: dict[str, float] = {}  # of the nodes in use
+        self.remarks: dict[str, str] = {}  # what the operators of a node should know, by host name
         self.trouble = ""  # why something could not be added, if it could not
 
     def suspects(self, hosts: Collection[str], tell: Callable[[str], object]) -> list[str]:
@@ -36,11 +37,13 @@ class SiteMemory:
         """Note nodes that the job goes on without, if there is something to say of them."""
         now_s = self._now_s()
         gone = {*after.excluded_hosts, after.set_aside} - {*before.excluded_hosts, before.set_aside, ""}
-        self._add([Sighting(host, now_s, "failed", self._job, why) for host in sorted(gone) if why])
+        for host in sorted(gone) if why else ():
+            self.note(host, why)
         self._since_s = {host: self._since_s.get(host, now_s) for host in after.active}
 
     def note(self, host: str, why: str) -> None:
-        """Note what was found about a node that the job may stay on."""
+        """Note what speaks against a node."""
+        self.remarks[host] = why
         self._add([Sighting(host, self._now_s(), "failed", self._job, why)])
 
     def close(self) -> None:
