@@ -15,8 +15,8 @@ from rich.text import Text
 
 from laggard.resilience.command.run import check_folders
 from laggard.resilience.decision.site import Sighting, Standing, standings
+from laggard.resilience.record import wording
 from laggard.resilience.record.node_history import NodeHistory
-from laggard.resilience.record.wording import chance_of, newest_failure
 
 OPERATOR = "operator"
 
@@ -61,7 +61,7 @@ def _table(found: list[Standing]) -> Table:
     for column in ("node", "suspect", "bad by", "failures", "hours of use", "newest"):
         table.add_column(column, justify="right" if column in {"bad by", "failures", "hours of use"} else "left")
     for each in found:
-        newest = Text(newest_failure(each))
+        newest = Text(wording.newest_failure(each))
         suspect = "yes" if each.is_suspect else ""
-        table.add_row(each.host, suspect, chance_of(each), str(len(each.failures)), f"{each.hours:.0f}", newest)
+        table.add_row(each.host, suspect, wording.chance_of(each), str(len(each.failures)), f"{each.hours:.0f}", newest)
     return table

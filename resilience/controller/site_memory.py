@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.site import Sighting, standings
+from laggard.resilience.record import wording
 from laggard.resilience.record.node_history import NodeHistory
-from laggard.resilience.record.wording import standing
 
 _HOUR_S = 3600.0
 
@@ -29,16 +29,14 @@ class SiteMemory:
         found = [each for each in standings(self._history.read(), self._now_s()) if each.host in hosts]
         suspects = [each for each in found if each.is_suspect]
         for each in suspects:
-            tell(standing(each))
+            tell(wording.standing(each))
         return [each.host for each in reversed(suspects)]
 
     def follow(self, before: Roster, after: Roster, why: str) -> None:
-        """Note nodes that the job goes on without."""
+        """Note nodes that the job goes on without, if there is something to say of them."""
         now_s = self._now_s()
         gone = {*after.excluded_hosts, after.set_aside} - {*before.excluded_hosts, before.set_aside, ""}
-        if not before.active:
-            gone = set()  # by earlier jobs, which have noted it
-        self._add([Sighting(host, now_s, "failed", self._job, why) for host in sorted(gone)])
+        self._add([Sighting(host, now_s, "failed", self._job, why) for host in sorted(gone) if why])
         self._since_s = {host: self._since_s.get(host, now_s) for host in after.active}
 
     def note(self, host: str, why: str) -> None:

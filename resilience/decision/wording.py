@@ -334,6 +334,7 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.ProgramHung: hang,
     events.NodeLost: lost,
     events.NodesDrained: drained,
+    events.NodeDrained: lambda of: node_word(of.word),
     events.NodeReturned: returned,
     Unanswered: waits_for,
     events.OutageEnded: lambda of: f"{target(of.outage.target)} answers again after {duration(of.lasted_s)}",

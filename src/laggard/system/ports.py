@@ -89,11 +89,11 @@ def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def listen(address: str, backlog: int) -> socket.socket:
-    """Listen at an address of this machine."""
-    ports = port_range()
+def listen(address: str, backlog: int, port: int = 0) -> socket.socket:
+    """Listen at an address of this machine: at this port, or else at one of the range."""
+    ports = None if port else port_range()
     if ports is None:
-        return socket.create_server((address, 0), family=family_of(address), backlog=backlog)
+        return socket.create_server((address, port), family=family_of(address), backlog=backlog)
     for port in _drawn(ports):
         if not _is_kept(port):
             try:
