@@ -27,7 +27,9 @@ async function loadCurves(job, shown, isStale) {
   showControls(job);
   const { metrics, count } = chosenMetrics(job);
   const none = state.wanted ? `None has “${printable(state.wanted)}” in its name.` : "The program has sent none: Telemetry().add_data(name, value) does.";
-  byId("curves-text").textContent = count ? `${metrics.length} of ${counted(count, "metric", "metrics")}` : none;
+  const left = job.n_metrics - job.metrics.length;
+  const unlisted = left > 0 ? `; ${left.toLocaleString("en")} more of this job are not listed` : "";
+  byId("curves-text").textContent = (count ? `${metrics.length} of ${counted(count, "metric", "metrics")}` : none) + unlisted;
   byId("curve-more").hidden = metrics.length === count;
   arrange(metrics);
   const steps = new Map();
