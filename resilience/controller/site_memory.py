@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 
 from laggard.resilience.decision.roster import Roster
@@ -27,7 +28,12 @@ class SiteMemory:
         """Return the nodes that the site's jobs had trouble with, the worst last, and tell of each."""
         if self._history is None:
             return []
-        found = [each for each in standings(self._history.read(), self._now_s()) if each.host in hosts]
+        try:
+            noted = self._history.read()
+        except OSError as error:
+            tell(f"--node-history cannot be read: {error.strerror}; the nodes are used in the order of their names")
+            return []
+        found = [each for each in standings(noted, self._now_s()) if each.host in hosts]
         suspects = [each for each in found if each.is_suspect]
         for each in suspects:
             tell(wording.standing(each))
@@ -52,7 +58,8 @@ class SiteMemory:
         ran = ((host, (now_s - since_s) / _HOUR_S) for host, since_s in self._since_s.items())
         self._add([Sighting(host, now_s, "ran", self._job, hours=hours) for host, hours in ran])
         if self._history is not None:
-            self._history.remove_old()
+            with contextlib.suppress(OSError):  # they are removed by the next job
+                self._history.remove_old()
 
     def _add(self, sightings: Sequence[Sighting]) -> None:
         if self._history is not None:
