@@ -12,6 +12,7 @@ from typing import Literal
 from laggard.kvstore.client.connection import JOB_ID_RULE, is_job_id
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.server.site import endpoint_of
+from laggard.resilience.allocation.place import PORT, SECRET_VARIABLE
 from laggard.resilience.command.option import declared_in, flag_of, option
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
@@ -20,7 +21,7 @@ from laggard.resilience.text import abbreviated
 from laggard.resilience.wire.detection import Watched
 
 Preload = Literal["auto", "none"]
-Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
+Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray", "join"]
 # Variables that identify a job of each manager, and the error without them; every LSF job has the last one.
 _NEEDED: Mapping[Manager, tuple[tuple[str, ...], str, str]] = {
     "slurm": (("SLURM_JOB_ID",), "needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch"),
@@ -88,7 +89,8 @@ class JobOptions:
     )
     wait_for_nodes_s: float = option(
         300,
-        "With --resilient: how long to wait for lost nodes to return before the job ends for lack of nodes.",
+        "With --resilient: how long to wait for lost nodes to return before the job ends for lack of nodes. With "
+        "--join: how long the nodes wait for each other.",
         "SECONDS",
         least=0,
     )
@@ -123,7 +125,18 @@ class JobOptions:
     wlm: Manager | None = option(
         None,
         "Workload manager that provides the nodes.",
-        unset="ssh if hosts are given, slurm, pbs or lsf inside such a job, ray if RAY_ADDRESS is set, else local",
+        unset="ssh if hosts are given, join if there is a secret for it, slurm, pbs or lsf inside such a job, ray if "
+        "RAY_ADDRESS is set, else local",
+    )
+    join: str | None = option(
+        None,
+        "Something else starts this command on every node: the first one, at this address, is the primary, and the "
+        "others join it.",
+        "HOST[:PORT]",
+        unset=f"MASTER_ADDR, or the Job's pod with index 0; port {PORT}",
+    )
+    join_secret_file: Path | None = option(
+        None, "File with the secret that all nodes share.", "FILE", exists=True, unset=f"from {SECRET_VARIABLE}"
     )
     hostlist: str | None = option(
         None, "Hosts to reach by ssh, as host, user@host:port or node[01-16]; the first is this machine.", "A,B"
@@ -225,7 +238,7 @@ class JobOptions:
     )
     port_range: str | None = option(
         None,
-        "Ports at which the job listens, where a firewall lets no others through.",
+        "Ports on which the job may listen, where a firewall blocks all others.",
         "FIRST-LAST",
         unset="any that are free",
         also="LAGGARD_PORT_RANGE",
@@ -281,6 +294,14 @@ class JobOptions:
         unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
     )
 
+    node_history: Path | None = option(
+        None,
+        "What the site's jobs remember of its nodes, in a folder that they share: nodes that failed before are used "
+        "last, and what this job finds is added. 'laggard nodes' shows it.",
+        "DIR",
+        unset="nothing",
+        also="LAGGARD_NODE_HISTORY",
+    )
     notify: str | None = option(
         None,
         "Send a line there for each verdict, failure and relaunch, and at the end, as Slack and others take them. Keep "
@@ -322,6 +343,8 @@ class JobOptions:
         """Return what manages the nodes: as named, else as other options imply, else the first that is detected."""
         hosts = self.hostlist is not None or self.hostfile is not None
         named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
+        if named is None and (self.join or self.join_secret_file or environ.get(SECRET_VARIABLE)):
+            named = "join"
         if self.local_nodes is not None and named != "local":
             given = f"--local-nodes={self.local_nodes}"
             raise UsageError(given, f"is for virtual nodes, not for {named}", "leave it out")

@@ -22,8 +22,12 @@ from laggard.detectors.judging.groups import read_groups
 from laggard.kvstore.client.connection import Endpoint
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.agent_listener import allow_descriptors
+from laggard.resilience.allocation.joined import JoinedAllocation
+from laggard.resilience.allocation.place import own_variables
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.member import Member
 from laggard.resilience.command.option import flag_of
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.relay import run_on_primary
@@ -46,6 +50,7 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.resilience.record.notifier import notified
 from laggard.resilience.wire.detection import Watch
 from laggard.system.ports import FIRST_PORT_OF_USERS, PortRange, free_port, port_is_taken, port_needs_root
@@ -73,7 +78,11 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     if options.port_range:
         os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)
-    check_folders(report_dir=options.report_dir if options.report else None, checkpoint_dir=options.checkpoint_dir)
+    check_folders(
+        report_dir=options.report_dir if options.report else None,
+        checkpoint_dir=options.checkpoint_dir,
+        node_history=options.node_history,
+    )
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
@@ -83,6 +92,11 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.primary, as_typed)
+    if isinstance(allocation, Member):
+        return allocation.serve()
+    if isinstance(allocation, JoinedAllocation):
+        for name in os.environ.keys() - own_variables(os.environ).keys():
+            del os.environ[name]
     site = site_endpoint(options, job, allocation.nodes[0].address, os.environ)
     options = _without_ray(options, len(allocation.nodes))
     for passed in passed_on(as_typed, arguments):
@@ -98,6 +112,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     signals = StopSignals()
     signals.listen()
+    allow_descriptors(len(allocation.nodes))
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if head_only else 0 :])
@@ -119,6 +134,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             head_only=head_only,
             checkpoints=checkpoints,
             may_be_warm=options.preload == "auto",
+            history=None if options.node_history is None else NodeHistory(options.node_history),
+            name=f"{job}-{folders.id}",
         )
         return _run_job(plan, allocation, folders, job, options, site, missing, signals)
 

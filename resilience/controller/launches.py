@@ -51,7 +51,9 @@ from laggard.resilience.nodes.rank_variables import in_order
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
+from laggard.resilience.record.entries import LaunchEndCause
 from laggard.resilience.record.job_logs import save_logs
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.system.ports import give_back, port_for_later
 from laggard.system.printer import Printer, unbuffered
 from laggard.system.steady_clock import SteadyClock
@@ -59,6 +61,7 @@ from laggard.telemetry.course import Gap
 
 PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
+LEAVE_S = 5.0
 # A program that fails later than this after a worker was killed has failed for another reason.
 RECENT_KILL_S = 60.0
 # How long copies of checkpoints that are under way hold up a relaunch.
@@ -90,6 +93,8 @@ class JobPlan:
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     may_be_warm: bool = False  # whether ranks may be forked from warm processes
     below: Below = secrets.randbelow  # draws where suspects go
+    history: NodeHistory | None = None  # what the site remembers of its nodes
+    name: str = "a job"  # under which it remembers this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +274,8 @@ class Launches:
             self.remove_node(lost)
             self._cluster.restart(roster)
         else:
+            if lost is not None and self._cluster.nodes[lost].told_to_end:  # its ranks can save as well
+                self.stop_program(self._plan.grace_s)
             self.remove_node(lost)
             self._cluster.begin_change(roster)
             self.stop_program(self._plan.grace_s)
@@ -285,31 +292,30 @@ class Launches:
 
     def begin_replacing(self, ranks: Collection[int], roster: Roster, devices: Devices) -> None:
         """Begin a launch in which new processes take the place of these ranks, and the others go on."""
-        if not isinstance(self.program, Ranks):
-            raise TypeError("only ranks can be replaced")
         before = self.number
         self.number = self._records.next_launch()
         self._records.write_launch(self._record(roster, devices, None))
         self._records.publish(Replaced(self.number, before, tuple(sorted(ranks))))
-        self.program.replace(ranks, self.number)
 
-    def finish_replacing(self, why: Reason, roster: Roster, gap: Gap) -> None:
+    def finish_replacing(self, why: Reason, cause: LaunchEndCause, program: Ranks, roster: Roster, gap: Gap) -> None:
         """Take note that all ranks go on in the launch that was begun last."""
         self._plan.detection.stop(self._cluster, self._seen)
         self._hangs.end()
         self.see_progress()
-        self._account.launch_ended(why, "failure")
+        self._account.launch_ended(why, cause)
         self._seen = self.number
         self._signs_at_start = self._records.signs(self.number)
         self._began_s = self._clock.now_s()
         self._account.launch_began(self.number, roster.active, roster.reserve, gap, roster.primary)
+        self.warm.moved(roster)
+        program.wait_for_left(LEAVE_S)
         with contextlib.suppress(NodeDownError):  # the loss is the controller's next event
             self._report_leftovers(self._cluster.finish_change(roster, self.number))
             self._start_helpers(roster)
 
     def remove_node(self, host: str | None) -> None:
         """Remove a lost node from the cluster, and with it the checkpoints in its memory."""
-        if host is not None:
+        if host is not None and host in self._cluster.nodes:
             self._cluster.remove(host)
             if self._shard_servers.wanted:
                 self._records.forget_shard_server(self._plan.runtime_dir.name, host)

@@ -169,11 +169,11 @@ class StateSupervisor(StateKeeper):
             return
         now_s = time.monotonic()
         if now_s - self._oom_death_s < OOM_WINDOW_S:
-            raise StateFullError(directory, "for want of memory, the kernel killed the server again", MEMORY_ADVICE)
+            raise StateFullError(directory, "the kernel killed the server again because memory ran out", MEMORY_ADVICE)
         self._oom_death_s = now_s
         self._oom_kills.clear()
         self._oom_kills.append(self._kills())
-        self._say("for want of memory, the kernel killed the server; it is restarted once")
+        self._say("the kernel killed the server because memory ran out; it is restarted once")
 
     def _say_loading(self, message: str) -> None:
         if self._stopping:  # nobody needs it any more

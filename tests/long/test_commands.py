@@ -194,6 +194,7 @@ def run_by_other_tests() -> set[str]:
         TORCHRUN_JOB,
         WATCHED_JOB,
         SECTIONS_JOB,
+        "poe site",  # integration/test_site.py
     }
     return by_slurm | in_console | rest
 
@@ -276,7 +277,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
     for name in ("examples", "benchmarks", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    guide = (ROOT / "docs" / "guides" / "first-verdict.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "first-failure.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (folder / "first.py").write_text(program)
     return folder
