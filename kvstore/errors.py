@@ -96,6 +96,17 @@ class StaleLaunchError(KVStoreError):
         return self.current + 1
 
 
+class StateRewoundError(KVStoreError):
+    """The server has lost commits that this process was told of, as a failover may: it has ``now`` of ``known``."""
+
+    known: int
+    now: int
+    template = (
+        "the state server has commits up to {now} only, where {known} were acknowledged: a failover has lost some; "
+        "this process should end, and the next launch goes on from what is there"
+    )
+
+
 class CorruptValueError(KVStoreError):
     """Stored bytes are missing or do not match their checksum."""
 
@@ -218,6 +229,31 @@ class EndpointFileError(KVStoreError):
     path: str
     reason: str
     template = "cannot use the endpoint file {path}: {reason}"
+
+
+class SiteServerError(KVStoreError):
+    """A server of the site's cannot keep State; ``reason`` says why, and what to do."""
+
+    address: str
+    reason: str
+    template = "cannot keep State at {address}: {reason}"
+
+
+class StateHeldError(KVStoreError):
+    """Another controller acts for the job; ``who`` says which."""
+
+    job: str
+    address: str
+    who: str
+    template = "job {job} at {address} is run by {who}: end that first, or give this one another --job-name"
+
+
+class LockLostError(KVStoreError):
+    """Another controller has taken over the job, or a failover has lost that this one had it."""
+
+    job: str
+    address: str
+    template = "another controller may act for job {job} at {address} by now: the same command goes on if it does not"
 
 
 class ServerError(KVStoreError):

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
-from laggard.telemetry.catalogue import CATALOGUE
+from laggard.telemetry.catalogue import CATALOGUE, STEP
 from laggard.telemetry.link_matrix import natural
 from laggard.telemetry.nodes.sources import Found, Source
-from laggard.telemetry.page.content import MILLISECOND_US, STEP, is_probe, numbers, recorded_means, unit_of
+from laggard.telemetry.page.content import MILLISECOND_US, is_probe, numbers, recorded_means, unit_of
 from laggard.telemetry.query.aggregators import aggregator
 from laggard.telemetry.query.engine import Span, evaluate
 from laggard.telemetry.query.parsing import SubQuery, series_query

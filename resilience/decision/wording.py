@@ -33,7 +33,7 @@ _AFTER: Mapping[FactKind | None, str] = {**dict.fromkeys(("hangs", "last failure
 # The words of the facts whose name is not what is said.
 _FACTS: Mapping[FactKind, str] = {
     "--resilient relaunches": "without --resilient nothing is relaunched",
-    "--exhaust-resources would go on": "--exhaust-resources would go on without it",
+    "--exhaust-resources would go on": "with --exhaust-resources the job would go on without it",
     "answers again": "{hosts} answers again",
     "devices moved": "devices of {hosts} change places",
     "devices too few": "no node with devices is left: {hosts} cannot run the program",
@@ -49,7 +49,7 @@ _FACTS: Mapping[FactKind, str] = {
     "last hang": "the last hang",
     "no progress": "no progress for {duration}: no commit to State, no step reported (--give-up-after)",
     "moved": "{hosts} change places",
-    "nodes too few": "{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer",
+    "nodes too few": "{good_nodes} left for --nodes={of}; with --exhaust-resources the job would go on with fewer",
     "not accused in use": "no accused node is in use",
     "not excluded": "{hosts} is not excluded",
     "not returned": "{hosts} {have} not returned within {duration}",
@@ -71,9 +71,9 @@ _FINDINGS: Mapping[FindingKind, str] = {
     "gpu gone": "gpu {of} is gone",
     "wrong results": "gpu {of} gives {fault}",
     "disk full": "the disk of {of} is full",
-    "memory lost": "only {number:.1f} of its {total:.1f} GB of memory are there",
+    "memory lost": "only {number:.1f} of its {total:.1f} GB of memory are present",
     "memory in use": "its memory is in use by others: {number:.1f} of {total:.1f} GB are free",
-    "kernel line": "its kernel says {of!r}",
+    "kernel line": "its kernel reports {of!r}",
     "no reading": "its devices give no reading",
     "slow": "{slow}",
 }
@@ -154,7 +154,7 @@ def _how_it_ended(of: Failure) -> str:
     if of.lingers_s is not None:
         return f"raised an error and has hung for {duration(of.lingers_s)} since"
     if of.exit_code is None:
-        return f"ended after {duration(of.ran_s)}, Ray does not know how"
+        return f"ended after {duration(of.ran_s)}; Ray does not know how"
     if of.exit_code < 0:
         return f"was killed by {signal_name(-of.exit_code)} after {duration(of.ran_s)}"
     child = SIGNALS_OF_CHILDREN.get(of.exit_code)
@@ -264,7 +264,7 @@ def why_lost(of: WhyLost) -> str:
         case "silent":
             return f"no heartbeat for {of.silent_s:.1f} s"
         case "Ray ended":
-            return "Ray on it has ended"
+            return "its Ray processes have ended"
 
 
 def stuck(of: StuckProcesses) -> str:
@@ -320,7 +320,7 @@ def node_word(of: NodeWord) -> str:
 def went_back(of: Newest) -> str:
     """Return that it did not help to set a checkpoint aside."""
     both = f"the {of.name} of step {of.checkpoint.step} and from the one before it, of step {of.before.step}"
-    return f"it fails from {both}: change the program, or have it go on from something else"
+    return f"it fails from {both}: change the program, or start it from something else"
 
 
 _PARTS: Mapping[type, Callable[[Any], str]] = {

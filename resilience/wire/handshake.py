@@ -13,3 +13,12 @@ class Handshake(Report):
 
     n_cpus: int  # that we may use
     gpus: tuple[str, ...]  # their names, as in CUDA_VISIBLE_DEVICES there
+    host: str  # name of the machine
+
+
+@dataclass(frozen=True, slots=True)
+class CannotDial(Report):
+    """What it writes to its standard error if it cannot: its line goes by the way on which the agent was started."""
+
+    node: str  # Slurm's name for it; empty if Slurm has not started it
+    port: int  # of the controller

@@ -12,14 +12,12 @@ import numpy as np
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.telemetry import wording
-from laggard.telemetry.catalogue import CATALOGUE, EVENTS
+from laggard.telemetry.catalogue import CATALOGUE, EVENTS, STEP
 from laggard.telemetry.events import Event
 from laggard.telemetry.link_matrix import LINK_METRICS, natural
 
 MAX_EVENTS = 2_000
 MAX_METRICS = 500
-STEP = "step"
-"""The metric that says at which step of the training a process is, with the tags of its other metrics."""
 MILLISECOND_US = 1_000
 OF_SERIES, N_SERIES = "of_series", "n_series"
 """Tags in a job's record: whether a series is the lowest, mean or highest of a metric's series, and of how many."""

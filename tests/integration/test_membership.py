@@ -137,7 +137,7 @@ def test_a_lost_rank_is_replaced_and_the_others_go_on_in_the_next_launch(start_j
 def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_said_why(start_job: Start) -> None:
     job = start_job(*TWO_NODES, program=program("os.remove(f'{node}-own-{rank}'); sys.exit(3)", (3,)))
     assert job.finish() == 0, job.everything()
-    assert "ranks cannot keep their processes: a new process has failed in its start" in job.account
+    assert "ranks cannot keep their processes: a new process failed while it started" in job.account
     assert re.search(r"relaunch  rank 2 on node2 exited with 3 ", job.account), job.everything()
 
 

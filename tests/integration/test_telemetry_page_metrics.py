@@ -76,7 +76,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 TITLES = "[...document.querySelectorAll('#curves .chart-title')].map((each) => each.firstChild.data)"
 WORDS = """[...document.querySelectorAll('#curves .values')].map((each) =>
-    [...each.children].map((row) => row.textContent).join('; '))"""
+    [...each.children].map((row) => row.textContent.trim()).join('; '))"""
 
 
 def show(tab: Browser, address: str, view: str = "", width: int = 1280) -> None:
@@ -113,6 +113,13 @@ def test_a_metric_is_found_by_a_part_of_its_name_and_pinned_ahead_of_all(page: s
 
     show(tab, page, tab.measure("location.hash.slice(1)"))
     assert tab.measure(TITLES) == ["loss", "layer29"], "the address holds it"
+
+
+def test_what_is_looked_for_is_found_among_the_metrics_of_all_kinds(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=cpu")
+    assert tab.measure(TITLES) == ["cpu_percent"]
+    choose(tab, "#curve-search", "nothing <i>")
+    tab.wait_for("document.querySelector('#curves-text').textContent === 'None has “nothing <i>” in its name.'")
 
 
 def test_charts_lie_side_by_side_where_there_is_room(page: str, tab: Browser) -> None:

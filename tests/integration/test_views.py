@@ -394,8 +394,8 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
             assert tab.measure(titles) == ["loss", SCRIPT], "names are text"
             legends = "[...document.querySelectorAll('#curves .values')].map((each) => each.textContent)"
             of_many, of_one = tab.measure(legends)
-            assert of_many == "newest mean of 8 0.51lowest to highest 0.41 to 0.61"
-            assert of_one == "newest value 0.51"
+            assert of_many == "newest mean of 8 0.5 lowest to highest 0.4 to 0.6 "
+            assert of_one == "newest value 0.5 "
         metric = "document.querySelector('#map-metric')"
         tab.measure(f"{metric}.value = 'DeviceUtilization'; {metric}.dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#peers-text').textContent.startsWith('DeviceUtilization')")

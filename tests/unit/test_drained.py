@@ -140,7 +140,7 @@ def test_a_job_begins_without_the_nodes_that_do_not_answer() -> None:
 def test_a_job_with_too_few_nodes_that_answer_ends_or_goes_on_with_fewer() -> None:
     over = begin(TWO, HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
     assert ended(over) == Ended(
-        EXIT_TOO_FEW_NODES, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"
+        EXIT_TOO_FEW_NODES, "1 good node is left for --nodes=2; with --exhaust-resources the job would go on with fewer"
     )
     begun = begin(replace(TWO, exhaust_resources=True), HOSTS, [], NOW_S, missing={"n2", "n3", "n4"})
     assert isinstance(begun, JobStatus)
@@ -156,17 +156,17 @@ def test_a_node_in_quarantine_that_does_not_answer_stays_there() -> None:
 
 def test_a_job_begins_with_the_nodes_against_which_nothing_is_said_and_with_the_others_if_it_must() -> None:
     drained = {"n1": "draining", "n2": "draining"}  # the primary is where laggard runs
-    begun = begin(TWO, HOSTS, [], NOW_S, drained=drained)
+    begun = begin(TWO, HOSTS, [], NOW_S, avoided=drained)
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n3"), ("n4", "n2"))
-    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, drained=drained)
+    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, avoided=drained)
     assert isinstance(all_of_them, JobStatus)
     assert all_of_them.roster.active == ("n1", "n3", "n4", "n2")
 
 
 def test_a_node_in_quarantine_is_not_used_although_something_is_said_against_it_as_well() -> None:
     known = Exclusion("n3", NOW_S - 60)
-    begun = begin(TWO, HOSTS[:3], [known], NOW_S, drained={"n3": "down"})
+    begun = begin(TWO, HOSTS[:3], [known], NOW_S, avoided={"n3": "down"})
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n2"), (), (known,))
 
