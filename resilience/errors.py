@@ -47,14 +47,14 @@ class ProgramError(LaggardError, ValueError):
 
 
 class AllocationError(LaggardError, RuntimeError):
-    """The nodes of the job cannot be had."""
+    """The job's nodes are not available."""
 
     reason: str
     template = "{reason}"
 
 
 class NodeAddressError(AllocationError):
-    """A node has no IPv4 address at which the others could reach it; ``reason`` says what was found instead."""
+    """A node has no address at which the others could reach it; ``reason`` says what was found instead."""
 
     host: str
     template = "{host} {reason}"

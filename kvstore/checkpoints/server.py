@@ -41,7 +41,7 @@ _log = logging.getLogger("laggard.kvstore.checkpoints")
 ROOM_DEADLINE_S = 1.0
 _POLL_S = 0.1  # it is woken when a shard has been worked on
 _BACKLOG = 128  # ranks of a node that connect at one moment
-_LONGEST_SUMS_BYTES = 64 << 20  # of a shard of 64 TiB
+_LONGEST_SUMS_BYTES = 64 << 20  # of a shard of 32 TiB
 
 
 class ShardServer:
@@ -238,9 +238,9 @@ class ShardServer:
                 send(connection, {"refused": "it is not here any more"})
                 return
             send(connection, {"sums": len(held.sums)}, held.sums)
-            stop = min(int(message["stop"]), file.size_bytes)
+            stop, read = min(int(message["stop"]), file.size_bytes), file.reader()
             for at in range(int(message["start"]), stop, BLOCK_BYTES):
-                connection.sendall(file.read(at, min(at + BLOCK_BYTES, stop)))
+                connection.sendall(read(at, min(at + BLOCK_BYTES, stop)))
 
 
 def _raise_if_wrong(sums: bytes, at: int, block: memoryview) -> None:

@@ -30,7 +30,7 @@ from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import JoinToken
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
+from laggard.resilience.allocation.agent_listener import AgentListener, lack_of_descriptors
 from laggard.resilience.allocation.base import (
     AgentProcess,
     Tell,
@@ -81,7 +81,6 @@ class RemoteAllocation(MachineAllocation):
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
         """Start the agents of all other nodes in parallel and find out what each node has."""
-        allow_descriptors(len(self._others))
         self._pending = self._start_together()
         if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
             tell(lack)

@@ -28,6 +28,7 @@ from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import ask
+from tests.integration.test_site_job import SITE_JOB
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
 from tests.made_up_job import T0, running_job, series, write_record
@@ -166,6 +167,7 @@ FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_
 # Why a command is not run: none of these is laggard's.
 NOT_HERE = {
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "from PyTorch's own index",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
     "dragon PROG ARGS": "Dragon's own",
     "ray drain-node": "Ray's own; tests/long/test_attached.py drains a node by what it calls",
@@ -191,10 +193,12 @@ def run_by_other_tests() -> set[str]:
         MAIN_JOB,
         MANIFEST,
         SSH_CHECK,
+        SITE_JOB,
         SSH_JOB,
         TORCHRUN_JOB,
         WATCHED_JOB,
         SECTIONS_JOB,
+        "poe site",  # integration/test_site.py
     }
     return by_slurm | in_console | rest
 
@@ -277,7 +281,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
     for name in ("examples", "benchmarks", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    guide = (ROOT / "docs" / "guides" / "first-verdict.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "first-failure.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (folder / "first.py").write_text(program)
     return folder

@@ -58,7 +58,7 @@ class PortRange:
         """Read ``60900-60999``."""
         match = _TEXT.fullmatch(text.strip())
         if match is None or not int(match[1]) <= int(match[2]) <= LAST_PORT:
-            raise PortRangeError(text, "is no range of ports: name the first and the last, as 60900-60999")
+            raise PortRangeError(text, "is not a range of ports: name the first and the last, as in 60900-60999")
         if int(match[1]) < FIRST_PORT_OF_USERS:
             raise PortRangeError(text, "needs root, as ports below 1024 do: name others")
         return cls(int(match[1]), int(match[2]))
@@ -87,6 +87,11 @@ def port_range(environ: Mapping[str, str] = os.environ) -> PortRange | None:
 def family_of(address: str) -> socket.AddressFamily:
     """Return the family of a numeric address; of none, the one of this machine's every IPv4 address."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def joined(address: str, port: int) -> str:
+    """Return an address with a port as one text; one of IPv6 is in brackets. Pure."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def listen(address: str, backlog: int, port: int = 0) -> socket.socket:

@@ -55,10 +55,10 @@ def steps(run: Resumed) -> Iterator[int]:
     dist.destroy_process_group()
 
 
-def end(run: Resumed, step: int, *losses: torch.Tensor | float) -> None:
+def end(run: Resumed, step: int, *losses: torch.Tensor) -> None:
     """Print the losses of a step to the last bit, and save, unless this rank is killed now."""
     rank, launch = dist.get_rank(), run.job.launch
-    sys.stdout.write(f"r{rank} step {step}: {' '.join(float(loss).hex() for loss in losses)}\n")
+    sys.stdout.write(f"r{rank} step {step}: {' '.join(loss.item().hex() for loss in losses)}\n")
     sys.stdout.flush()
     if launch < len(KILLS) and step == KILLS[launch] and rank == launch % dist.get_world_size():
         os.kill(os.getpid(), signal.SIGKILL)
