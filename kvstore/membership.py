@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, cast
 
 import redis
@@ -35,6 +36,7 @@ JOINS = "LAGGARD_JOINS"
 # The controller's own deadlines are shorter; a rank that hears nothing for so long ends.
 SILENCE_S = 300.0
 _READ_S = 1.0
+NONE: Mapping[int, Mapping[int, bytes]] = MappingProxyType({})
 _KEEP_ENTRIES = 1000
 _RENDEZVOUS_EXPIRY_S = 3600
 
@@ -55,6 +57,8 @@ class Ready:
     handle: str  # by which the others connect to it, in words of whatever connects them
     have: tuple[int, ...]  # the steps from which it can go on, and whose state it can give to others
     own: tuple[int, ...]  # those of which it knows what only this rank has; a new process, from the one before it
+    # Those of which it has handed over what is another rank's own, by that rank
+    of_others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,7 @@ class Membership:
         self.rank, self.size = rank, size
         self._joins_in = os.environ.get(JOINS)
         self.joins, self.leaves = self._joins_in is not None, False
+        self._replaced: tuple[int, ...] = ()  # the ranks that are replaced in this launch
         self._pause_at: int | None = None  # the step before which all stop
         self.records = MembershipRecords(session.client, session.endpoint, launch)
         self._control = Control(session.client, session.endpoint, launch)
@@ -263,9 +268,23 @@ class Membership:
         """Return what others have handed over to this rank before a step."""
         return self.records.handed_over(self.rank, step)
 
-    def report(self, handle: str, have: tuple[int, ...], own: tuple[int, ...]) -> None:
-        """Say that this rank waits for the others, and what it has, as in `Ready`."""
-        self._say(Ready(self.rank, handle, have, own))
+    def report(
+        self, handle: str, have: tuple[int, ...], own: tuple[int, ...], kept: Mapping[int, Mapping[int, bytes]] = NONE
+    ) -> None:
+        """Say that this rank waits for the others, and what it has, as in `Ready`.
+
+        Parameters
+        ----------
+        handle, have, own
+            As in `Ready`.
+        kept
+            What it keeps for other ranks, by rank and step: it is handed over for those that are replaced.
+        """
+        kept = {rank: steps for rank, steps in kept.items() if rank in self._replaced}
+        for rank, steps in kept.items():
+            for step, value in steps.items():
+                self.records.hand_over(rank, step, value)
+        self._say(Ready(self.rank, handle, have, own, {str(rank): tuple(steps) for rank, steps in kept.items()}))
 
     def await_formation(self) -> Formation | None:
         """Wait until it is known what all ranks go on from; None if others were lost: then report anew.
@@ -311,6 +330,6 @@ class Membership:
         if self.rank in replaced.ranks and str(replaced.launch) != self._joins_in:
             raise FencedError(self.launch, replaced.launch)
         adopt_launch(self.launch, replaced.launch)
-        self._pause_at = None
+        self._pause_at, self._replaced = None, replaced.ranks
         os.environ[LAUNCH] = str(replaced.launch)
         own_environment.show(os.environ, lambda name: name.startswith("LAGGARD_") or name in RANK_VARIABLES)

@@ -89,6 +89,18 @@ class UnreachableNodesError(AllocationError):
         return shlex.join(self.example)
 
 
+class NotJoinedError(AllocationError):
+    """Nodes on which laggard should have been started by somebody else have not joined; ``reason`` says since when."""
+
+    hosts: Sequence[str]
+    address: str
+    template = "{_listed} did not join at {address} {reason}: does the same command run there, with the same secret?"
+
+    @property
+    def _listed(self) -> str:
+        return abbreviated(self.hosts)
+
+
 class ResourceManagerError(AllocationError):
     """A command of the resource manager is missing, failed, or did not answer."""
 

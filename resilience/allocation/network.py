@@ -59,6 +59,13 @@ def _resolved(name: str) -> list[str]:
     return [str(place[0]) for *_, place in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
 
 
+def address_of_first(name: str) -> str:
+    """Return the address by which the other nodes know the first one, this machine, given its name or address."""
+    if not is_this_machine(name):
+        raise NodeAddressError("is the first node's, but it is none of this machine, which has the first index", name)
+    return name if is_loopback(name) else common_addresses({name: _addresses_of(name, name)})[name]
+
+
 def _own_address(others: Iterable[str]) -> str:
     """Return the address at which the others reach us, which our own name may not give: it is often 127.0.1.1."""
     other = next(iter(others), None)

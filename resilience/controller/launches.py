@@ -32,7 +32,7 @@ from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.shard_servers import IN_MEMORY, CheckpointOptions, ShardServers
-from laggard.resilience.controller.state_server_supervisor import StateSupervisor
+from laggard.resilience.controller.state_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Reason, Settings
@@ -53,6 +53,7 @@ from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import LaunchEndCause
 from laggard.resilience.record.job_logs import save_logs
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.system.ports import give_back, port_for_later
 from laggard.system.printer import Printer, unbuffered
 from laggard.system.steady_clock import SteadyClock
@@ -92,6 +93,8 @@ class JobPlan:
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     may_be_warm: bool = False  # whether ranks may be forked from warm processes
     below: Below = secrets.randbelow  # draws where suspects go
+    history: NodeHistory | None = None  # what the site remembers of its nodes
+    name: str = "a job"  # under which it remembers this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Launches:
         plan: JobPlan,
         allocation: Allocation,
         cluster: Cluster,
-        keeper: StateSupervisor,
+        keeper: StateKeeper,
         records: Records,
         reserve: Reserve,
         hangs: Hangs,
@@ -226,8 +229,8 @@ class Launches:
         return None if self.program is None else self._hangs.check(self.program)
 
     def fence_first(self) -> None:
-        """Fence whatever an earlier job has left in the state directory, before the first launch."""
-        self._fence()
+        """End whatever an earlier job has left, which can write no more, before the first launch."""
+        self._close_old(self._records.launch)
         self._signs_at_start = self._records.signs(self.number)
         if self.number > 0:
             self._tell_lost_checkpoints()
@@ -271,6 +274,8 @@ class Launches:
             self.remove_node(lost)
             self._cluster.restart(roster)
         else:
+            if lost is not None and self._cluster.nodes[lost].told_to_end:  # its ranks can save as well
+                self.stop_program(self._plan.grace_s)
             self.remove_node(lost)
             self._cluster.begin_change(roster)
             self.stop_program(self._plan.grace_s)
@@ -282,7 +287,7 @@ class Launches:
             self.see_progress()
             self.program = None
             self._relaunch_s.append(time.monotonic())
-            self._fence()
+            self._close_old(self._records.next_launch())
             self._relaunch_s.append(time.monotonic())
 
     def begin_replacing(self, ranks: Collection[int], roster: Roster, devices: Devices) -> None:
@@ -379,9 +384,9 @@ class Launches:
         state_server = ends_of_logs(self._plan.runtime_dir / "state")
         save_logs(self._plan.runtime_dir, {**self._cluster.collect_logs(), "state-server": state_server})
 
-    def _fence(self) -> None:
-        """Close the old launch: it can write no more, and nothing of it runs here."""
-        self.number = self._seen = self._records.next_launch()
+    def _close_old(self, number: int) -> None:
+        """Take up a launch that was raised, so that the old one can write no more, and end what runs of it here."""
+        self.number = self._seen = number
         try:
             self._report_leftovers(self._end_leftovers())
         except ProcessesStillRunningError as error:

@@ -14,6 +14,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from laggard.kvstore.control import Request
 from laggard.kvstore.membership import Formation, Formed, Leaving, Message, Offer, Ready
@@ -29,6 +30,7 @@ from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.record.account import Account
@@ -38,6 +40,8 @@ from laggard.telemetry.course import Gap
 # Until new processes have run the program up to its first step, unless that took the ranks longer in the beginning; and
 # then until all ranks have connected.
 READY_S = 30.0
+Moved = Literal["moved", "not begun", "stopped"]
+"""What became of ranks that were to go on elsewhere: in the last case the others wait for them in vain."""
 FORM_S = 20.0
 # Until ranks that train have ended two steps.
 PAUSE_S = 120.0
@@ -74,6 +78,13 @@ class Replacing:
         self._replaced: set[int] = set()  # the ranks that were
         self._replaced_s: deque[float] = deque()
 
+    @property
+    def all_can_stay(self) -> bool:
+        """Whether all ranks of the current launch could go on if others were lost."""
+        program = self._launches.program
+        is_known = self._launch == self._launches.number and not self._why_not
+        return is_known and isinstance(program, Ranks) and len(self._offered) == program.size
+
     def take(self, request: Request) -> None:
         """Take what a rank of the current launch has said."""
         self._of_launch(request.launch)
@@ -108,7 +119,7 @@ class Replacing:
                 # A step that ends the same rank twice, or raises twice, would do so again.
                 is_alike = any(each.rank in self._replaced or each.exit_code > 0 for each in lost)
                 ranks = [each.rank for each in lost]
-                found = self._try(ranks, program, roster, devices, failed_at=self._failed_at if is_alike else None)
+                found = self._try(ranks, program, roster, devices, {}, self._failed_at if is_alike else None)
             if isinstance(found, Formation):
                 self._failed_at = found.step
                 self._replaced = {each.rank for each in lost}
@@ -119,41 +130,57 @@ class Replacing:
 
     def move(
         self, moves: Mapping[str, str], roster: Roster, devices: Devices, why: Reason, cause: LaunchEndCause
-    ) -> bool:
-        """Have ranks of some nodes go on elsewhere, the others with their processes; return whether that was done."""
+    ) -> Moved:
+        """Have ranks of some nodes go on elsewhere, and the others with their processes.
+
+        If these nodes are there, all ranks stop before a step for it.
+        """
         program = self._launches.program
-        if not moves or not isinstance(program, Ranks) or program.exit_code is not None:
-            return False
+        if not moves or not isinstance(program, Ranks):
+            return "not begun"
         self._of_launch(self._launches.number)
         self._take_requests()
-        ranks = program.on(moves)
-        found: Formation | Obstacle | None
-        found = obstacle(self._loss(program, [LostRank(rank, -signal.SIGKILL) for rank in ranks], 0))
+        began_s, is_planned = time.monotonic(), moves.keys() <= self._cluster.nodes.keys()
+        moving, (ended, _) = program.on(moves), program.lost(-1)
+        lost = [
+            *(LostRank(rank, -signal.SIGKILL) for rank in moving),
+            *(each for each in ended if each.rank not in moving),
+        ]
+        nodes = {out: self._cluster.nodes[into] for out, into in moves.items()}
+        why_not = obstacle(self._loss(program, lost, 0))
+        if why_not is None and is_planned:
+            why_not = self._stand_by(moving, nodes, program)
+        if why_not is not None:
+            program.drop_new()
+            self._give_up(why_not, ())
+            return "not begun"
+        found: Formation | Obstacle | None = self._stop_before_a_step(moving, program) if is_planned else None
+        if is_planned:
+            began_s = time.monotonic()
         if found is None:
-            found = self._stop_before_a_step(ranks, moves, program)
-        began_s = time.monotonic()
-        if found is None:
-            found = self._try(ranks, program, roster, devices)
+            found = self._try([each.rank for each in lost], program, roster, devices, nodes)
         if not isinstance(found, Formation):
             program.drop_new()
             self._give_up(found, ())
-            return False
+            return "stopped"
         self._replaced_s.append(time.monotonic())
         gap = Gap(0.0, 0.0, self._replaced_s[-1] - began_s)
         why = (*why, Fact("moved in place", number=found.step))
         self._account.tell("moved", decision_wording.reason(why), "bold yellow")
         self._launches.finish_replacing(why, cause, program, roster, gap)
-        return True
+        return "moved"
 
-    def _stop_before_a_step(self, ranks: Sequence[int], moves: Mapping[str, str], program: Ranks) -> Obstacle | None:
-        """Have new processes stand by for ranks that leave, and then all ranks stop; return what came instead."""
-        number, nodes = self._launches.number, {out: self._cluster.nodes[into] for out, into in moves.items()}
+    def _stand_by(self, ranks: Sequence[int], nodes: Mapping[str, Node], program: Ranks) -> Obstacle | None:
+        """Have new processes stand by for ranks that leave; return what came instead."""
+        number = self._launches.number
         program.begin_new(ranks, number, number + 1, nodes)
         ready_s = max(READY_S, 2 * self._start_s)
-        if found := self._await(program, lambda: len(self._ready) == len(ranks), "not ready", ready_s):
-            return found
+        return self._await(program, lambda: len(self._ready) == len(ranks), "not ready", ready_s)
+
+    def _stop_before_a_step(self, ranks: Sequence[int], program: Ranks) -> Obstacle | None:
+        """Have all ranks stop before a step, and some hand over what only they have; return what came instead."""
         self._ready.clear()
-        self._records.publish(Leaving(number, tuple(ranks)))
+        self._records.publish(Leaving(self._launches.number, tuple(ranks)))
         if found := self._await(program, lambda: len(self._ready) == program.size, "not paused", PAUSE_S):
             return found
         self._handed_over = {rank: self._ready[rank].own for rank in ranks}
@@ -188,7 +215,13 @@ class Replacing:
         )
 
     def _try(
-        self, ranks: Sequence[int], program: Ranks, roster: Roster, devices: Devices, failed_at: int | None = None
+        self,
+        ranks: Sequence[int],
+        program: Ranks,
+        roster: Roster,
+        devices: Devices,
+        nodes: Mapping[str, Node],
+        failed_at: int | None = None,
     ) -> Formation | Obstacle:
         """Have new processes take the places of these ranks; return what all go on from, or what came instead."""
         handed_over = self._handed_over
@@ -196,13 +229,14 @@ class Replacing:
         number = self._launches.number
         self._of_launch(number)
         if not program.has_new:
-            program.begin_new(ranks, number, number, {})
+            program.begin_new(ranks, number, number, nodes)
         program.take_over()
         if found := self._await(
             program, lambda: len(self._ready) == program.size, "not ready", max(READY_S, 2 * self._start_s)
         ):
             return found
-        form = formation(number, self._ready, failed_at, handed_over)
+        kept = {int(rank): steps for each in self._ready.values() for rank, steps in each.of_others.items()}
+        form = formation(number, self._ready, failed_at, {**kept, **handed_over})
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)

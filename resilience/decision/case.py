@@ -160,6 +160,15 @@ class Case:
         return host if again and not self.settings.places_ranks and self.may_set_aside(host) else ""
 
     @property
+    def relieved(self) -> JobStatus | None:
+        """The status with a node of the reserve in the place of a drained one; None: none can take its place."""
+        host: str = self.event.word.host
+        after = self.status_without(frozenset({host}), lost=True)
+        is_like = len(after.roster.active) == len(self.roster.active)
+        is_in_use = self.settings.resilient and host in self.roster.active and host != self.roster.primary
+        return after if is_in_use and is_like else None
+
+    @property
     def is_kept_out(self) -> bool:
         """Whether a node that could come back must serve its quarantine first, and the job does not wait for it."""
         host = self.event.host

@@ -119,6 +119,13 @@ class NodesDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """The manager of a node in use says that it is down or drained, or takes it away."""
+
+    word: NodeWord
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReturned:
     """A node is well again or has served its quarantine, and its devices were probed."""
 
@@ -162,6 +169,7 @@ Event = (
     | NodesAccused
     | NodeLost
     | NodesDrained
+    | NodeDrained
     | NodeReturned
     | NodeJoined
     | NodesMissing

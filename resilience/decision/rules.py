@@ -85,6 +85,11 @@ def _drain(case: Case) -> Report:
     return Report(replace(case.status, roster=roster), (NodesDrained(words),))
 
 
+def _relieve(case: Case) -> Report:
+    after = case.relieved or case.status
+    return Report(after, (case.event, _change(case.roster, after.roster)))
+
+
 def _stay_out(case: Case, exclusion: Exclusion, why: ReasonPart) -> Report:
     after = replace(case.status, roster=case.roster.with_renewed(exclusion))
     left_s = exclusion.until_s(case.settings.quarantine_s) - case.now_s
@@ -357,6 +362,14 @@ RULES: Sequence[Rule] = (
         "take them out of the reserve, until the manager says otherwise and they pass their probe",
         _drain,
     ),
+    Rule(
+        events.NodeDrained,
+        "it is not the primary, and one in reserve can take its place",
+        "have its ranks go on there, if all others keep their processes; otherwise it stays in use",
+        lambda c: c.relieved is not None,
+        _relieve,
+    ),
+    _otherwise(events.NodeDrained, "it stays in use", lambda c: Report(c.status, (c.event,))),
     Rule(
         events.NodeReturned,
         "it is no longer excluded",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 
 from laggard.collectors.causes import Cause
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.site import Standing
 from laggard.resilience.record.effective_time import SHOWN_FROM_S, Basis, EffectiveTime
 from laggard.resilience.record.timeline import RecordedFailure
 from laggard.resilience.text import abbreviated, counted, duration
@@ -89,3 +92,23 @@ def effective_time(of: EffectiveTime) -> str:
         f"effective training time: {duration(of.parts.effective_s)} of {duration(of.total_s)} "
         f"({100 * of.ratio:.0f} %), by the {_MEASURED_BY[of.basis]}"
     )
+
+
+def standing(of: Standing) -> str:
+    """Return why a node is used last, as the user reads it when the job begins."""
+    failed = counted(len(of.failures), "job was", "jobs were")
+    return f"{of.host} is used last ({chance_of(of)} likely to be bad): {failed} left by it; {newest_failure(of)}"
+
+
+def chance_of(of: Standing) -> str:
+    """Return the chance that a node is bad."""
+    return "pinned" if math.isinf(of.odds) else f"{100 * of.chance:.0f} %"
+
+
+def newest_failure(of: Standing) -> str:
+    """Return what speaks against a node most recently; empty if nothing does."""
+    if not of.failures:
+        return ""
+    last = of.failures[-1]
+    day = time.strftime("%Y-%m-%d", time.gmtime(last.time_s))
+    return f"{day}, {last.job}" + (f": {last.why}" if last.why else "")

@@ -13,6 +13,7 @@ class Handshake(Report):
 
     n_cpus: int  # that we may use
     gpus: tuple[str, ...]  # their names, as in CUDA_VISIBLE_DEVICES there
+    host: str  # name of the machine
 
 
 @dataclass(frozen=True, slots=True)

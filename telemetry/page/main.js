@@ -101,8 +101,8 @@ async function load(asked) {
   const shown = range();
   byId("lane-legend").textContent = drawLanes(places.lane, shown, job);
   eventTable.show(job, state.eventKind, state.find);
-  const map = loadMap(job, shown, isStale).then(() => loadPeers(job, shown, isStale));
-  await Promise.all([map, loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
+  await loadMap(job, shown, isStale); // first, since the server has much to read for the rest
+  await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
   if (isStale()) return;
   writeView();
   performance.mark("all drawn");

@@ -16,9 +16,19 @@ from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError
-from laggard.kvstore.membership import JOINS, Formation, Leaving, Membership, MembershipRecords, Replaced
+from laggard.kvstore.membership import (
+    JOINS,
+    Formation,
+    Leaving,
+    Membership,
+    MembershipRecords,
+    Message,
+    Ready,
+    Replaced,
+)
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
+from laggard.records import record_of
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
 
@@ -122,17 +132,44 @@ def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_
     assert re.search(r"relaunch  rank 2 on node2 exited with 3 ", job.account), job.everything()
 
 
-def test_ranks_of_a_node_that_leaves_hand_over_what_only_they_have_before_a_step(start_job: Start) -> None:
+# Slurm says that a node in use is drained.
+DRAINS = """
+import os
+from laggard.__main__ import main
+from laggard.resilience.allocation.base import Unmanaged
+from laggard.resilience.allocation.local import LocalAllocation
+from laggard.resilience.controller import resource_manager
+from laggard.resilience.decision.reasons import NodeWord
+
+class Slurm(Unmanaged):
+    def words_on(self, hosts):
+        return {"node2": NodeWord("Slurm", "node2", "drained", "fan")} if os.path.exists("accused") else {}
+
+LocalAllocation.manager, resource_manager.ASK_INTERVAL_S = Slurm(), 0.1
+raise SystemExit(main())
+"""
+ASK = "Control(session.client, session.endpoint, 0).ask('reboot', ['node2'])"
+
+
+@pytest.mark.parametrize(
+    ("accuse", "command", "why"),
+    [(ASK, ("-m", "laggard"), ""), ("pass", ("-c", DRAINS), "Slurm says node2 is drained: fan; ")],
+)
+def test_ranks_of_a_node_that_leaves_hand_over_what_only_they_have_before_a_step(
+    start_job: Start, accuse: str, command: tuple[str, ...], why: str
+) -> None:
     fault = 'if [rank, step] == [2, 3] and not os.path.exists("killed"):\n            open("killed", "w").close()'
     accusal = 'if [rank, step] == [0, 3] and membership.launch == 0:\n            open("accused", "w").close()'
-    ask = "Control(session.client, session.endpoint, 0).ask('reboot', ['node2'])"
-    program = PROGRAM.replace(fault, accusal).replace("{FAULT}", ask)
+    program = PROGRAM.replace(fault, accusal).replace("{FAULT}", accuse)
     until = "while step < 6 or (os.path.exists('accused') and membership.launch == 0):"
-    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=program.replace("while step < 6:", until))
+    program = program.replace("while step < 6:", until)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=program, command=command)
     assert job.finish() == 0, job.everything()
-    moved = re.search(r"moved  .*node3 comes in from the reserve; its ranks go on there from step (\d+), ", job.account)
+    change = f"moved +{why}without node2; node3 comes in from the reserve; its ranks go on there from step"
+    moved = re.search(rf"{change} (\d+), and the others keep their processes\n", job.account)
     assert moved, job.everything()
     assert "relaunch  " not in job.account
+    assert "stays in use" not in job.account
     for rank in range(4):
         assert len(pids(job, rank)) == 1, job.everything()
         assert re.search(rf"launch 1 rank {rank} pid \d+ goes on from {moved[1]}\n", job.output), job.everything()
@@ -168,6 +205,20 @@ def test_who_takes_the_place_of_a_rank_adopts_its_launch_and_the_rank_itself_doe
     _begin(client, state_server, 6, Replaced(6, 5, (1,)))
     with pytest.raises(FencedError, match="launch 5"):
         joining.await_formation()
+
+
+def test_what_a_rank_keeps_for_others_it_hands_over_for_those_that_are_replaced(
+    state_server: StateServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, membership = _member(state_server, monkeypatch, rank=1)
+    _begin(client, state_server, 5, Replaced(5, 4, (0,)))
+    assert membership.await_replaced(5.0)
+    membership.report("address", (7,), (7,), {0: {6: b"six", 7: b"seven"}, 2: {7: b"other"}})
+    [(_, request)] = Control(client, state_server.endpoint, 5).requests("0-0", 1.0)
+    said = record_of(Message, request.body[0]).said
+    assert said == Ready(1, "address", (7,), (7,), {"0": (6, 7)})
+    records = MembershipRecords(client, state_server.endpoint, 5)
+    assert [records.handed_over(rank, 7) for rank in (0, 2)] == [b"seven", None]
 
 
 def test_a_process_adopts_the_launch_in_which_others_are_replaced(

@@ -115,6 +115,13 @@ def test_a_metric_is_found_by_a_part_of_its_name_and_pinned_ahead_of_all(page: s
     assert tab.measure(TITLES) == ["loss", "layer29"], "the address holds it"
 
 
+def test_what_is_looked_for_is_found_among_the_metrics_of_all_kinds(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=cpu")
+    assert tab.measure(TITLES) == ["cpu_percent"]
+    choose(tab, "#curve-search", "nothing <i>")
+    tab.wait_for("document.querySelector('#curves-text').textContent === 'None has “nothing <i>” in its name.'")
+
+
 def test_charts_lie_side_by_side_where_there_is_room(page: str, tab: Browser) -> None:
     columns = "new Set([...document.querySelectorAll('#curves > div')].map((each) => each.offsetLeft)).size"
     for width, expected in ((390, 1), (1280, 2), (2560, 4)):

@@ -28,6 +28,7 @@ from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import ask
+from tests.integration.test_site_job import SITE_JOB
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
 from tests.made_up_job import T0, running_job, series, write_record
@@ -188,10 +189,12 @@ def run_by_other_tests() -> set[str]:
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
         SSH_CHECK,
+        SITE_JOB,
         SSH_JOB,
         TORCHRUN_JOB,
         WATCHED_JOB,
         SECTIONS_JOB,
+        "poe site",  # integration/test_site.py
     }
     return by_slurm | in_console | rest
 
@@ -274,7 +277,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
     for name in ("examples", "benchmarks", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    guide = (ROOT / "docs" / "guides" / "first-verdict.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "first-failure.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (folder / "first.py").write_text(program)
     return folder

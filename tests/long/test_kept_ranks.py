@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.jobs import RunningJob
-from tests.processes import command_lines
+from tests.processes import command_line, command_lines
 from tests.waiting import wait_until
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -46,8 +47,9 @@ from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control
 
 session = current_session()
-n_steps, pace_s, faults = int(sys.argv[1]), float(sys.argv[2]), json.loads(sys.argv[3])
-rank, one_launch = int(os.environ["RANK"]), "accuse" in sys.argv[3]
+# The pace in the first launch, and in later ones.
+n_steps, paces_s, faults = int(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
+rank = int(os.environ["RANK"])
 torch.set_num_threads(1)
 
 class Numbers(torch.utils.data.Dataset):
@@ -96,7 +98,7 @@ for attempt in (each for n in (n_steps // 3, n_steps) for each in run.steps(n)):
         run.save(step, loss=loss)
         with open(f"losses-{rank}", "a") as file:
             file.write(json.dumps([step, loss.item().hex(), os.getpid()]) + "\\n")
-        time.sleep(pace_s if not one_launch or os.environ["LAGGARD_LAUNCH"] == "0" else 0)
+        time.sleep(paces_s[os.environ["LAGGARD_LAUNCH"] != "0"])
 torch.distributed.destroy_process_group()
 """
 
@@ -109,11 +111,13 @@ def start(
     faults: object,
     *options: str,
     nodes: str = WITHOUT_RESERVE,
+    later_pace_s: float | None = None,
     program: str = TRAIN,
 ) -> RunningJob:
     folder.mkdir()
     (folder / "train.py").write_text(program)
-    arguments = (nodes, *OPTIONS, *options, "train.py", str(n_steps), str(pace_s), json.dumps(faults))
+    paces_s = json.dumps([pace_s, pace_s if later_pace_s is None else later_pace_s])
+    arguments = (nodes, *OPTIONS, *options, "train.py", str(n_steps), paces_s, json.dumps(faults))
     return start_job(*arguments, directory=folder)
 
 
@@ -194,7 +198,7 @@ def test_a_training_that_cannot_keep_its_ranks_is_relaunched_and_it_is_said_why(
 def test_ranks_of_an_accused_node_go_on_elsewhere_at_the_end_of_a_step(start_job: Start, tmp_path: Path) -> None:
     n_steps, undisturbed, disturbed = 250, tmp_path / "undisturbed", tmp_path / "disturbed"
     assert start(start_job, undisturbed, n_steps, 0.0, []).finish(DEADLINE_S) == 0
-    job = start(start_job, disturbed, n_steps, 0.5, [[0, 20, "accuse"]], nodes=ONE_IN_RESERVE)
+    job = start(start_job, disturbed, n_steps, 0.5, [[0, 20, "accuse"]], nodes=ONE_IN_RESERVE, later_pace_s=0.0)
     assert job.finish(DEADLINE_S) == 0, job.everything()
     moved = re.search(
         r"moved  +without node2; node3 comes in from the reserve; its ranks go on there from step (\d+), and the "
@@ -209,4 +213,21 @@ def test_ranks_of_an_accused_node_go_on_elsewhere_at_the_end_of_a_step(start_job
     for rank in (2, 3):
         steps = [step for step, _, pid in rows(disturbed, rank) if pid == pids[rank][1]]
         assert steps == [*range(int(moved[1]), n_steps)]
+    assert command_lines(job.processes()) == []
+
+
+def test_ranks_of_a_lost_node_go_on_elsewhere_with_what_a_partner_kept(start_job: Start, tmp_path: Path) -> None:
+    n_steps, undisturbed, disturbed = 250, tmp_path / "undisturbed", tmp_path / "disturbed"
+    assert start(start_job, undisturbed, n_steps, 0.0, []).finish(DEADLINE_S) == 0
+    job = start(start_job, disturbed, n_steps, 0.5, [], nodes=ONE_IN_RESERVE, later_pace_s=0.0)
+    job.wait_for("node3 keeps a process ready")
+    wait_until(lambda: len(rows(disturbed, 2)) > 12, deadline_s=DEADLINE_S)
+    above = psutil.Process(rows(disturbed, 2)[-1][2]).parents()
+    next(each for each in above if "laggard.resilience.agent.agent" in command_line(each)).kill()
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    moved = "moved +node2 is lost .*; node3 comes in from the reserve; its ranks go on there from step"
+    assert re.search(moved, job.account), job.everything()
+    assert "relaunch" not in job.account
+    assert assert_same_losses(disturbed, undisturbed, n_steps) <= RANKS
+    assert [len({pid for _, _, pid in rows(disturbed, rank)}) for rank in range(RANKS)] == [1, 1, 2, 2]
     assert command_lines(job.processes()) == []

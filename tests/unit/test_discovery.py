@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -21,7 +22,7 @@ from laggard.resilience.wire.handshake import CannotDial, Handshake
 
 ANSWERS = f"exec {shlex.join(HANDSHAKE_COMMAND)}"
 NOISE = 'for n in $(seq 400); do echo welcome $n; done; printf \'no end {"is": "Handshake", \''
-HERE = Handshake(len(os.sched_getaffinity(0)), ())
+HERE = Handshake(len(os.sched_getaffinity(0)), (), socket.gethostname())
 
 Start = Callable[[str], OwnAgent]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.beginning import begin
 from laggard.resilience.decision.events import (
     EXIT_TOO_FEW_NODES,
     JobStatus,
+    NodeDrained,
     NodeLost,
     NodeReturned,
     NodesDrained,
@@ -50,6 +53,31 @@ def test_a_drained_node_in_use_stays_in_use() -> None:
     assert decision.status == status
 
 
+@pytest.mark.parametrize(
+    ("active", "reserve", "stays"),
+    [
+        (("n1", "n3"), ("n4",), False),
+        (("n1", "n3"), (), True),  # nobody could take its place
+        (("n3", "n1"), ("n4",), True),  # it is the primary
+        (("n1", "n2"), ("n3", "n4"), True),  # it is not in use
+    ],
+)
+def test_a_node_of_the_reserve_may_take_the_place_of_a_drained_one_and_no_limit_of_restarts_counts(
+    active: tuple[str, ...], reserve: tuple[str, ...], *, stays: bool
+) -> None:
+    status = JobStatus(Roster(active, reserve), NOW_S, relaunched_s=(NOW_S - 1,))
+    settings = replace(TWO, max_restarts=1)
+    decision = decide(settings, status, NodeDrained(DRAINED), now_s=NOW_S, progressed=True)
+    assert isinstance(decision, Report)
+    if stays:
+        assert decision.status == status
+    else:
+        assert decision.status.roster == Roster(("n1", "n4"), (), (Exclusion("n3", NOW_S, lost=True),))
+        assert wording.reason(decision.reason) == (
+            "Slurm says n3 is drained: bad disk; without n3; n4 comes in from the reserve"
+        )
+
+
 def test_a_job_begins_without_the_nodes_that_do_not_answer() -> None:
     begun = begin(TWO, HOSTS, [], NOW_S, missing={"n2"})
     assert isinstance(begun, JobStatus)
@@ -77,17 +105,17 @@ def test_a_node_in_quarantine_that_does_not_answer_stays_there() -> None:
 
 def test_a_job_begins_with_the_nodes_against_which_nothing_is_said_and_with_the_others_if_it_must() -> None:
     drained = {"n1": "draining", "n2": "draining"}  # the primary is where laggard runs
-    begun = begin(TWO, HOSTS, [], NOW_S, drained=drained)
+    begun = begin(TWO, HOSTS, [], NOW_S, avoided=drained)
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n3"), ("n4", "n2"))
-    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, drained=drained)
+    all_of_them = begin(replace(TWO, nodes=4), HOSTS, [], NOW_S, avoided=drained)
     assert isinstance(all_of_them, JobStatus)
     assert all_of_them.roster.active == ("n1", "n3", "n4", "n2")
 
 
 def test_a_node_in_quarantine_is_not_used_although_something_is_said_against_it_as_well() -> None:
     known = Exclusion("n3", NOW_S - 60)
-    begun = begin(TWO, HOSTS[:3], [known], NOW_S, drained={"n3": "down"})
+    begun = begin(TWO, HOSTS[:3], [known], NOW_S, avoided={"n3": "down"})
     assert isinstance(begun, JobStatus)
     assert begun.roster == Roster(("n1", "n2"), (), (known,))
 

@@ -8,7 +8,7 @@ import pytest
 
 from laggard.resilience.allocation.network import common_addresses, is_this_machine, own_address, resolve_addresses
 from laggard.resilience.errors import NodeAddressError
-from laggard.system.ports import joined
+from laggard.system.ports import host_and_port
 
 
 def test_a_machine_calls_a_loopback_address_from_its_first_one() -> None:
@@ -44,5 +44,5 @@ def test_nodes_without_addresses_of_one_kind_are_named() -> None:
 
 
 def test_an_ipv6_address_with_a_port_is_in_brackets() -> None:
-    assert joined("fd00::1", 6379) == "[fd00::1]:6379"
-    assert joined("10.0.0.1", 6379) == "10.0.0.1:6379"
+    assert host_and_port("fd00::1", 6379) == "[fd00::1]:6379"
+    assert host_and_port("10.0.0.1", 6379) == "10.0.0.1:6379"

@@ -27,6 +27,7 @@ from laggard.torch.buckets import Layout, has_new_layout, lay_out, layout_of
 from laggard.torch.draws import Draws
 from laggard.torch.kept_group import KeptGroup, kept_group
 from laggard.torch.own_states import OwnStates
+from laggard.torch.partner import Partner
 from laggard.torch.position import Position
 from laggard.torch.split_optimizer import SplitOptimizer
 from laggard.torch.training_state import random_states, restore_random_states
@@ -85,6 +86,7 @@ class KeptSteps(Steps):
         self._membership = group.membership
         self._held: dict[int, _Held] = {}
         folder = current_session().environment.endpoint_file.parent
+        self._partner = Partner(self._membership.rank, self._membership.size)
         self._own = OwnStates(Path(folder) / f"own-{self._membership.rank}")
 
     def begin(self) -> None:
@@ -123,8 +125,10 @@ class KeptSteps(Steps):
         self._draws.begin(self.step)
         self._held.pop(self.step - 2, None)
         self._held[self.step] = held
-        if held.own is not None:
-            self._own.put(self.step, held.own)
+        own = b"" if held.own is None else encode("own", held.own).joined()
+        if own:
+            self._own.put(self.step, own)
+        self._partner.exchange(self.step, own)
 
     def _pause(self, own: Mapping[str, Any]) -> None:
         """Go on once others have taken the place of ranks that leave; one of these ends here."""
@@ -149,7 +153,8 @@ class KeptSteps(Steps):
                 # What the program has drawn ahead is in its own hands, and cannot be drawn again.
                 is_known = self._position.is_known
                 have = tuple(step for step, held in self._held.items() if is_known and held.own is not None)
-                self._membership.report(self._group.handle, have, have if self._held else self._own.steps())
+                own = have if self._held else self._own.steps()
+                self._membership.report(self._group.handle, have, own, self._partner.kept)
                 if (formation := self._membership.await_formation()) is None:
                     continue
                 self._group.connect(list(formation.handles))
@@ -177,7 +182,7 @@ class KeptSteps(Steps):
             received = torch.empty(int(size), dtype=torch.uint8)
             dist.recv(received, formation.source)
             handed_over = self._membership.handed_over(step)
-            own = self._own.get(step) if handed_over is None else decode("own", [handed_over])
+            own = decode("own", [self._own.get(step) if handed_over is None else handed_over])
             held = _Held(**decode("state", [memoryview(received.numpy())]), own=own)
             self._position.load_state_dict(own["position"], step)
         else:
@@ -191,6 +196,7 @@ class KeptSteps(Steps):
         self.step = step
         self._draws.go_back(step)
         self._held.clear()
+        self._partner.clear()
         self._keep(held)
 
 

@@ -363,7 +363,7 @@ def _parts(
     """Return what has a state, by its name."""
     # Without an optimizer of PyTorch's nothing marks those that were used.
     has_optimizer = any(isinstance(part, torch.optim.Optimizer) for part in (*given.values(), *also.values()))
-    own = {"model": model, **given, "gradients": UnusedGradients(module) if has_optimizer else None}
+    own = {"model": model, **given, "gradients": UnusedGradients(module, also) if has_optimizer else None}
     if taken := own.keys() & also:
         raise ValueError(f"also has {', '.join(map(repr, sorted(taken)))}; choose other names than {', '.join(own)}")
     found = {name: part for name, part in own.items() if part is not None} | dict(also)
