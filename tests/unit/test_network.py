@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from laggard.resilience.allocation.network import common_addresses, is_this_machine, own_address, resolve_addresses
+from laggard.resilience.allocation.network import (
+    address_of,
+    common_addresses,
+    is_this_machine,
+    own_address,
+    resolve_addresses,
+)
 from laggard.resilience.errors import NodeAddressError
 from laggard.system.ports import host_and_port
 
@@ -36,6 +42,10 @@ def test_loopback_is_no_address_of_another_machine() -> None:
 )
 def test_all_nodes_have_addresses_of_one_kind(found: dict[str, Sequence[str]], chosen: list[str]) -> None:
     assert list(common_addresses(found).values()) == chosen
+
+
+def test_an_address_is_its_own_and_a_name_has_the_one_of_ipv4_if_there_is_one() -> None:
+    assert [address_of(each) for each in ("10.0.0.1", "fd00::1", "localhost")] == ["10.0.0.1", "fd00::1", "127.0.0.1"]
 
 
 def test_nodes_without_addresses_of_one_kind_are_named() -> None:
