@@ -30,7 +30,7 @@ from tqdm import tqdm
 from benchmarks.blame_jobs import CAUSES, Job, draw_job
 from benchmarks.machine import description
 from benchmarks.tables import table
-from laggard.resilience.allocation.network import port_for_later
+from laggard.system.ports import port_for_later
 
 SIDE_BY_SIDE = 2
 # An end costs two hours where a start takes 100 s; here a start takes 2 s.

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.failure_kinds import CGROUPS, STEPS, Kind
-from laggard.resilience.allocation.network import free_port
+from laggard.system.ports import free_port
 
 __all__ = ["SYSTEMS", "Outcome", "runs_on"]
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.machine import description
 from benchmarks.tables import table
-from laggard.resilience.allocation.network import port_for_later
+from laggard.system.ports import port_for_later
 
 UP_S = 10.0
 GOES_ON_WITHIN_S = 60.0

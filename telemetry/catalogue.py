@@ -14,6 +14,9 @@ from typing import Literal
 EVENTS = "laggard.events"
 """Name of the metric under which events (XIDs, verdicts, launches) can be queried; its answers have annotations."""
 
+STEP = "step"
+"""Name of the metric that says at which step of the training a process is, with the tags of what it sends there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from laggard.kvstore.series.timeseries import TimeSeries
-from laggard.telemetry.catalogue import CATALOGUE
+from laggard.kvstore.series.timeseries import Floats, TimeSeries
+from laggard.telemetry.catalogue import CATALOGUE, STEP
+from laggard.telemetry.link_matrix import natural
 from laggard.telemetry.nodes.sources import Found, Source
 from laggard.telemetry.page.content import MILLISECOND_US, is_probe, numbers, recorded_means, unit_of
 from laggard.telemetry.query.aggregators import aggregator
 from laggard.telemetry.query.engine import Span, evaluate
 from laggard.telemetry.query.parsing import SubQuery, series_query
+from laggard.telemetry.query.rates import Rate, rate
 from laggard.telemetry.query.times import SECOND_US
 
 MAX_POINTS = 1_000
+MAX_LINES, MAX_FAR = 64, 6
+_DEVICE = ("host", "gpu")
+_PERCENTILES, _EXTREMES = ("p05", "p50", "p95"), ("min", "avg", "max")
+# Far is a line that for this share of the time is this many times as far from the median as lines usually are.
+_SHARE_OF_FAR, _FAR = 0.1, 4.0
+_RATE = Rate(counter=True, drop_resets=True)
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
 Device = tuple[str, str]
@@ -42,39 +51,98 @@ def ask(source: Source, metric: str, span: Span, step_s: int, how: str = "avg") 
 
 def curve_of(asked: Asked, *, drawn: Sequence[Device], apart: Collection[Device]) -> dict[str, Any]:
     """Return a metric over its time range: lines of some devices, and a band of all series that are not apart."""
-    answers, metric = asked.found.answers, asked.query.metric
-    series = [TimeSeries(each.metric, each.tags, each.times_us, each.values) for each in answers]
-    by_device: dict[Device, list[TimeSeries]] = {}
+    series = _series(asked)
+    by_device: dict[tuple[str, ...], list[TimeSeries]] = {}
     for each in series:
         host, gpu = each.tags.get("host", ""), each.tags.get("gpu", "")
         for device in {(host, gpu), (host, "")}:
             by_device.setdefault(device, []).append(each)
     others = peers_of(series, [each for device in apart for each in by_device.get(device, ())])
-    times = np.unique(np.concatenate([each.times_us for each in series])) if series else np.zeros(0, np.int64)
-    names = ("p05", "p50", "p95") if metric in CATALOGUE or is_probe(metric) else ("min", "avg", "max")
-    means, n_series = recorded_means(others)
-    shown = zip(names, (others, means, others), strict=True)
+    is_of_peers = asked.query.metric in CATALOGUE or is_probe(asked.query.metric)
+    curve = _Curve(asked, series)
+    lines: dict[tuple[str, ...], Floats] = {device: curve.merged("avg", by_device.get(device, [])) for device in drawn}
+    return curve.answer(_DEVICE, lines, lines, curve.band(_PERCENTILES if is_of_peers else _EXTREMES, others))
 
-    def merged(how: str, parts: list[TimeSeries]) -> list[float | None]:
-        query, values = replace(asked.query, aggregator=aggregator(how)), np.full(len(times), np.nan)
-        for answer in evaluate(query, asked.span, parts, downsampled=True):
-            values[np.searchsorted(times, answer.times_us)] = answer.values
-        return numbers(values)
 
-    low, middle, high = (merged(name, of) for name, of in shown)
-    lines = [merged("avg", by_device.get(device, [])) for device in drawn]
-    return {
-        "unit": unit_of(metric),
-        "n_series": n_series,
-        "averages_s": asked.found.approximate_us // SECOND_US,
-        "times": (times // MILLISECOND_US).tolist(),
-        "low": low,
-        "middle": middle,
-        "high": high,
-        "lines": [
-            {"host": host, "gpu": gpu, "values": values} for (host, gpu), values in zip(drawn, lines, strict=True)
-        ],
-    }
+def curve_by(asked: Asked, by: Sequence[str]) -> dict[str, Any]:
+    """Return a metric over its time range: a line for each value of some tags; of very many, those that differ most."""
+    series = _series(asked)
+    groups: dict[tuple[str, ...], list[TimeSeries]] = {}
+    for each in series:
+        groups.setdefault(tuple(each.tags.get(name, "") for name in by), []).append(each)
+    curve = _Curve(asked, series)
+    names = sorted(groups, key=lambda name: [natural(part) for part in name])
+    values = {name: curve.merged("avg", groups[name]) for name in names}
+    far = [names[at] for at in far_from_others(np.array([*values.values()]))] if names else []
+    if len(names) <= MAX_LINES:
+        return curve.answer(by, values, far, {})
+    rest = [each for name in names if name not in far for each in groups[name]]
+    return curve.answer(by, {name: values[name] for name in far}, far, curve.band(_EXTREMES, rest))
+
+
+def far_from_others(lines: Floats, most: int = MAX_FAR) -> list[int]:
+    """Return the lines that are far from the median of all, the farthest first; those of a tenth of the time count."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a time at which no line has a value
+        distances = np.abs(lines - np.nanmedian(lines, axis=0))
+    distance = np.quantile(np.nan_to_num(distances), 1 - _SHARE_OF_FAR, axis=1, method="lower")
+    typical = max(float(np.median(distance)), 1e-9 * float(np.abs(np.nan_to_num(lines)).max(initial=0.0)))
+    return [at for at in np.argsort(-distance, kind="stable")[:most].tolist() if distance[at] > _FAR * typical]
+
+
+class _Curve:
+    """The series of a metric on the times that any of them has."""
+
+    def __init__(self, asked: Asked, series: list[TimeSeries]) -> None:
+        self._asked = asked
+        self._times = np.unique(np.concatenate([each.times_us for each in series])) if series else np.zeros(0, np.int64)
+
+    def merged(self, how: str, series: list[TimeSeries]) -> Floats:
+        query, values = replace(self._asked.query, aggregator=aggregator(how)), np.full(len(self._times), np.nan)
+        for answer in evaluate(query, self._asked.span, series, downsampled=True):
+            values[np.searchsorted(self._times, answer.times_us)] = answer.values
+        return values
+
+    def band(self, names: Sequence[str], series: list[TimeSeries]) -> dict[str, Any]:
+        """Return what some series have in common; nothing if there are none."""
+        means, n_series = recorded_means(series)
+        parts = zip(("low", "middle", "high"), names, (series, means, series), strict=True)
+        band = {part: numbers(self.merged(name, of)) for part, name, of in parts}
+        return {"n_series": n_series, "is_percentiles": names == _PERCENTILES, **band} if series else {}
+
+    def answer(
+        self,
+        by: Sequence[str],
+        lines: Mapping[tuple[str, ...], Floats],
+        named: Collection[tuple[str, ...]],
+        band: dict[str, Any],
+    ) -> dict[str, Any]:
+        metric = self._asked.query.metric
+        digits = 12 if metric == STEP else 5
+        return {
+            "unit": f"{unit_of(metric)}/s" if _is_counter(metric) else unit_of(metric),
+            "averages_s": self._asked.found.approximate_us // SECOND_US,
+            "times": (self._times // MILLISECOND_US).tolist(),
+            "by": by,
+            "lines": [
+                {"of": of, "is_far": of in named, "values": numbers(values, digits)} for of, values in lines.items()
+            ],
+            "n_series": 0,
+            "is_percentiles": False,
+            **band,
+        }
+
+
+def _series(asked: Asked) -> list[TimeSeries]:
+    """Return the series as they are drawn: of a counter, how fast it rises."""
+    columns = [(each, each.times_us, each.values) for each in asked.found.answers]
+    if _is_counter(asked.query.metric):
+        columns = [(each, *rate(_RATE, times_us, values)) for each, times_us, values in columns]
+    return [TimeSeries(each.metric, each.tags, times_us, values) for each, times_us, values in columns]
+
+
+def _is_counter(metric: str) -> bool:
+    return metric in CATALOGUE and CATALOGUE[metric].kind == "counter"
 
 
 def newest_of(asked: Asked) -> dict[Device, tuple[float, str]]:

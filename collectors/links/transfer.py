@@ -19,6 +19,7 @@ from typing import Self
 from laggard.collectors.links.gate import Gate, Step
 from laggard.collectors.links.handshake import UnauthenticatedError, answer, call, receive_exactly, receive_into
 from laggard.collectors.links.interface_counters import carried_bytes, interface_of, retransmissions_of
+from laggard.system.ports import listen
 from laggard.system.unproven import Unproven, accepted, shut_down
 
 _log = logging.getLogger("laggard.collectors.links")
@@ -58,7 +59,7 @@ class LinkListener:
         self._key = key  # the secret of the launch
         self._gate = gate  # where this node is in its round
         self._interface = interface_of(address)
-        self._listener = socket.create_server((address, 0), backlog=_BACKLOG)
+        self._listener = listen(address, _BACKLOG)
         self._unproven = Unproven[socket.socket](shut_down)
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="link-listener", daemon=True).start()
@@ -69,7 +70,7 @@ class LinkListener:
         self._listener.close()
 
     def _accept(self) -> None:
-        for connection, (address, _) in accepted(self._listener):
+        for connection, (address, *_) in accepted(self._listener):
             threading.Thread(target=self._serve, args=(connection, address), daemon=True).start()
 
     def _serve(self, connection: socket.socket, address: str) -> None:

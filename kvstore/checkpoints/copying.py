@@ -146,7 +146,7 @@ class Holdings:
             if file is None:
                 return True
             if held.sums is None:
-                held.sums = sums_of(file.size_bytes, file.read)
+                held.sums = sums_of(file.size_bytes, file.reader())
             if record.copies.get(self._job.host) != self._job.server:
                 record = self._record_copy(held)
             done = self._send_on(held, record, file)
@@ -199,7 +199,7 @@ class Holdings:
         if self._directory is None:
             return
         try:
-            write_shard_file(self._directory, held.id, file.size_bytes, file.read, held.sums or b"")
+            write_shard_file(self._directory, held.id, file.size_bytes, file.reader(), held.sums or b"")
         except (StateFullError, OSError) as error:
             # The copies in memory are worth more than none that counts; the next checkpoint is tried again.
             self._job.change_record(held.key, held.id, lambda record: replace(record, directory=False))

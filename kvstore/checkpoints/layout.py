@@ -7,15 +7,16 @@ be verified without the rest; they are kept beside it.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from laggard.kvstore.values.decoding import Buffer
 
 BLOCK_BYTES = 4 << 20  # what a partial read fetches at least: docs/checkpoints.md
 _ALIGNMENT = 64  # a cache line, and what NumPy and PyTorch align arrays to
-_SUM_BYTES = 4  # of a CRC-32
+_SUM_BYTES = 8  # of an XXH3 of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,14 @@ def aligned(offset: int) -> int:
 
 
 def sums_of(size_bytes: int, read: Callable[[int, int], Buffer]) -> bytes:
-    """Return the CRC-32 of each block of a shard, one after the other; ``read(start, stop)`` returns its bytes."""
+    """Return the checksum of each block of a shard, one after the other; ``read(start, stop)`` returns its bytes."""
     blocks = (read(at, min(at + BLOCK_BYTES, size_bytes)) for at in range(0, size_bytes, BLOCK_BYTES))
-    return b"".join(map(_sum_of, blocks))
+    return b"".join(map(xxh3_64_digest, blocks))
 
 
 def digest(sums: bytes) -> int:
     """Return one checksum of all checksums, which State keeps."""
-    return zlib.crc32(sums)
+    return int(xxh3_64_intdigest(sums))
 
 
 def block_range(start: int, stop: int, size_bytes: int) -> tuple[int, int]:
@@ -68,10 +69,6 @@ def block_range(start: int, stop: int, size_bytes: int) -> tuple[int, int]:
 def wrong_block(sums: bytes, start: int, blocks: Sequence[Buffer] | Iterator[Buffer]) -> int | None:
     """Return the offset of the first of some blocks that does not match its checksum, or None."""
     for number, block in enumerate(blocks, start // BLOCK_BYTES):
-        if sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES] != _sum_of(block):
+        if sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES] != xxh3_64_digest(block):
             return number * BLOCK_BYTES
     return None
-
-
-def _sum_of(block: Buffer) -> bytes:
-    return zlib.crc32(block).to_bytes(_SUM_BYTES, "little")

@@ -11,7 +11,7 @@ from pathlib import Path
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, digest, wrong_block
 from laggard.kvstore.checkpoints.settings import ServerAddress, tls_context
 from laggard.kvstore.checkpoints.shard_file import ShardFile
-from laggard.kvstore.checkpoints.wire import receive, receive_exactly, send
+from laggard.kvstore.checkpoints.wire import receive, receive_exactly, receive_into, send
 from laggard.kvstore.errors import KVStoreError
 
 # A peer that neither sends nor takes anything for this long is given up.
@@ -39,15 +39,19 @@ class Peers:
             message = {"do": "put", "key": key, "id": shard_id, "size": file.size_bytes, "sums": len(sums)}
             send(connection, message, sums)
             _raise_if_refused(receive(connection))
+            read = file.reader()
             for at in range(0, file.size_bytes, BLOCK_BYTES):
-                connection.sendall(file.read(at, min(at + BLOCK_BYTES, file.size_bytes)))
+                connection.sendall(read(at, min(at + BLOCK_BYTES, file.size_bytes)))
             connection.settimeout(ANSWER_DEADLINE_S)
             _raise_if_refused(receive(connection))
 
     def read(
         self, peer: ServerAddress, key: str, shard_id: str, expected: int, start: int, stop: int
-    ) -> Iterator[tuple[int, bytes]]:
-        """Yield offset and content of the verified blocks of a range of a peer's shard, which begins where one does."""
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Yield offset and content of the verified blocks of a range of a peer's shard, which begins where one does.
+
+        A block is valid until the next one is asked for.
+        """
         with self._connected(peer) as connection:
             send(connection, {"do": "read", "key": key, "id": shard_id, "start": start, "stop": stop})
             answer = receive(connection)
@@ -55,8 +59,10 @@ class Peers:
             sums = receive_exactly(connection, int(answer["sums"]))
             if digest(sums) != expected:
                 raise TransferError("its checksums are not those that State knows")
+            memory = memoryview(bytearray(BLOCK_BYTES))
             for at in range(start, stop, BLOCK_BYTES):
-                block = receive_exactly(connection, min(BLOCK_BYTES, stop - at))
+                block = memory[: min(BLOCK_BYTES, stop - at)]
+                receive_into(connection, block)
                 if wrong_block(sums, at, [block]) is not None:
                     raise TransferError(f"the block at byte {at} does not match its checksum")
                 yield at, block

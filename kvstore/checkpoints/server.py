@@ -32,6 +32,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
 from laggard.logs import configure_logging
+from laggard.system.ports import listen
 from laggard.system.unproven import Unproven, accepted, shut_down
 
 _log = logging.getLogger("laggard.kvstore.checkpoints")
@@ -40,7 +41,7 @@ _log = logging.getLogger("laggard.kvstore.checkpoints")
 ROOM_DEADLINE_S = 1.0
 _POLL_S = 0.1  # it is woken when a shard has been worked on
 _BACKLOG = 128  # ranks of a node that connect at one moment
-_LONGEST_SUMS_BYTES = 64 << 20  # of a shard of 64 TiB
+_LONGEST_SUMS_BYTES = 64 << 20  # of a shard of 32 TiB
 
 
 class ShardServer:
@@ -58,7 +59,7 @@ class ShardServer:
         directory = None if settings.directory is None else Path(settings.directory)
         self._holdings = Holdings(self._memory, self._job, self._peers, directory)
         self._context = tls_context(folder, ssl.Purpose.CLIENT_AUTH)
-        self._peers_listener = socket.create_server((settings.address, 0), backlog=_BACKLOG)
+        self._peers_listener = listen(settings.address, _BACKLOG)
         self._unproven = Unproven[socket.socket](shut_down)
 
     def start(self) -> None:
@@ -237,9 +238,9 @@ class ShardServer:
                 send(connection, {"refused": "it is not here any more"})
                 return
             send(connection, {"sums": len(held.sums)}, held.sums)
-            stop = min(int(message["stop"]), file.size_bytes)
+            stop, read = min(int(message["stop"]), file.size_bytes), file.reader()
             for at in range(int(message["start"]), stop, BLOCK_BYTES):
-                connection.sendall(file.read(at, min(at + BLOCK_BYTES, stop)))
+                connection.sendall(read(at, min(at + BLOCK_BYTES, stop)))
 
 
 def _raise_if_wrong(sums: bytes, at: int, block: memoryview) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from laggard.kvstore.server.program import choose_program
 from laggard.system.certificates import Authority, Certificate
 from laggard.system.child_process import ChildProcess
 from laggard.system.memory import memory_limit_bytes
+from laggard.system.ports import NoPortError, free_port
 
 _LOG = "server.log"
 BACKUP = "backup.rdb"
@@ -146,7 +146,7 @@ class StateServer:
             authority = plan.certificate.authority if plan.certificate else ""
             # Another process may take a free port before the server binds it; a port that was asked for is not retried.
             for _ in range(_PORT_ATTEMPTS if port is None else 1):
-                chosen = _free_port(plan.host) if port is None else port
+                chosen = _port_at(plan.host) if port is None else port
                 endpoint = Endpoint(plan.host, chosen, plan.job, password, authority)
                 server = cls(_spawn(plan, endpoint, lock_fd), endpoint, plan)
                 try:
@@ -281,12 +281,11 @@ def _damaged(directory: Path, words: str) -> DamagedLogError:
     return DamagedLogError(str(directory), advice, words)
 
 
-def _free_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _port_at(host: str) -> int:
     try:
-        with socket.socket(family) as probe:
-            probe.bind((host, 0))
-            return int(probe.getsockname()[1])
+        return free_port(host)
+    except NoPortError:
+        raise
     except OSError as error:
         raise ServerStartError(
             f"it cannot listen on {host}: {error.strerror}; use an address of this machine", ""

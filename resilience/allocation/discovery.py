@@ -16,8 +16,9 @@ from typing import IO, cast
 
 from laggard.logs import last_line_of
 from laggard.resilience.agent.channel import Channel
+from laggard.resilience.errors import MessageError
 from laggard.resilience.wire import decode
-from laggard.resilience.wire.handshake import Handshake
+from laggard.resilience.wire.handshake import CannotDial, Handshake
 from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 
 # A node that has not answered by then is named. By then ssh has given up those that accept no connection.
@@ -61,7 +62,7 @@ class DialledAgent:
     def note_answer(self) -> None:
         """Take note of its handshake."""
 
-    def complaint(self) -> str:
+    def complaint(self) -> str | CannotDial:
         """Return what is known of why there is no handshake."""
         return "nothing answers yet"
 
@@ -90,13 +91,22 @@ class OwnAgent(DialledAgent):
         self.process.kill()
         self.channel.abandon()
 
-    def complaint(self) -> str:
+    def complaint(self) -> str | CannotDial:
         """Return the last line of standard error, or else how far the agent has come."""
         stdout = cast("io.BufferedReader", self.process.stdout)
         has_printed = select.select([stdout], [], [], 0.0)[0] and stdout.peek(1)
         came = "a shell answers, but laggard does not start there" if has_printed else "nothing answers yet"
         self.stderr.seek(0)
-        return last_line_of(self.stderr.read()) or came
+        line = last_line_of(self.stderr.read())
+        return cannot_dial(line) or line or came
+
+
+def cannot_dial(line: str) -> CannotDial | None:
+    """Return what an agent that cannot dial has written; None if a line is none of its own."""
+    try:
+        return decode(line.encode(), CannotDial)
+    except MessageError:
+        return None
 
 
 class Pending:
@@ -106,6 +116,11 @@ class Pending:
         self.answer: Future[Handshake | None] = Future()  # None: it has ended before, or is given up
         self._start_alone = start_alone  # starts it by itself if what should have started it does not
         self._follow(agent)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the agent runs there and cannot reach us."""
+        return isinstance(self.agent.complaint(), CannotDial)
 
     def give_up(self) -> None:
         """Have nobody wait for the answer any longer."""
@@ -151,7 +166,11 @@ def await_handshakes(
     _, late = wait(answers.values(), late_s)
     if late:
         on_late([host for host, answer in answers.items() if answer in late])
-    done, late = wait(answers.values(), refusal_s - late_s)
+    wait(answers.values(), refusal_s - late_s)
+    for each in pending.values():
+        if not each.answer.done() and each.is_cut_off:  # it would have come by now
+            each.give_up()
+    done, late = wait(answers.values(), 0)
     if late and sum(answer.result() is None for answer in done) <= may_miss:
         wait(late, HeartbeatTiming(len(pending)).first_heartbeat_s - refusal_s)
     for each in pending.values():

@@ -1,53 +1,69 @@
-"""The addresses at which nodes reach each other, and the ports of this machine."""
+"""The addresses at which nodes reach each other."""
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import psutil
 
 from laggard.kvstore.client.connection import is_loopback
 from laggard.resilience.allocation.base import loopback_network
 from laggard.resilience.errors import NodeAddressError
+from laggard.system.ports import family_of
 
-_CONNECT_TIMEOUT_S = 1.0
 _ANY_PORT = 9  # nothing is sent there
-_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# Above these, clusters give ports to services.
-_FOR_LATER = range(20_000, 30_000)
-_TRIES = 100
-_claims: dict[int, tuple[socket.socket, socket.socket]] = {}
 
 
 def resolve_addresses(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the IPv4 addresses of the nodes, the first of which is this machine."""
+    """Return the addresses of the nodes, the first of which is this machine: IPv4 if all have one, else IPv6."""
     primary, *others = names
-    addresses = {host: _address_of(host, name) for host, name in names.items() if host != primary}
-    return {primary: _own_address(addresses.values()), **{host: addresses[host] for host in others}}
+    found = {host: _addresses_of(host, names[host]) for host in others}
+    addresses = common_addresses(found)
+    return {primary: _own_address(addresses.values()), **addresses}
+
+
+def common_addresses(found: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return an address of each node, all of one family, of which IPv4 comes first. Pure."""
+    lacking: list[str] = []
+    for family in (socket.AF_INET, socket.AF_INET6):
+        first = {host: next((each for each in of if family_of(each) == family), "") for host, of in found.items()}
+        if all(first.values()):
+            return first
+        lacking += [host for host, address in first.items() if not address][:1]
+    without_4, without_6 = lacking
+    raise NodeAddressError(f"has no IPv6 address and {without_4} no IPv4 address: all need one of a kind", without_6)
 
 
 def is_this_machine(name: str) -> bool:
     """Return whether a name or an address is one of this machine's."""
     try:
-        address = socket.gethostbyname(name)
+        found = _resolved(name)
     except OSError:
         return name == socket.gethostname()
     own = {each.address for addresses in psutil.net_if_addrs().values() for each in addresses}
-    return address in own or is_loopback(address)
+    return any(address in own or is_loopback(address) for address in found)
 
 
-def _address_of(host: str, name: str) -> str:
+def _addresses_of(host: str, name: str) -> list[str]:
     try:
-        address = socket.gethostbyname(name)
+        found = _resolved(name)
     except OSError as error:
-        raise NodeAddressError(f"has no IPv4 address ({name}: {error.strerror}): check its name", host) from error
-    if is_loopback(address):
-        raise NodeAddressError(f"has the loopback address {address}: check its name in /etc/hosts", host)
-    return address
+        raise NodeAddressError(f"has no address ({name}: {error.strerror}): check its name", host) from error
+    if not (outside := [address for address in found if not is_loopback(address)]):
+        raise NodeAddressError(f"has the loopback address {found[0]}: check its name in /etc/hosts", host)
+    return outside
+
+
+def _resolved(name: str) -> list[str]:
+    return [str(place[0]) for *_, place in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+
+
+def address_of_first(name: str) -> str:
+    """Return the address by which the other nodes know the first one, this machine, given its name or address."""
+    if not is_this_machine(name):
+        raise NodeAddressError("is the first node's, but it is none of this machine, which has the first index", name)
+    return name if is_loopback(name) else common_addresses({name: _addresses_of(name, name)})[name]
 
 
 def _own_address(others: Iterable[str]) -> str:
@@ -59,86 +75,6 @@ def _own_address(others: Iterable[str]) -> str:
 
 def own_address(other: str) -> str:
     """Return the address of this machine from which it calls another one."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(family_of(other), socket.SOCK_DGRAM) as probe:
         probe.connect((other, _ANY_PORT))
         return str(probe.getsockname()[0])
-
-
-def free_port(address: str) -> int:
-    """Return a free port at an address of this machine."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
-
-
-def port_for_later(given_out: Path = _GIVEN_OUT, draw: Callable[[range], int] = secrets.choice) -> int:
-    """Return a port that is free at every address of this machine, and stays so for a program that is slow to listen.
-
-    The kernel gives it to nobody who only connects, and it is drawn by lot, so that other jobs draw other ones.
-    """
-    ports = ports_for_later(given_out.read_text())
-    for _ in range(_TRIES if ports else 0):
-        port = draw(ports)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))
-            return port
-    return free_port("")
-
-
-def ports_for_later(given_out: str) -> range:
-    """Return the ports to choose from, given the first and last one that the kernel gives to who connects. Pure."""
-    first, last = map(int, given_out.split())
-    below, above = range(_FOR_LATER.start, min(first, _FOR_LATER.stop)), range(last + 1, _FOR_LATER.stop)
-    return max(below, above, key=len)
-
-
-def port_is_taken(port: int, address: str = "") -> bool:
-    """Return whether a process of this machine listens on a port, at an address or (by default) at any."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return True
-    return False
-
-
-def port_needs_root(port: int) -> bool:
-    """Return whether this user may not listen on a port."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except PermissionError:
-            return True
-        except OSError:  # it is taken
-            return False
-    return False
-
-
-def claim_port(port: int, address: str) -> bool:
-    """Reserve a port for this job until it ends; return False if it is taken or another job has reserved it."""
-    # The process that will listen there may start later. The claim is the name of an abstract socket, which the kernel
-    # gives to one process at a time and takes back when that one dies. The port itself is bound as well, with
-    # `SO_REUSEADDR`, so that the kernel does not hand it out as a free one but it can still be listened on.
-    if port in _claims:
-        return True
-    if port_is_taken(port, address):
-        return False
-    claim, held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the server sets it too, so both may bind
-    try:
-        claim.bind(f"\0laggard-port-{port}")
-        held.bind((address, port))
-    except OSError:
-        claim.close()
-        held.close()
-        return False
-    _claims[port] = claim, held
-    return True
-
-
-def listens(address: str, port: int) -> bool:
-    """Return whether somebody listens on a port at an address."""
-    with socket.socket() as probe:
-        probe.settimeout(_CONNECT_TIMEOUT_S)
-        return probe.connect_ex((address, port)) == 0

@@ -29,26 +29,26 @@ from laggard.logs import LOG_VARIABLE, last_line_of
 from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import JoinToken
-from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
+from laggard.resilience.allocation.agent_listener import AgentListener, lack_of_descriptors
 from laggard.resilience.allocation.base import (
     AgentProcess,
-    Allocation,
     Tell,
     Transport,
     clear_this_machine,
-    device_variables,
     silent,
     start_here,
 )
 from laggard.resilience.allocation.discovery import REFUSAL_S, DialledAgent, OwnAgent, Pending, await_handshakes
+from laggard.resilience.allocation.machines import MachineAllocation
 from laggard.resilience.allocation.step import LAUNCH_S, Step, StepAgent
-from laggard.resilience.errors import UnreachableNodesError
+from laggard.resilience.errors import AllocationError, UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire import encode
-from laggard.resilience.wire.handshake import Handshake
+from laggard.resilience.wire.handshake import CannotDial
+from laggard.system.ports import VARIABLE as PORT_RANGE
+from laggard.system.ports import port_range
 
 HANDSHAKE_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.handshake")
 LEFTOVERS_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.agent.processes")
@@ -58,24 +58,21 @@ REACH_DEADLINE_S = 30.0
 # Once what started an agent has ended and it has not been connected for so long, it has ended, too.
 END_S = 0.5
 # Variables that a process on another machine needs before it can read anything from our pipe.
-_PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
+_PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, PORT_RANGE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
 
-class RemoteAllocation(Allocation):
+class RemoteAllocation(MachineAllocation):
     """Nodes on separate machines."""
 
     launch_s = LAUNCH_S  # how long a command may take to start the agents of many nodes
     refusal_s = REFUSAL_S  # how long an agent may take to answer if too many others do not
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
+        super().__init__(addresses, virtual_gpus)
         self._transport = self.manager = transport  # how the others are reached
-        self._virtual = virtual_gpus > 0
-        virtual = tuple(str(gpu) for gpu in range(virtual_gpus))
-        self.nodes = tuple(NodeRecord(host, address, virtual) for host, address in addresses.items())
-        self._primary, *self._others = addresses
+        self._others = list(addresses)[1:]
         self._mark = secrets.token_hex(8)
         self._marks = {host: f"{self._mark}-{host}" for host in addresses}
-        self._n_cpus: dict[str, int] = {}
         self._pending: dict[str, Pending] = {}
         self._steps: list[Step] = []
         self._channels: dict[str, Channel] = {}
@@ -84,43 +81,51 @@ class RemoteAllocation(Allocation):
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
         """Start the agents of all other nodes in parallel and find out what each node has."""
-        allow_descriptors(len(self._others))
         self._pending = self._start_together()
         if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
             tell(lack)
         self._pending |= {host: Pending(self._start(host)) for host in self._others if host not in self._pending}
         handshakes = await_handshakes(self._pending, may_miss, partial(self._tell_late, tell), refusal_s=self.refusal_s)
-        silent_hosts = [host for host in self._others if host not in handshakes]
-        complaints = {host: self._pending[host].agent.complaint() for host in silent_hosts}
-        if len(silent_hosts) > may_miss:
+        complaints = {host: self._pending[host].agent.complaint() for host in self._others if host not in handshakes}
+        if error := self._refusal(complaints, may_miss):
             for pending in self._pending.values():
                 _end(pending.agent)
             self.close()
-            example = self._transport.command(silent_hosts[0], ["true"])
-            raise UnreachableNodesError(f"no answer by {self._transport.name}", complaints, example)
-        for host in silent_hosts:
+            raise error
+        for host in complaints:
             _end(self._pending.pop(host).agent)
-        self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
-        if not self._virtual:
-            self._set_gpus(self._primary, tuple(own_gpus()))
+        self._learn_primary()
         for host, handshake in handshakes.items():
             self._learn(host, handshake)
-        return {host: f"no answer by {self._transport.name} ({why})" for host, why in complaints.items()}
+        self._tell_small(tell)
+        answer = {str: f"no answer by {self._transport.name}", CannotDial: "no connection"}
+        return {host: f"{answer[type(why)]} ({self._words_of(why, [host])})" for host, why in complaints.items()}
 
-    def _learn(self, host: str, handshake: Handshake) -> None:
-        self._n_cpus[host] = handshake.n_cpus
-        if not self._virtual:
-            self._set_gpus(host, handshake.gpus)
-
-    def _set_gpus(self, host: str, gpus: tuple[str, ...]) -> None:
-        self.nodes = tuple(replace(node, devices=gpus) if node.hostname == host else node for node in self.nodes)
+    def _refusal(self, complaints: Mapping[str, str | CannotDial], may_miss: int) -> AllocationError | None:
+        """Return why the job cannot begin without the nodes that do not answer; None if it can."""
+        cut_off = {host: why for host, why in complaints.items() if isinstance(why, CannotDial)}
+        # Where a firewall is to blame and not these nodes, the primary would be left alone for no reason.
+        if len(complaints) <= may_miss and (not cut_off or [*cut_off] != self._others):
+            return None
+        if len(cut_off) == len(complaints):
+            fix = "" if port_range() else " --port-range names the ports that it lets through"
+            return AllocationError(self._words_of(next(iter(cut_off.values())), [*cut_off]) + fix)
+        words = {host: self._words_of(why, [host]) for host, why in complaints.items()}
+        return self._unreachable(words)
 
     def _tell_late(self, tell: Tell, late: Collection[str]) -> None:
-        by_state: dict[str, list[str]] = {}
+        by_state: dict[str | CannotDial, list[str]] = {}
         for host in late:
-            by_state.setdefault(self._pending[host].agent.complaint(), []).append(host)
+            state = self._pending[host].agent.complaint()
+            by_state.setdefault(state if isinstance(state, str) else replace(state, node=""), []).append(host)
         for state, hosts in by_state.items():
-            tell(f"waiting for {abbreviated(hosts)} by {self._transport.name}: {state}")
+            waits = f"waiting for {abbreviated(hosts)} by {self._transport.name}: " if isinstance(state, str) else ""
+            tell(f"{waits}{self._words_of(state, hosts)}")
+
+    def _words_of(self, complaint: str | CannotDial, hosts: Sequence[str]) -> str:
+        if isinstance(complaint, str):
+            return complaint
+        return f"{abbreviated(hosts)} cannot reach {self._primary}:{complaint.port}: is there a firewall?"
 
     def start_agent(self, node: NodeRecord) -> AgentProcess:
         """Return the agent of a node; but for the primary's, it runs since :meth:`discover`."""
@@ -136,9 +141,9 @@ class RemoteAllocation(Allocation):
         if handshake := await_handshakes({host: Pending(agent)}).get(host):
             self._learn(host, handshake)
             return agent
-        complaint = agent.complaint()
+        complaint = self._words_of(agent.complaint(), [host])
         _end(agent)
-        raise self._unreachable(host, complaint)
+        raise self._unreachable({host: complaint})
 
     def clear(self, node: NodeRecord) -> None:
         """End the processes that are left on a node whose agent is gone; does not wait for another machine."""
@@ -156,14 +161,9 @@ class RemoteAllocation(Allocation):
             )
         )
 
-    def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        """Return the options of ``ray start`` for a node on another machine."""
-        # Ray would count all processors of the machine, even those that are not ours to use.
-        return [f"--num-gpus={len(node.devices)}", f"--num-cpus={self._n_cpus[node.hostname]}"]
-
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
         """Return the variables that a process on the node needs to find its devices, and those it does not inherit."""
-        return {**self._transport.environment(), **device_variables(node, directory, virtual=self._virtual)}
+        return {**self._transport.environment(), **super().environment(node, directory)}
 
     def close(self) -> None:
         """Listen no more, and wait a few seconds for the end of steps and for what :meth:`clear` has begun."""
@@ -191,17 +191,17 @@ class RemoteAllocation(Allocation):
                 cwd="/",
             )
         except subprocess.TimeoutExpired:
-            raise self._unreachable(host, f"no answer within {REACH_DEADLINE_S:g} s") from None
+            raise self._unreachable({host: f"no answer within {REACH_DEADLINE_S:g} s"}) from None
         if done.returncode != 0:
             why = last_line_of(done.stderr) or "processes of its old agent do not end"
-            raise self._unreachable(host, why)
+            raise self._unreachable({host: why})
 
     def _leftovers_command(self, host: str) -> list[str]:
         return self._transport.command(host, [*env_command(), *LEFTOVERS_COMMAND, self._marks[host]])
 
-    def _unreachable(self, host: str, complaint: str) -> UnreachableNodesError:
-        reason = f"no answer by {self._transport.name}"
-        return UnreachableNodesError(reason, {host: complaint}, self._transport.command(host, ["true"]))
+    def _unreachable(self, complaints: Mapping[str, str]) -> UnreachableNodesError:
+        example = self._transport.command(next(iter(complaints)), ["true"])
+        return UnreachableNodesError(f"no answer by {self._transport.name}", complaints, example)
 
     def _start_together(self) -> dict[str, Pending]:
         """Start the agents of as many nodes as one command can, for each such command."""

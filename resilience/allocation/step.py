@@ -20,10 +20,11 @@ import psutil
 
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import JoinToken
-from laggard.resilience.allocation.discovery import DialledAgent
+from laggard.resilience.allocation.discovery import DialledAgent, cannot_dial
 from laggard.resilience.allocation.node_lists import expand_node_list
 from laggard.resilience.errors import UsageError
 from laggard.resilience.wire import encode
+from laggard.resilience.wire.handshake import CannotDial
 
 # Slurm itself gives up a node that does not answer after twice its MessageTimeout, which is 10 s by default.
 LAUNCH_S = 25.0
@@ -52,6 +53,7 @@ class Step:
         self._channels: Mapping[str, Channel] = {}
         self._ended: set[str] = set()
         self._complaint = "nothing answers yet"
+        self._cut_off: dict[str, CannotDial] = {}
         self._is_launched = False
         # Another process of srun's then has Slurm end what there is of the step.
         self._launching = threading.Timer(launch_s, self.process.kill)
@@ -77,9 +79,9 @@ class Step:
             self._launching.cancel()
             self._outlive_srun()
 
-    def complaint(self) -> str:
-        """Return what ``srun`` has complained about last, or else how far the agents have come."""
-        return self._complaint
+    def complaint(self, host: str) -> str | CannotDial:
+        """Return an agent's own complaint, or what ``srun`` has complained about last, or how far the agents are."""
+        return self._cut_off.get(host) or self._complaint
 
     def may_dial(self, host: str, absent_s: float) -> bool:
         """Return whether an agent that is not connected may still dial: not if it has ended, or is gone like the step.
@@ -118,7 +120,10 @@ class Step:
     def _read(self) -> None:
         with cast("IO[bytes]", self.process.stdout) as stdout:
             while line := stdout.readline(MAX_LINE_BYTES):
-                if text := line.decode(errors="replace").strip():
+                text = line.decode(errors="replace").strip()
+                if cut_off := cannot_dial(text):
+                    self._cut_off[cut_off.node] = cut_off
+                elif text:
                     self._complaint = text
                     if ended := _ENDED.search(text):
                         with contextlib.suppress(UsageError):  # it only looks like a list of nodes
@@ -164,6 +169,6 @@ class StepAgent(DialledAgent):
         """Take note of its handshake."""
         self.step.note_answer(self.host)
 
-    def complaint(self) -> str:
-        """Return what ``srun`` has complained about last, or else how far the agents have come."""
-        return self.step.complaint()
+    def complaint(self) -> str | CannotDial:
+        """Return its own complaint, or what ``srun`` has complained about last, or how far the agents have come."""
+        return self.step.complaint(self.host)

@@ -23,9 +23,11 @@ EXIT_FAILURE = 1
 COMMANDS = {
     "demo": ("demo", "See it at work, on this machine, without a GPU."),
     "doctor": ("doctor", "Check the GPUs of this machine, or of many nodes."),
-    "explain": ("explain", "Tell a job's story: what it was worth, and why the rest was lost."),
+    "explain": ("explain", "Tell a job's story: what it was worth, and where the rest went."),
     "grafana": ("telemetry", "Write the configuration of Grafana and Prometheus."),
+    "kubernetes": ("kubernetes", "Write a manifest for a Kubernetes job."),
     "repair-state": ("repair_state", "Repair the damaged log of a state directory."),
+    "nodes": ("nodes", "Show what the site remembers of its nodes."),
     "replay": ("telemetry", "Serve telemetry dumps: their page, and Grafana."),
     "report": ("report", "Make the report of a job: an HTML page."),
     "run": ("run", "Run a program."),

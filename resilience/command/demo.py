@@ -16,13 +16,13 @@ from pathlib import Path
 
 import click
 
-from laggard.resilience.allocation.network import free_port, port_is_taken
 from laggard.resilience.command.kept_jobs import kept_job
 from laggard.resilience.record.effective_time import SHOWN_FROM_S, effective_time
 from laggard.resilience.record.job_record import REPORT_FILE
 from laggard.resilience.record.journal import JOURNAL_FILE, read_journal
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.resilience.text import duration, wrapped
+from laggard.system.ports import free_port, port_is_taken
 from laggard.telemetry.settings import TelemetrySettings
 
 PROGRAM = "laggard.demo"

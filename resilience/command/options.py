@@ -9,7 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from laggard.kvstore.client.connection import JOB_ID_RULE, is_job_id
 from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.server.site import endpoint_of
+from laggard.resilience.allocation.place import PORT, SECRET_VARIABLE
 from laggard.resilience.command.option import declared_in, flag_of, option
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
@@ -18,8 +21,8 @@ from laggard.resilience.text import abbreviated
 from laggard.resilience.wire.detection import Watched
 
 Preload = Literal["auto", "none"]
-Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
-# Variables by which a job of each manager is found, and what is said without one; each job of LSF's has the last.
+Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray", "join"]
+# Variables that identify a job of each manager, and the error without them; every LSF job has the last one.
 _NEEDED: Mapping[Manager, tuple[tuple[str, ...], str, str]] = {
     "slurm": (("SLURM_JOB_ID",), "needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch"),
     "pbs": (("PBS_NODEFILE",), "needs a PBS job (PBS_NODEFILE)", "run laggard inside qsub"),
@@ -45,7 +48,7 @@ class JobOptions:
     )
     idle: int | None = option(None, "Nodes kept in reserve, to replace bad ones.", "N", short="-i", least=0)
 
-    resilient: bool = option(False, "Relaunch without a node that is slow or lost.", short="-r")
+    resilient: bool = option(False, "Relaunch when a node is slow or lost, or when the program fails.", short="-r")
     exhaust_resources: bool = option(
         False,
         "With --resilient: continue on fewer than --nodes nodes, down to the primary alone.",
@@ -54,8 +57,8 @@ class JobOptions:
     )
     quarantine_s: float = option(
         86400,
-        "How long a bad node stays excluded, and each further time twice as long, up to 7 times; with --state-dir, "
-        "from later jobs there too.",
+        "How long a bad node stays excluded; twice as long each further time, up to 7 times; with --state-dir, from "
+        "later jobs there too.",
         "SECONDS",
         least=1,
     )
@@ -63,36 +66,37 @@ class JobOptions:
     max_restarts_per_hour: int = option(60, "Limit on relaunches in any hour.", "N", least=0)
     on_failure: OnFailure = option(
         "relaunch",
-        "With --resilient, what to do when the program fails. An error in the program itself ends the job if it "
+        "With --resilient: what to do when the program fails. An error in the program itself ends the job if it "
         "repeats without progress.",
     )
     backoff_s: float = option(
         10.0,
-        "Shortest wait before the second relaunch in a row after failures without progress; it grows to 5 min.",
+        "Shortest wait before the second relaunch in a row after failures without progress; it grows up to 5 min.",
         "SECONDS",
         least=0,
     )
     give_up_after_s: float = option(
         7200,
-        "With --resilient: end the job when it has made no progress for so long. It is what a needless end costs.",
+        "With --resilient: end the job when it has made no progress for this long.",
         "SECONDS",
         least=0,
     )
     fixed_ranks: bool = option(
         default=False,
-        help="After a failure, keep each rank on its node: for data that is on the node's own disk by rank. "
-        "Without it, suspects change places by chance, which tells a bad node from a bad program.",
+        help="After a failure, keep each rank on its node, for instance because its data is on that node's disk. "
+        "Without this, suspects swap places at random, which tells a bad node from a bad program.",
         needs=("--per-node", "--per-device"),
     )
     wait_for_nodes_s: float = option(
         300,
-        "With --resilient: how long to wait for lost nodes to return before the job ends for want of nodes.",
+        "With --resilient: how long to wait for lost nodes to return before the job ends for lack of nodes. With "
+        "--join: how long the nodes wait for each other.",
         "SECONDS",
         least=0,
     )
     heartbeat_timeout_s: float | None = option(
         None,
-        "How long a node may be silent before it is lost: more than the network's longest pause.",
+        "How long a node may be silent before it counts as lost; more than the network's longest pause.",
         "SECONDS",
         least=2,
         most=3600,
@@ -100,7 +104,7 @@ class JobOptions:
     )
     hang_timeout: str | None = option(
         None,
-        "Relaunch if the program shows no sign of life for this long (a commit, a step, processor time, output), and "
+        "Relaunch if the program shows no sign of life (a commit, a step, processor time, traffic) for this long, and "
         "name the rank that the others wait for; auto: ten times the longest silence so far, within limits.",
         "SECONDS|auto",
         unset="off",
@@ -121,12 +125,23 @@ class JobOptions:
     wlm: Manager | None = option(
         None,
         "Workload manager that provides the nodes.",
-        unset="ssh if hosts are given, slurm, pbs or lsf inside such a job, ray if RAY_ADDRESS is set, else local",
+        unset="ssh if hosts are given, join if there is a secret for it, slurm, pbs or lsf inside such a job, ray if "
+        "RAY_ADDRESS is set, else local",
+    )
+    join: str | None = option(
+        None,
+        "Something else starts this command on every node: the node at this address is the primary, and the others "
+        "join it.",
+        "HOST[:PORT]",
+        unset=f"MASTER_ADDR, or the Job's pod with index 0; port {PORT}",
+    )
+    join_secret_file: Path | None = option(
+        None, "File with the secret that all nodes share.", "FILE", exists=True, unset=f"from {SECRET_VARIABLE}"
     )
     hostlist: str | None = option(
-        None, "Hosts to reach by ssh, also as user@host:port or node[01-16]; the first is this machine.", "A,B"
+        None, "Hosts to reach by ssh, as host, user@host:port or node[01-16]; the first is this machine.", "A,B"
     )
-    hostfile: Path | None = option(None, "File with such hosts, also as for MPI: host slots=8.", "FILE")
+    hostfile: Path | None = option(None, "File with such hosts, or in MPI's format: host slots=8.", "FILE")
     local_nodes: int | None = option(None, "Virtual nodes on this machine.", "N", least=1, most=250, unset="1")
     virtual_gpus: int = option(
         0,
@@ -138,7 +153,7 @@ class JobOptions:
         also="LAGGARD_VIRTUAL_GPUS",
     )
 
-    module: bool = option(False, "PROGRAM is the name of a module, to be run as 'python -m' does.", short="-m")
+    module: bool = option(False, "PROGRAM is the name of a module, run as 'python -m' does.", short="-m")
     per_node: bool = option(
         False,
         "Run PROGRAM on every node, without Ray, with NODE_RANK, NNODES, MASTER_ADDR and MASTER_PORT set, "
@@ -146,38 +161,38 @@ class JobOptions:
     )
     per_device: bool = option(
         False,
-        "Run PROGRAM once for every device of every node, without Ray, with the variables that torchrun sets: "
+        "Run PROGRAM once for each device of each node, without Ray, with the variables that torchrun sets: "
         "RANK, LOCAL_RANK, WORLD_SIZE and the rest.",
     )
     preload: Preload = option(
         "auto",
-        "With --per-node or --per-device: what a process on each node loads ahead, to fork a relaunch of a Python "
-        "program from it; auto: the libraries that the last launch has loaded.",
+        "With --per-node or --per-device: what a process on each node loads in advance, from which a relaunch of a "
+        "Python program is forked; auto: the libraries that the last launch loaded.",
         needs=("--per-node", "--per-device"),
     )
 
     detect: tuple[Watched, ...] = option(
         (),
         "slow-gpu: watch for slow GPUs, without changes to the program, and compare its ranks by its own timings "
-        "(laggard.section); sections: only these; slow-link: time transfers between nodes, to find slow NICs and "
-        "cables. With --resilient, relaunch without their nodes. Several: --detect slow-gpu,slow-link.",
+        "(laggard.section); sections: only the latter; slow-link: time transfers between nodes, to find slow NICs and "
+        "cables. With --resilient, relaunch without slow nodes. Several: --detect slow-gpu,slow-link.",
     )
     detect_interval_s: float = option(
         3, "With --detect: time between rounds of probes, and of the program's own timings.", "SECONDS", least=0.1
     )
     groups: Path | None = option(
         None,
-        "With --detect: YAML file that says which ranks or devices have equal work, 'rank 0-7: stage 0' or 'node2 gpu "
-        "1: big'; only those with the same label are compared. For slow-link: the switch of each node, as 'node2: "
-        "leaf1'.",
+        "With --detect: YAML file that labels ranks or devices with equal work, such as 'rank 0-7: stage 0' or 'node2 "
+        "gpu 1: big'; only those with the same label are compared. For slow-link: the switch of each node, such as "
+        "'node2: leaf1'.",
         "FILE",
         exists=True,
         needs=("--detect",),
     )
     link_interface: str | None = option(
         None,
-        "With --detect=slow-link: probe the links of the first network interface of each node whose name begins so, as "
-        "NCCL_SOCKET_IFNAME; =A: of exactly this name; ^A: of another.",
+        "With --detect=slow-link: probe the links of each node's first network interface whose name begins with A, "
+        "else B, as in NCCL_SOCKET_IFNAME; =A: of exactly this name; ^A: of any other.",
         "A,B",
         unset="that of the node's address",
         needs=("--detect=slow-link",),
@@ -197,7 +212,7 @@ class JobOptions:
     )
     expected_duration_s: float | None = option(
         None,
-        "How long the job will run: no relaunch for a slow device that can no longer earn its cost.",
+        "How long the job will run, so that no relaunch is made that can no longer earn its cost.",
         "SECONDS",
         least=1,
         unset="up to Slurm's time limit, or not known",
@@ -213,15 +228,54 @@ class JobOptions:
         unset="a temporary folder",
     )
     checkpoint_memory: str | None = option(
-        None, "How much of each node's memory checkpoints may use, as 200G.", "SIZE", unset="most of /dev/shm"
+        None, "How much of each node's memory checkpoints may use, e.g. 200G.", "SIZE", unset="most of /dev/shm"
     )
     checkpoint_dir: Path | None = option(
         None,
-        "Also keep a copy of each checkpoint in this directory, which all nodes share.",
+        "Also keep a copy of each checkpoint in this directory, shared by all nodes.",
         "DIR",
         unset="in the memory of two nodes only",
     )
+    port_range: str | None = option(
+        None,
+        "Ports on which the job may listen, where a firewall blocks all others.",
+        "FIRST-LAST",
+        unset="any that are free",
+        also="LAGGARD_PORT_RANGE",
+    )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
+    state_server: str | None = option(
+        None,
+        "Keep the program's state in the site's own Valkey or Redis, such as rediss://HOST:PORT/0; the same command "
+        "resumes from it, on any machine.",
+        "URL",
+        unset="one that laggard starts",
+    )
+    job_name: str | None = option(
+        None, "Name of the job, and of its state in --state-server.", "NAME", unset="the program's"
+    )
+    state_password_file: Path | None = option(
+        None,
+        "File with the password for --state-server, which only you can read.  [also: LAGGARD_STATE_PASSWORD, the "
+        "password itself]",
+        "FILE",
+        exists=True,
+        needs=("--state-server",),
+    )
+    state_ca: Path | None = option(
+        None,
+        "PEM file with the certificate authority of --state-server.",
+        "FILE",
+        exists=True,
+        unset="those that each node trusts",
+        needs=("--state-server",),
+    )
+    state_replicas: int = option(
+        0, "How many replicas of --state-server must have a commit before it counts.", "N", needs=("--state-server",)
+    )
+    state_in_memory: bool = option(
+        False, "Accept a --state-server that keeps nothing on disk.", needs=("--state-server",)
+    )
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
     verbose: bool = option(
@@ -229,7 +283,7 @@ class JobOptions:
     )
     report: bool = option(
         True,
-        "Keep a record of the job, with its logs if it fails, and make a report of it at the end.",
+        "Keep a record of the job, with its logs if it fails, and write a report of it at the end.",
         unset="report",
         also="LAGGARD_REPORT=0",
     )
@@ -238,6 +292,23 @@ class JobOptions:
         "Where to put the report's folder.",
         "DIR",
         unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
+    )
+
+    node_history: Path | None = option(
+        None,
+        "What the site's jobs remember about its nodes, in a shared folder: nodes that failed before are used last, "
+        "and what this job finds is added. 'laggard nodes' shows it.",
+        "DIR",
+        unset="nothing",
+        also="LAGGARD_NODE_HISTORY",
+    )
+    notify: str | None = option(
+        None,
+        "Post a line there for each verdict, failure and relaunch, and at the end, in the format of Slack and others. "
+        "Keep a secret address in the variable, since others on the machine can read the command line.",
+        "URL",
+        unset="nowhere",
+        also="LAGGARD_NOTIFY",
     )
 
     def __post_init__(self) -> None:
@@ -249,6 +320,18 @@ class JobOptions:
                     given += f"={value:g}" if isinstance(value, float) else f"={value}"
                 fix = f"add {'it' if len(needs) == 1 else 'one'}, or leave this out"
                 raise UsageError(given, f"has no effect without {' or '.join(needs)}", fix)
+        if self.job_name is not None and not is_job_id(self.job_name):
+            raise UsageError(f"--job-name={self.job_name}", "cannot be a job's name", f"use {JOB_ID_RULE}")
+        if self.state_server is not None:
+            self._check_state_server(self.state_server)
+
+    def _check_state_server(self, url: str) -> None:
+        if self.job_name is None:
+            raise UsageError("--state-server", "needs --job-name", "it tells this job's State there from others'")
+        endpoint_of(url, self.job_name, "")
+        for flag, given in (("--state-dir", self.state_dir), ("--state-port", self.state_port)):
+            if given is not None:
+                raise UsageError(f"--state-server and {flag}", "cannot be combined", "leave one out")
 
     def _has(self, wanted: str) -> bool:
         """Return whether an option is given: ``--detect``, or with this value ``--detect=slow-gpu``."""
@@ -260,6 +343,8 @@ class JobOptions:
         """Return what manages the nodes: as named, else as other options imply, else the first that is detected."""
         hosts = self.hostlist is not None or self.hostfile is not None
         named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
+        if named is None and (self.join or self.join_secret_file or environ.get(SECRET_VARIABLE)):
+            named = "join"
         if self.local_nodes is not None and named != "local":
             given = f"--local-nodes={self.local_nodes}"
             raise UsageError(given, f"is for virtual nodes, not for {named}", "leave it out")
@@ -316,6 +401,11 @@ class JobOptions:
                 "--per-device", f"finds no devices on {without}", "add --virtual-gpus=K, or use --per-node"
             )
 
+    def check_notify(self) -> None:
+        """Check that lines are sent to an address that can be."""
+        if self.notify is not None and not re.match(r"https?://[^/]", self.notify):
+            raise UsageError(f"--notify={self.notify}", "is not a web address", "give one that begins with https://")
+
     def checkpoint_bytes(self) -> int | None:
         """Return how much of a node's memory checkpoints may use, in bytes; ``None``: the default."""
         if self.checkpoint_memory is None:
@@ -323,14 +413,14 @@ class JobOptions:
         match = _SIZE.fullmatch(self.checkpoint_memory.strip())
         if match is None or not (size_bytes := int(float(match[1]) * _UNITS[match[2].upper()])):
             given = f"--checkpoint-memory={self.checkpoint_memory}"
-            raise UsageError(given, "is not a size", "give a number and K, M, G or T, as 200G")
+            raise UsageError(given, "is not a size", "give a number and K, M, G or T, for instance 200G")
         return size_bytes
 
     def probed_interface(self) -> str:
         """Return the network interfaces of which links are probed; empty: those of the nodes' addresses."""
         if self.link_interface is not None and not self.link_interface.strip("^=,"):
             given = f"--link-interface={self.link_interface}"
-            raise UsageError(given, "names no interface", "give the beginnings of names, as ib,eth1")
+            raise UsageError(given, "names no interface", "give the beginnings of names, for instance ib,eth1")
         return self.link_interface or ""
 
     def ends_s(self, now_s: float, time_left_s: float | None) -> float | None:

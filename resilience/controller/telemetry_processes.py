@@ -13,9 +13,9 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.control import nodes_in_use
-from laggard.resilience.allocation.network import claim_port, free_port
 from laggard.resilience.errors import UsageError
 from laggard.resilience.nodes.cluster import Cluster
+from laggard.system.ports import free_port, keep, port_range
 from laggard.telemetry.client import request_dump
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.settings import SETTINGS_FILE, TelemetrySettings, load_settings
@@ -39,9 +39,9 @@ class JobTelemetry:
     def configured(cls, level: int, config: Path | None) -> JobTelemetry:
         """Return the telemetry for a level and the user's settings file."""
         settings = TelemetrySettings() if config is None else load_settings(config)
-        port = settings.aggregator_port
-        if level and not claim_port(port, LOOPBACK):
-            if port != TelemetrySettings().aggregator_port:
+        port, usual = settings.aggregator_port, TelemetrySettings().aggregator_port
+        if level and ((port == usual and port_range()) or not keep(port, LOOPBACK)):
+            if port != usual:
                 fix = f"name another as aggregator_port in {config}"
                 raise UsageError(f"port {port}", "for the telemetry server is taken", fix)
             port = free_port(LOOPBACK)
@@ -57,7 +57,8 @@ class JobTelemetry:
     @property
     def where(self) -> str:
         """Where the server is, and how to reach it from another machine."""
-        moved = "" if self.port == self.settings.aggregator_port else f" ({self.settings.aggregator_port} is taken)"
+        is_moved = self.port != self.settings.aggregator_port and port_range() is None
+        moved = f" ({self.settings.aggregator_port} is taken)" if is_moved else ""
         return f"http://{LOOPBACK}:{self.port}{moved}; ssh command: {self.settings.tunnel_command(self.port)}"
 
     def start(self, cluster: Cluster, hosts: tuple[str, ...]) -> None:

@@ -76,12 +76,21 @@ class ProgramEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProgramFailed:
-    """The program exited with an error, or was killed by a signal that we did not send."""
+    """The program exited with an error, or was killed by a signal that laggard did not send."""
 
     failure: Failure
     evidence: tuple[Found, ...] = ()  # what was found on its nodes when they were checked
     course: Course = UNKNOWN_COURSE  # how far the launch had come
     unanswered: Unanswered | None = None  # what it names that does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class RanksReplaced:
+    """Ranks failed and were replaced, and the others kept their processes."""
+
+    failure: Failure
+    evidence: tuple[Found, ...] = ()  # what was found on the nodes when they were checked
+    course: Course = UNKNOWN_COURSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +128,15 @@ class NodesDrained:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """The manager of a node in use says that it is down or drained, or takes it away."""
+
+    word: NodeWord
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReturned:
-    """A node that was lost or drained is well again, or the quarantine of one is over, and its devices were probed."""
+    """A node is well again or has served its quarantine, and its devices were probed."""
 
     host: str
     faults: tuple[Finding, ...] = ()  # what was found when it was examined
@@ -158,10 +174,12 @@ class OutageTooLong:
 Event = (
     ProgramEnded
     | ProgramFailed
+    | RanksReplaced
     | ProgramHung
     | NodesAccused
     | NodeLost
     | NodesDrained
+    | NodeDrained
     | NodeReturned
     | NodeJoined
     | NodesMissing

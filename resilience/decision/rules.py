@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from laggard.resilience.decision import events
-from laggard.resilience.decision.case import Case
+from laggard.resilience.decision.case import AGAIN_AND_AGAIN, Case
 from laggard.resilience.decision.enough import too_few, without
 from laggard.resilience.decision.events import (
     Decision,
@@ -83,6 +83,27 @@ def _drain(case: Case) -> Report:
     hosts = frozenset(word.host for word in words)
     roster = case.roster.without(hosts, len(case.roster.active), case.now_s, lost=True)
     return Report(replace(case.status, roster=roster), (NodesDrained(words),))
+
+
+def _relieve(case: Case) -> Report:
+    after = case.relieved or case.status
+    return Report(after, (case.event, _change(case.roster, after.roster)))
+
+
+def _after_replacement(case: Case) -> JobStatus:
+    """Return the status once ranks are replaced on their nodes, and bad nodes have left the reserve."""
+    return replace(case.reserve_without(case.unfit_reserve), ledger=case.ledger)
+
+
+def _move_from(case: Case, hosts: frozenset[str]) -> Report:
+    after = replace(case.status_without(hosts | case.unfit_reserve), ledger=case.ledger)
+    return Report(after, (case.failure, *case.event.evidence, *case.evidence, _change(case.roster, after.roster)))
+
+
+def _move_aside(case: Case) -> Report:
+    after = _after_replacement(case)
+    after = replace(after, roster=after.roster.setting_aside(case.suspect))
+    return Report(after, (case.failure, *case.evidence, _change(case.roster, after.roster)))
 
 
 def _stay_out(case: Case, exclusion: Exclusion, why: ReasonPart) -> Report:
@@ -227,7 +248,7 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.ProgramFailed,
-        "its arguments are wrong: it prints how it is used, or all of its ranks end with 2 in their first seconds",
+        "its arguments are wrong: it prints its usage, or all of its ranks exit with 2 within seconds",
         "end with its exit code",
         lambda c: c.failure.is_usage,
         lambda c: End((c.failure, Fact("own error"))),
@@ -256,20 +277,15 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.ProgramFailed,
-        "twice running alike, with words of the program or unknown ones, within three minutes of going on from a "
-        "checkpoint or before a step or commit, at a place that was passed before, or the third time; and there is an "
-        "older checkpoint, and the row has not gone back yet",
+        "the failures speak against the [checkpoint](#the-checkpoint-or-the-program), there is an older one, and the "
+        "job has not gone back since its last progress",
         "relaunch at once, from the checkpoint before the newest",
         lambda c: is_the_saves(c.row) and not c.went_back,
         _one_save_back,
     ),
     Rule(
         events.ProgramFailed,
-        "the third without progress or a later one, the last two at the same place of the program, which no launch "
-        "ever passed, or where an older checkpoint fails, too, and on two nodes, or on several at once, or where it "
-        "cannot run elsewhere; the last three at one step if the job ever went on after the same error; words of the "
-        "network never count as the program's, before the first step unknown ones only after 1 min without progress, "
-        "and in a job that has ever made any, the program's own after 1 min and unknown ones after 20",
+        "the failures speak against the [program](#the-checkpoint-or-the-program)",
         "end with its exit code",
         lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back), survived=c.survived),
         lambda c: End(
@@ -278,9 +294,28 @@ RULES: Sequence[Rule] = (
     ),
     _otherwise(
         events.ProgramFailed,
-        "relaunch; suspects change places; from the second one without progress on after a quarter of the time since "
-        "the first, 10 s to 5 min; after 10 s while the evidence against a node that has moved is from 2 to 100",
+        "relaunch; suspects change places; from the second failure without progress on, after a quarter of the time "
+        "since the first (10 s to 5 min), or after 10 s while the evidence against a node that has moved is 2 to 100",
         lambda c: _after_setback(c, c.failure, *c.event.evidence),
+    ),
+    Rule(
+        events.RanksReplaced,
+        "a check of all nodes finds a bad one in use, or the evidence against one is 100 or more",
+        "have its ranks go on in reserve, if all others keep their processes; otherwise it stays in use",
+        lambda c: bool(c.proven) or c.convicted is not None,
+        lambda c: _move_from(c, c.proven or frozenset({c.suspect})),
+    ),
+    Rule(
+        events.RanksReplaced,
+        f"within a day {AGAIN_AND_AGAIN} or more began on a node, and fewer on all others together; not the primary",
+        "have its ranks go on in reserve, where it waits, if all others keep their processes",
+        lambda c: c.fails_most,
+        _move_aside,
+    ),
+    _otherwise(
+        events.RanksReplaced,
+        "enter it in the ledger",
+        lambda c: Report(_after_replacement(c), (c.failure, Fact("in place"))),
     ),
     Rule(
         events.ProgramHung,
@@ -358,11 +393,21 @@ RULES: Sequence[Rule] = (
     ),
     _otherwise(events.NodeLost, "relaunch without it", _without_lost),
     _otherwise(
-        events.NodesDrained, "take them out of the reserve, until it says otherwise and they pass their probe", _drain
+        events.NodesDrained,
+        "take them out of the reserve, until the manager says otherwise and they pass their probe",
+        _drain,
     ),
     Rule(
+        events.NodeDrained,
+        "it is not the primary, and one in reserve can take its place",
+        "have its ranks go on there, if all others keep their processes; otherwise it stays in use",
+        lambda c: c.relieved is not None,
+        _relieve,
+    ),
+    _otherwise(events.NodeDrained, "it stays in use", lambda c: Report(c.status, (c.event,))),
+    Rule(
         events.NodeReturned,
-        "it is not excluded any more",
+        "it is no longer excluded",
         "report",
         lambda c: c.roster.exclusion_of(c.event.host) is None,
         lambda c: Report(c.status, (Fact("not excluded", (c.event.host,)),)),
@@ -370,7 +415,7 @@ RULES: Sequence[Rule] = (
     Rule(
         events.NodeReturned,
         "it does not pass its probe",
-        "exclude it anew, twice as long if it had served its quarantine",
+        "exclude it again, for twice as long if it had served its quarantine",
         lambda c: bool(c.event.faults),
         _unfit,
     ),
@@ -385,7 +430,7 @@ RULES: Sequence[Rule] = (
     Rule(
         events.NodeReturned,
         "the job waits for lost nodes",
-        "relaunch, once there are enough",
+        "relaunch once there are enough",
         lambda c: c.status.waits_since_s is not None,
         _go_on,
     ),

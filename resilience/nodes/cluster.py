@@ -33,6 +33,8 @@ from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import SetUp
 from laggard.system.clock_offset import ClockOffset
+from laggard.system.ports import VARIABLE as PORT_RANGE
+from laggard.system.ports import port_range
 
 RAY_ADDRESS = "RAY_ADDRESS"
 _log = logging.getLogger("laggard.resilience.nodes")
@@ -84,6 +86,7 @@ class Cluster:
         directory = self._node_directory(node)
         variables = {
             **self._setup.environment,
+            **self._ports_of(node),
             NODE: node.hostname,
             ENDPOINT_FILE: str(directory / "endpoint.json"),
             RAY_ADDRESS: "",  # a Ray cluster that the user's shell knows is not the job's
@@ -249,6 +252,14 @@ class Cluster:
         self.nodes.clear()
         self._allocation.close()
 
+    def _ports_of(self, node: NodeRecord) -> dict[str, str]:
+        """Return the variable that says at which ports a node listens: virtual ones share those of this machine."""
+        if (ports := port_range()) is None:
+            return {}
+        if is_loopback(node.address):
+            ports = ports.share(self._numbers[node.hostname] - 1, len(self._numbers))
+        return {PORT_RANGE: str(ports)}
+
     def _files(self, node: NodeRecord) -> dict[str, str]:
         return {**self._setup.files, **self._setup.of_node(node)}
 
@@ -280,7 +291,9 @@ class Cluster:
         return node.agent.gone or self._is_silent(node)
 
     def _is_silent(self, node: Node) -> bool:
-        """Return whether nothing has come from an agent for too long."""
+        """Return whether nothing has come from an agent for too long; that of the only node is only slow."""
+        if len(self._numbers) == 1:
+            return False  # it is a child of ours, whose end we see
         silent_s = self._silent_s(node)
         if not node.agent.has_started:
             return silent_s > self._timing.first_heartbeat_s

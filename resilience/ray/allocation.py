@@ -28,9 +28,10 @@ from laggard.resilience.allocation.base import (
     start_here,
 )
 from laggard.resilience.allocation.discovery import DialledAgent
-from laggard.resilience.allocation.network import is_this_machine, listens
+from laggard.resilience.allocation.network import is_this_machine
 from laggard.resilience.errors import AllocationError, UsageError
 from laggard.resilience.wire import encode
+from laggard.system.ports import listens
 
 ASK_FOR_DEVICES = "--devices"
 DRIVER_COMMAND = (sys.executable, "-P", "-m", "laggard.resilience.ray.driver")
@@ -82,6 +83,7 @@ class DriverProcess:
 
     def __init__(self, address: str, *, with_devices: bool = True) -> None:
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         if not host or not port.isdigit():
             raise UsageError(f"RAY_ADDRESS={address} is not an address: give host:port of the head, or --wlm=local")
         if not listens(host, int(port)):

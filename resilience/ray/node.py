@@ -13,11 +13,17 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Sequence
 
 from laggard.resilience.agent.processes import end_descendants
 from laggard.resilience.ray.private_api import ray_command, replace_dashboard_agent
+from laggard.system.ports import free_ports
 
 END_DEADLINE_S = 5.0
+# What a node needs at the least: its own three, and one of a worker.
+N_PORTS = 4
+# Of parts of Ray that we switch off; Ray refuses to use them for others all the same.
+_OF_OTHERS = {8265, 10001, 52365}
 
 
 def main() -> None:
@@ -27,7 +33,20 @@ def main() -> None:
     if line:
         replace_dashboard_agent()
         threading.Thread(target=_end_with_the_agent, name="agent-watch", daemon=True).start()
-        run_ray(json.loads(line))
+        run_ray([*json.loads(line), *port_options(free_ports(N_PORTS))])
+
+
+def port_options(free: Sequence[int]) -> list[str]:
+    """Return the options of ``ray start`` for these ports, one of them for each worker; none: any ports. Pure."""
+    if not free:
+        return []
+    *workers, raylet, objects, environments = (port for port in free if port not in _OF_OTHERS)
+    return [
+        f"--node-manager-port={raylet}",
+        f"--object-manager-port={objects}",
+        f"--runtime-env-agent-port={environments}",
+        f"--worker-port-list={','.join(map(str, workers))}",
+    ]
 
 
 def _end_with_the_agent() -> None:

@@ -14,7 +14,7 @@ from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
 from laggard.resilience.record.downsampler import Downsampler
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES
-from laggard.telemetry.page.content import MEAN, N_SERIES, OF_SERIES
+from laggard.telemetry.page.content import MEAN, N_SERIES, OF_SERIES, importance
 from laggard.telemetry.store.program_metrics import COLUMNS, STEP_S, merged_ranges
 
 MAX_METRICS = 32
@@ -27,7 +27,7 @@ _FOLDS = {"lowest": np.minimum, MEAN: np.add, "highest": np.maximum}
 
 def chosen(kept: Collection[str], known: Collection[str], max_metrics: int = MAX_METRICS) -> list[str]:
     """Return the metrics that are kept from now on: those that were, and new ones as long as there is room."""
-    return [*kept, *sorted({*known} - {*kept})][:max_metrics]
+    return [*kept, *sorted({*known} - {*kept}, key=importance)][:max_metrics]
 
 
 def readable_steps(n_nodes: int) -> int:

@@ -90,7 +90,7 @@ def _packed(curve: dict[str, Any]) -> dict[str, Any]:
     lowest, highest = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
     return {
         **curve,
-        "devices": [(line["host"], line["gpu"]) for line in lines],
+        "devices": [line["of"] for line in lines],
         "lowest": lowest,
         "highest": highest,
         "lines": base64.b64encode(_codes(values, lowest, highest).tobytes()).decode(),

@@ -13,3 +13,13 @@ class Handshake(Report):
 
     n_cpus: int  # that we may use
     gpus: tuple[str, ...]  # their names, as in CUDA_VISIBLE_DEVICES there
+    host: str  # name of the machine
+    shared_memory_bytes: int  # size of /dev/shm
+
+
+@dataclass(frozen=True, slots=True)
+class CannotDial(Report):
+    """What it writes to its standard error if it cannot: its line goes by the way on which the agent was started."""
+
+    node: str  # Slurm's name for it; empty if Slurm has not started it
+    port: int  # of the controller

@@ -19,7 +19,7 @@ def joined(names: Sequence[str]) -> str:
 
 def parted(text: str) -> list[str]:
     """Return the names in a text of :func:`joined`."""
-    return [name for part in text.split(", ") for name in unfolded(part)]
+    return [name for part in text.split(", ") if part for name in unfolded(part)]
 
 
 def folded(names: Iterable[str]) -> list[str]:

@@ -23,7 +23,10 @@ __all__ = ["Document", "frozen_document", "live_document"]
 _STYLES = ("vendor/uplot.css", "page.css")
 _SCRIPTS = tuple(  # in this order
     f"{name}.js"
-    for name in ("format", "colours", "live", "frozen", "map", "links", "charts", "lanes", "events", "main")
+    for name in (
+        *("format", "colours", "axes", "view", "live", "frozen"),
+        *("map", "links", "charts", "lanes", "events", "metrics", "main"),
+    )
 )
 _POLICY = (
     "default-src 'none'; {connect}img-src data:; base-uri 'none'; form-action 'none'; "

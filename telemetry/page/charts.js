@@ -1,26 +1,28 @@
-// Charts over time, all with the same axis: one cursor runs through all of them, and a drag zooms all of them.
+// Charts, with what they say in words below: at the pointer, where the arrow keys went, or else the newest values.
 
 const axisWidth = 74;
-const syncKey = "time";
+const mostNamed = 6;
 
 /** What all charts share: the range, the cursor, zooming by a drag, and the way back by a double click. */
-const timeOptions = (place, height) => ({
+const sharedOptions = (place, height, axis = "time") => ({
   width: place.width,
   height,
   padding: [8, 10, 0, 0],
+  legend: { show: false },
   cursor: {
-    sync: { key: syncKey },
+    sync: { key: axis }, // one cursor runs through all charts of an axis
     drag: { x: true, y: false, setScale: false },
-    bind: { dblclick: () => () => place.onZoom(null) },
+    bind: { dblclick: () => () => place.onZoom(null, axis) },
   },
-  scales: { x: { time: true, range: () => [place.range.start / 1000, place.range.end / 1000] } },
+  scales: { x: { time: axis === "time", range: (_, low, high) => place.range ?? [low, high > low ? high : low + 1] } },
   hooks: {
+    setCursor: [() => place.read(true)],
     setSelect: [
       (chart) => {
         if (chart.select.width < 8) return;
-        const ends = [chart.select.left, chart.select.left + chart.select.width].map((x) => chart.posToVal(x, "x") * 1000);
+        const [start, end] = [chart.select.left, chart.select.left + chart.select.width].map((x) => chart.posToVal(x, "x"));
         chart.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-        place.onZoom({ start: ends[0], end: ends[1] });
+        place.onZoom({ start, end }, axis);
       },
     ],
   },
@@ -35,95 +37,206 @@ const timeLabels = [
   [0.001, "{HH}:{mm}:{ss}.{fff}", null],
 ].map(([step, label, onNewDay]) => [step, label, null, null, onNewDay, null, null, null, 1]);
 
-const timeAxis = () => ({
-  values: timeLabels,
+const axisOptions = (values, more) => ({
+  values,
   space: 76,
   stroke: theme.colour("soft"),
   grid: { stroke: theme.colour("grid"), width: 1 },
   ticks: { stroke: theme.colour("line"), width: 1 },
+  ...more,
 });
 
-const valueAxis = (unit) => ({
-  ...timeAxis(),
-  space: 30,
-  size: axisWidth,
-  values: (_, ticks) => ticks.map((tick) => axisNumber(tick, unit)),
-});
-
-const axisNumber = (value, unit) => {
-  if (value === null) return "";
-  return unit === "s" ? `${plain(value * 1000)} ms` : number(value);
+const horizontalAxis = (axis) => {
+  const value = axisReading[axis];
+  return axisOptions(axis === "time" ? timeLabels : (_, ticks) => ticks.map(value));
 };
+
+const valueAxis = (unit) => axisOptions(
+  (_, ticks) => ticks.map((tick) => (tick === null ? "" : unit === "s" ? `${number(tick * 1000)} ms` : number(tick))),
+  { space: 30, size: axisWidth },
+);
+
+const axisReading = { time: (x) => moment(x * 1000), step: (x) => x.toLocaleString("en"), launch: (x) => stopwatch(x) };
+const axisWords = { time: "", step: "step ", launch: "after " };
 
 /** A place for one chart, which is made anew only if more than its data has changed: else the cursor would jump. */
 class Place {
-  constructor(holder, onZoom) {
+  constructor(holder, onZoom, name = "") {
     this.holder = holder;
     this.onZoom = onZoom;
-    this.range = { start: 0, end: 1 };
+    this.name = name;
+    this.range = null;
     this.chart = null;
     this.form = "";
+    this.plot = holder.appendChild(element("div", "", { className: "plot", tabIndex: 0, role: "img" }));
+    this.words = holder.appendChild(element("p", "", { className: "values" }));
+    this.plot.addEventListener("keydown", (event) => this.key(event));
+    // Only who reads a chart by keys hears it: elsewhere the newest values change all the time.
+    this.plot.addEventListener("focus", () => this.words.setAttribute("aria-live", "polite"));
+    this.plot.addEventListener("blur", () => this.words.removeAttribute("aria-live"));
   }
 
-  put(range, options, data) {
-    this.range = range;
+  /** Show a chart; `rowsAt` says in words what lies at a place, or is newest: [name, text, colour, dash]. */
+  put(range, options, data, rowsAt = () => []) {
+    Object.assign(this, { range, rowsAt, series: options.series });
     const form = JSON.stringify([options.width, options.height, theme.isDark(), options.series.map((each) => each.label), options.form]);
     if (this.chart && form === this.form) {
       this.chart.setData(data);
-      return;
+    } else {
+      this.chart?.destroy();
+      this.plot.textContent = "";
+      this.form = form;
+      this.chart = new uPlot(options, data, this.plot);
     }
-    this.chart?.destroy();
-    this.holder.textContent = "";
-    this.form = form;
-    this.chart = new uPlot(options, data, this.holder);
+    this.plot.setAttribute("aria-label", `Chart of ${this.name}; the arrow keys read its values`);
+    this.read();
   }
 
   /** Say something in place of the chart. */
   say(text) {
     this.chart?.destroy();
     this.chart = null;
-    this.holder.textContent = "";
-    this.holder.append(element("p", text, { className: "soft" }));
+    this.plot.textContent = "";
+    this.plot.append(element("p", text, { className: "soft" }));
+    this.words.replaceChildren();
+  }
+
+  /** Put what lies under the cursor into words; without a cursor, the newest values. */
+  read(isMove = false) {
+    if (!this.chart || (isMove && !isNear(this.words, 0))) return;
+    const { idx, left, top } = this.chart.cursor;
+    const at = left >= 0 ? idx ?? null : null;
+    const y = at !== null && top >= 0 && this.chart.over.matches(":hover") ? this.chart.posToVal(top, "y") : null;
+    if (isMove && at === this.at && y === null) return;
+    this.at = at;
+    const rows = this.rowsAt(at, y);
+    this.words.replaceChildren(...rows.map(([name, text, colour, dash]) => {
+      const row = element("span", "", { className: "value" });
+      if (colour) {
+        const sign = element("span", "", { className: "sign" });
+        sign.style.borderTop = `3px ${dash?.length ? "dashed" : "solid"} ${colour}`;
+        row.append(sign);
+      }
+      row.append(element("span", name ? `${name} ` : ""), element("b", text), " ");
+      return row;
+    }));
+  }
+
+  key(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity }[event.key];
+    if (!step || !this.chart || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { data, cursor } = this.chart;
+    const last = data[0].length - 1;
+    const at = Math.min(last, Math.max(0, (cursor.idx ?? (step > 0 ? -1 : last + 1)) + step));
+    this.chart.setCursor({ left: this.chart.valToPos(data[0][at], "x"), top: -1 }, true, true);
+    event.preventDefault();
+    event.stopPropagation();
   }
 
   get width() {
     return Math.max(240, this.holder.clientWidth);
   }
+
+  /** The chart's numbers as text, one line for each place on its axis. */
+  csv() {
+    const cell = (value) => (typeof value === "string" ? `"${value.replaceAll('"', '""')}"` : value ?? "");
+    const head = this.series.map((each) => each.label);
+    return [head, ...this.chart.data[0].map((_, i) => this.chart.data.map((column) => column[i]))].map((row) => row.map(cell).join(",")).join("\r\n");
+  }
+
+  /** The chart with its name and what is said of it, as a picture. */
+  picture() {
+    const chart = this.chart.ctx.canvas;
+    const scale = window.devicePixelRatio || 1;
+    const rows = [...this.words.children].map((row) => [row.textContent, row.querySelector(".sign")?.style.borderTopColor]);
+    const canvas = Object.assign(document.createElement("canvas"), { width: chart.width, height: chart.height + (30 + 20 * rows.length) * scale });
+    const context = canvas.getContext("2d");
+    context.fillStyle = theme.colour("panel");
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(chart, 0, 26 * scale);
+    context.scale(scale, scale);
+    context.font = "14px system-ui, sans-serif";
+    context.fillStyle = theme.colour("ink");
+    context.fillText(this.name, 10, 18);
+    rows.forEach(([text, colour], i) => {
+      const y = chart.height / scale + 40 + 20 * i;
+      context.fillStyle = colour || theme.colour("panel");
+      context.fillRect(10, y - 7, 18, 4);
+      context.fillStyle = theme.colour("ink");
+      context.fillText(text, 36, y);
+    });
+    return canvas;
+  }
 }
+
+/** Whether something is in the window or so close to it: what nobody sees is neither asked for nor put into words. */
+const isNear = (box, pixels) => {
+  const { top, bottom } = box.getBoundingClientRect();
+  return bottom > -pixels && top < window.innerHeight + pixels;
+};
+
+/** Let the browser keep a file of this page's own. */
+const keep = (blob, name) => {
+  const link = element("a", "", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.-]+/g, "_") });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
+};
 
 const translucent = (hex) => `${hex}73`;
 
-/** A band with its middle, and lines on top; `answer` as the server gives it. */
-const drawBand = (place, range, answer, names) => {
-  const { times, low, middle, high, lines } = answer;
-  if (!times.length) {
-    place.say(names.empty);
-    return;
-  }
-  const show = (_, value) => (value === null || value === undefined ? "" : reading(value, answer.unit));
-  const band = theme.colour("band");
+/** The name of a line of an answer, by the tags that tell its lines apart. */
+const lineName = (by, of) => {
+  if (by[0] === "host") return by[1] === "gpu" ? deviceName(of[0], of[1]) : printable(by.length > 1 ? `${of[0]} ${by[1]} ${of[1]}` : of[0]);
+  return printable(by.map((name, i) => `${name} ${of[i]}`).join(" "));
+};
+
+/** Draw lines, those that are far from the others with names, and a band; `drawn` as `drawable` returns it. */
+const drawLines = (place, drawn, { unit, isPercentiles, range, axis = "time", isLog = false, height = 230 }) => {
+  const { x, band, lines } = drawn;
+  const named = lines.length <= mostNamed ? lines : lines.filter((line) => line.isFar).slice(0, 2 * mostNamed);
+  const others = lines.filter((line) => !named.includes(line));
+  const [blue, ground] = [theme.colour("blue"), theme.colour("band")];
+  const looks = named.filter((line) => !line.isMiddle);
+  const look = (line) => (line.isMiddle ? [blue, []] : [theme.line(looks.indexOf(line)), lineDashes[looks.indexOf(line) % lineDashes.length]]);
+  const plain = { points: { show: false }, spanGaps: false };
   const series = [
-    { value: (_, at) => (at === null || at === undefined ? "" : moment(at * 1000)), label: "time" },
-    { label: names.high, stroke: band, width: 0, points: { show: false }, value: show },
-    { label: names.low, stroke: band, width: 0, points: { show: false }, value: show },
-    { label: names.middle, stroke: theme.colour("blue"), width: 2, points: { show: false }, spanGaps: false, value: show },
-    ...lines.map((line, i) => ({
-      label: deviceName(line.host, line.gpu),
-      stroke: theme.line(i),
-      dash: lineDashes[i % lineDashes.length],
-      width: 2,
-      spanGaps: true,
-      points: { size: 5 },
-      value: show,
-    })),
+    { label: axisNames[axis] },
+    ...(band ? [{ ...plain, label: "high", stroke: ground, width: 0 }, { ...plain, label: "low", stroke: ground, width: 0 }] : []),
+    ...others.map((line) => ({ ...plain, label: line.name, stroke: translucent(blue), width: 1 })),
+    ...named.map((line) => {
+      const [stroke, dash] = look(line);
+      return { label: line.name, stroke, dash, width: 2, spanGaps: false, points: line.isMiddle ? { show: false } : { size: 5 } };
+    }),
   ];
-  const isBand = answer.n_series > 1;
   const options = {
-    ...timeOptions(place, 230),
-    series: isBand ? series : [series[0], ...series.slice(3)],
-    axes: [timeAxis(), valueAxis(answer.unit)],
-    bands: isBand ? [{ series: [1, 2], fill: translucent(band) }] : [],
+    ...sharedOptions(place, height, axis),
+    form: [axis, isLog, Boolean(band), named.length],
+    series,
+    axes: [horizontalAxis(axis), valueAxis(unit)],
+    bands: band ? [{ series: [1, 2], fill: translucent(ground) }] : [],
   };
-  const columns = [times.map((at) => at / 1000), ...(isBand ? [high, low] : []), middle, ...lines.map((line) => line.values)];
-  place.put(range, options, columns);
+  options.scales.y = isLog ? { distr: 3 } : {};
+  const words = (value) => reading(value, unit);
+  const rowsAt = (at, y) => {
+    const isNewest = at === null;
+    const pick = (values) => (isNewest ? values.findLast((value) => value !== null && value !== undefined) : values[at]) ?? null;
+    const read = (list) => list.map((line) => ({ line, value: pick(line.values) })).filter(({ value }) => value !== null);
+    const rows = [["", isNewest ? "newest" : `${axisWords[axis]}${axisReading[axis](x[at])}`]];
+    for (const { line, value } of read(named)) rows.push([line.name, words(value), ...look(line)]);
+    const rest = read(others);
+    const most = (isMore, list = rest) => list.reduce((a, b) => (isMore(b.value, a.value) ? b : a));
+    if (rest.length) {
+      const [low, high] = [most((a, b) => a < b), most((a, b) => a > b)].map(({ line, value }) => `${words(value)} (${line.name})`);
+      const many = named.length ? counted(rest.length, "other", "others") : counted(rest.length, "line", "lines");
+      rows.push([many, `${low} to ${high}`, translucent(blue)]);
+    }
+    if (rest.length && y !== null) {
+      const near = most((a, b) => Math.abs(a - y) < Math.abs(b - y), [...read(named), ...rest]);
+      rows.push([`at the pointer: ${near.line.name}`, words(near.value)]);
+    }
+    const [low, high] = band ? [pick(band.low), pick(band.high)] : [null, null];
+    if (low !== null && high !== null) rows.push([isPercentiles ? "5th to 95th percentile" : "lowest to highest", `${words(low)} to ${words(high)}`, ground]);
+    return rows;
+  };
+  place.put(range, options, [x, ...(band ? [band.high, band.low] : []), ...[...others, ...named].map((line) => line.values)], rowsAt);
 };

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.telemetry import wording
-from laggard.telemetry.catalogue import CATALOGUE, EVENTS
+from laggard.telemetry.catalogue import CATALOGUE, EVENTS, STEP
 from laggard.telemetry.events import Event
 from laggard.telemetry.link_matrix import LINK_METRICS, natural
 
@@ -24,6 +24,20 @@ OF_SERIES, N_SERIES = "of_series", "n_series"
 MEAN = "mean"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _PROBE = re.compile(r"probe")
+# What people look at first, by the usual names; the rest comes by name.
+_FIRST = tuple(
+    re.compile(words, re.IGNORECASE)
+    for words in (
+        r"(?<![a-z])loss(?![a-z])",
+        r"(step|iter|iteration|batch)[^a-z]?(time|duration|seconds|ms)(?![a-z])",
+        r"throughput|(tokens|samples|flops)[^a-z]?(per|/)|mfu",
+        r"grad",
+    )
+)
+_PLACES = {name: place for place, name in enumerate(CATALOGUE)}
+_KINDS = ("device", "node", "program", "link")
+_GROUPINGS = (("rank",), ("host", "gpu"), ("host", "process"), ("host",))
+_NEVER_GROUPED = {OF_SERIES, N_SERIES, "model", *(name for grouping in _GROUPINGS for name in grouping)}
 
 
 def accused(events: Iterable[Event]) -> dict[tuple[str, str], Event]:
@@ -105,24 +119,47 @@ def ratios_to_peers(values: Floats, models: list[str]) -> Floats:
 
 
 def metrics_of(keys: Iterable[SeriesKey]) -> list[dict[str, Any]]:
-    """Return the metrics of these series: the program's, the nodes', the devices' and the links'."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the metrics of these series, in the order of what people look at first."""
+    first: dict[str, dict[str, str]] = {}
+    varying: dict[str, set[str]] = {}
     for metric, tags in keys:
         if metric == EVENTS:
             continue
-        names = dict(tags).keys()
-        has_devices = {"host", "gpu"} <= names
-        probes = has_devices and is_probe(metric)
-        kind = "program" if metric not in CATALOGUE and not probes else "device" if has_devices else "node"
-        kind = "link" if metric in LINK_METRICS else kind
-        found[metric] = {
-            "name": metric,
-            "kind": kind,
-            "unit": unit_of(metric),
-            "on_map": "host" in names and metric not in LINK_METRICS,
-            "is_probe": probes,
-        }
-    return [found[name] for name in sorted(found)][:MAX_METRICS]
+        known, differs = first.setdefault(metric, dict(tags)), varying.setdefault(metric, set())
+        for name, value in tags:
+            if known.setdefault(name, value) != value:
+                differs.add(name)
+    found = [_metric(metric, tags.keys(), varying[metric]) for metric, tags in first.items()]
+    places = {id(each): (_KINDS.index(each["kind"]), not each["is_probe"], *importance(each["name"])) for each in found}
+    return sorted(found, key=lambda each: places[id(each)])[:MAX_METRICS]
+
+
+def importance(metric: str) -> tuple[int, tuple[tuple[int, str], ...]]:
+    """Return a sort key among metrics of a kind: of the program's own, the loss comes first and the steps last."""
+    if metric in _PLACES:
+        return _PLACES[metric], ()
+    place = next((place for place, words in enumerate(_FIRST) if words.search(metric)), len(_FIRST))
+    return place + (metric == STEP), natural(metric)
+
+
+def _metric(metric: str, names: Collection[str], varying: Set[str]) -> dict[str, Any]:
+    has_devices = {"host", "gpu"} <= {*names}
+    probes = has_devices and is_probe(metric)
+    kind = "program" if metric not in CATALOGUE and not probes else "device" if has_devices else "node"
+    return {
+        "name": metric,
+        "kind": "link" if metric in LINK_METRICS else kind,
+        "unit": unit_of(metric),
+        "on_map": "host" in names and metric not in LINK_METRICS,
+        "is_probe": probes,
+        "by": _groupings(names, varying),
+    }
+
+
+def _groupings(names: Collection[str], varying: Set[str]) -> list[tuple[str, ...]]:
+    """Return by which tags the series of a metric can be told apart, the best first."""
+    usual = [each for each in _GROUPINGS if each[-1] in names and varying & {*each}]
+    return [*usual, *((name,) for name in sorted(varying - _NEVER_GROUPED))]
 
 
 def recorded_means(series: Sequence[TimeSeries]) -> tuple[list[TimeSeries], int]:
@@ -166,6 +203,6 @@ def events_of(events: list[Event]) -> dict[str, Any]:
     return {"events": found, "events_left_out": max(0, len(events) - MAX_EVENTS)}
 
 
-def numbers(values: Floats) -> list[float | None]:
-    """Return numbers of five digits, and None for what is not finite: JSON has no NaN."""
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+def numbers(values: Floats, digits: int = 5) -> list[float | None]:
+    """Return numbers of a few digits, and None for what is not finite: JSON has no NaN."""
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in values.tolist()]

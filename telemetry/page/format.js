@@ -12,7 +12,8 @@ const number = (value) => {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  for (const [limit, sign] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+  if (size >= 1e21) return value.toExponential(2);
+  for (const [limit, sign] of [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
     if (size >= limit) return `${plain(value / (sign === "k" ? 1e3 : limit))} ${sign}`;
   }
   return size < 1e-3 ? value.toExponential(2) : plain(value);
@@ -64,6 +65,13 @@ const span = (ms) => {
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
   if (seconds < 172800) return `${Math.round(seconds / 360) / 10} h`;
   return `${Math.round(seconds / 8640) / 10} days`;
+};
+
+/** Hours, minutes and seconds. */
+const stopwatch = (seconds) => {
+  const whole = Math.round(seconds);
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
 };
 
 const counted = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;

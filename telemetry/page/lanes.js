@@ -4,7 +4,7 @@ const lanes = ["launch", "verdict", "failure", "xid", "other"];
 const laneOf = (kind) => (kind === "launch-end" ? "launch" : lanes.includes(kind) ? kind : "other");
 const laneNames = { launch: "launches", verdict: "verdicts", failure: "failures", xid: "GPU errors", other: "other" };
 const laneSigns = { launch: "▮", verdict: "▼", failure: "✕", xid: "◆", other: "●" };
-const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 1, other: 3 };
+const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 3, other: 1 };
 const mostNodes = 16;
 const rowHeight = 26;
 const pointedPixels = 10;
@@ -36,13 +36,12 @@ const drawLanes = (place, range, job) => {
     rows.forEach((row, number) => row.draw({ chart, context, job: place.job, row, y: bbox.top + (number + 0.5) * height, height, pixels }));
     context.restore();
   };
-  const options = { ...timeOptions(place, 58 + rowHeight * rows.length), form: rows.map((row) => row.name) };
+  const options = { ...sharedOptions(place, 58 + rowHeight * rows.length), form: rows.map((row) => row.name) };
   options.hooks.draw = [draw];
-  options.legend = { show: false };
   options.scales.y = { range: [0, rows.length] };
   options.series = [{}, { stroke: "transparent", points: { show: false } }];
   options.axes = [
-    timeAxis(),
+    horizontalAxis("time"),
     {
       stroke: theme.colour("ink"),
       size: axisWidth,
@@ -52,7 +51,8 @@ const drawLanes = (place, range, job) => {
       values: () => rows.map((row) => row.name),
     },
   ];
-  place.put(range, options, [[range.start / 1000, range.end / 1000], [null, null]]);
+  place.plot.tabIndex = -1; // the table of events has the words
+  place.put(seconds(range), options, [seconds(range), [null, null]]);
   Object.assign(place, { kinds, rows: rows.length });
   const left = notable.length - nodes.length;
   return left > 0 ? `${left.toLocaleString("en")} more nodes changed, not drawn` : "";

@@ -37,10 +37,11 @@ class LiveData {
     return this.get("map", { metric, end: Math.ceil(end) });
   }
 
-  /** One metric over time: a band of many series, and single devices. */
-  curve(metric, range, points, devices = []) {
+  /** One metric over time: lines by some tags, or of single devices, and a band of all other series. */
+  curve(metric, range, points, { devices = [], by = [] }) {
     const parameters = new URLSearchParams({ metric, start: Math.floor(range.start), end: Math.ceil(range.end), points });
     for (const [host, gpu] of devices) parameters.append("device", `${host}/${gpu}`);
+    for (const tag of by) parameters.append("by", tag);
     return this.get("curve", parameters);
   }
 

@@ -6,27 +6,14 @@ const peersPrefix = "peers ";
 const spans = [["1 min", 60e3], ["5 min", 300e3], ["15 min", 900e3], ["1 h", 3600e3], ["6 h", 21600e3], ["all", null]];
 const mostLines = 6;
 const mostSamples = 500e3;
-const mostCurves = 8;
 const mostEvidence = 6;
+const stepMetric = "step";
 
 const data = byId("frozen") ? new FrozenData(byId("frozen").textContent) : new LiveData();
-const state = {
-  span: 300e3, // null: from the job's start
-  fixed: null, // a range that does not follow
-  map: null,
-  selected: new Map(),
-  curves: null, // names; null: the first few
-  find: "",
-  kind: "",
-  job: null,
-  asked: 0,
-};
-
 const places = {
-  lane: new Place(byId("lane"), zoom),
-  peers: new Place(byId("peers"), zoom),
+  lane: new Place(byId("lane"), zoomChart, "what happened"),
+  peers: new Place(byId("peers"), zoomChart, "devices against their peers"),
 };
-const curvePlaces = new Map();
 const deviceMap = new DeviceMap(byId("map"), byId("map-text"), select);
 const linkMatrix = new LinkMatrix(byId("links"), byId("links-text"));
 const eventTable = new EventTable(byId("events").tBodies[0], byId("events-text"));
@@ -38,6 +25,9 @@ function range() {
   const start = state.span === null ? began : Math.max(began, end - state.span);
   return { start: Math.min(start, end - shortestMs), end };
 }
+
+/** A range as charts have it. */
+const seconds = ({ start, end }) => [start / 1000, end / 1000];
 
 function zoom(to) {
   if (to === null) Object.assign(state, { fixed: null, span: null });
@@ -74,11 +64,20 @@ function follow() {
 }
 
 /** Ask for everything that is shown, draw it, and say what went wrong if something did. */
-async function refresh() {
+function refresh() {
   state.asked += 1;
-  const asked = state.asked;
+  return tryTo(load);
+}
+
+/** Draw the charts that have come into the window. */
+function refreshCurves() {
+  return state.job && tryTo((asked) => loadCurves(state.job, range(), () => asked !== state.asked));
+}
+
+async function tryTo(act) {
+  const { asked } = state;
   try {
-    await load(asked);
+    await act(asked);
   } catch (error) {
     if (asked !== state.asked) return;
     byId("token-form").hidden = !(error instanceof NeedsTokenError);
@@ -94,22 +93,24 @@ async function load(asked) {
   const found = await data.job(isFirst ? { start: 0, end: Date.now() } : range());
   if (isStale()) return;
   if (isFirst) state.job = found;
-  if (isFirst && !found.live) state.span = null; // a dump opens on its own range
+  if (isFirst && !found.live && !state.isSpanGiven) state.span = null; // a dump opens on its own range
   const job = isFirst ? within(found, range()) : found;
   byId("token-form").hidden = true;
   state.job = job;
   drawHead(job);
   const shown = range();
   byId("lane-legend").textContent = drawLanes(places.lane, shown, job);
-  eventTable.show(job, state.kind, state.find);
-  const map = loadMap(job, shown, isStale).then(() => loadPeers(job, shown, isStale));
-  await Promise.all([map, loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
+  eventTable.show(job, state.eventKind, state.find);
+  await loadMap(job, shown, isStale); // first, since the server has much to read for the rest
+  await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
+  if (isStale()) return;
+  writeView();
   performance.mark("all drawn");
   document.documentElement.dataset.loaded = String(asked);
 }
 
 function drawHead(job) {
-  document.title = `${printable(job.name)} – laggard`;
+  document.title = `${printable(job.live ? job.name : `${job.name}: ${job.state}`)} – laggard`;
   byId("name").textContent = printable(job.name);
   const { start, end } = range();
   byId("range-text").textContent = `${moment(start)} to ${moment(end)}, ${span(end - start)}, your time zone`;
@@ -124,20 +125,16 @@ function drawHead(job) {
   say(`${printable(job.state)}${nodes}${accused}${missing}`, job.missing.length > 0);
   fill(byId("map-metric"), mapChoices(job), state.map);
   state.map = byId("map-metric").value;
-  const drawn = drawnCurves(job);
-  const more = job.metrics.filter((each) => each.kind === "program" && !drawn.includes(each.name));
-  byId("curve-metric").parentElement.hidden = !more.length;
-  fill(byId("curve-metric"), [["", `one of ${more.length} more`], ...more.map((each) => [each.name, each.name])], "");
 }
 
-/** Fill a list without losing what is chosen; a list that is the same is left alone, since it may be open. */
+/** Fill a list and choose in it; a list that is the same is left alone, since it may be open. */
 function fill(list, choices, chosen) {
   const now = JSON.stringify(choices);
   if (list.dataset.choices !== now) {
     list.dataset.choices = now;
     list.replaceChildren(...choices.map(([value, text]) => Object.assign(element("option", printable(text)), { value })));
-    if (choices.some(([value]) => value === chosen)) list.value = chosen;
   }
+  if (list.value !== chosen && choices.some(([value]) => value === chosen)) list.value = chosen;
 }
 
 function mapChoices(job) {
@@ -151,6 +148,8 @@ function mapChoices(job) {
 
 async function loadMap(job, shown, isStale) {
   const chosen = state.map;
+  byId("map").hidden = byId("map-help").hidden = !chosen;
+  byId("peers").closest("section").hidden = !chosen;
   if (!chosen) {
     byId("map-legend").textContent = "No device has a reading: telemetry level 3 or a detector gives them.";
     return;
@@ -185,17 +184,21 @@ async function loadMap(job, shown, isStale) {
   };
   deviceMap.show(devices, colour, describe, state.selected);
   performance.mark("devices drawn");
-  const read = values.length ? [reading(low, answer.unit), reading(high, answer.unit)] : ["no reading", ""];
-  const ends = isRatio ? ["20 % faster", "twice as slow"] : read;
-  const notes = [counted(devices.length, "device", "devices")];
+  const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, answer.unit), reading(high, answer.unit)];
+  const notes = [devices.every((each) => each.gpu === "") ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
+  if (!values.length) notes.push("none has a reading");
   if (devices.some((each) => each.accused)) notes.push("✕ in a frame: found slow");
   if (devices.some((each) => !each.isUsed)) notes.push("struck out: not in use");
-  showLegend(byId("map-legend"), isRatio ? ratioColourAt : sequentialColour, ends, notes);
+  showLegend(byId("map-legend"), isRatio ? ratioColourAt : sequentialColour, values.length ? ends : null, notes);
   fill(byId("names"), [...new Set(devices.map((each) => each.host))].slice(0, 2000).map((name) => [name, name]), "");
 }
 
-/** A bar of colours between its two ends, and what else there is to know. */
+/** A bar of colours between its two ends, if something has a colour, and what else there is to know. */
 function showLegend(legend, colourAt, ends, notes) {
+  if (!ends) {
+    legend.textContent = notes.join(" · ");
+    return;
+  }
   const bar = document.createElement("canvas");
   [bar.width, bar.height] = [120, 12];
   const context = bar.getContext("2d");
@@ -212,21 +215,17 @@ async function loadPeers(job, shown, isStale) {
   const probe = job.metrics.find((each) => each.is_probe);
   const onMap = state.map?.startsWith(peersPrefix) ? state.map.slice(peersPrefix.length) : state.map;
   const metric = onMap || probe?.name;
-  if (!metric) {
-    places.peers.say("No device has a reading in this range.");
-    return;
-  }
+  if (!metric) return;
   const accused = job.accused.filter(([host, gpu]) => !state.selected.has(`${host}/${gpu}`));
   const chosen = [...state.selected.values()].slice(-mostLines);
   const wanted = [...accused, ...state.selected.values()];
   const drawn = [...accused.slice(0, mostLines - chosen.length), ...chosen];
-  const answer = await data.curve(metric, shown, points(deviceMap.devices.length), drawn);
+  const answer = await data.curve(metric, shown, points(deviceMap.devices.length), { devices: drawn });
   if (isStale()) return;
-  const names = {
-    high: "95th percentile", middle: `median of ${answer.n_series}`, low: "5th percentile",
-    empty: `No reading of ${printable(metric)} in this range.`,
-  };
-  drawBand(places.peers, shown, answer, names);
+  if (answer.times.length) {
+    const { unit, is_percentiles: isPercentiles } = answer;
+    drawLines(places.peers, drawable(answer, { axis: "time", launches: job.launches }), { unit, isPercentiles, range: seconds(shown) });
+  } else places.peers.say(`No reading of ${printable(metric)} in this range.`);
   const left = wanted.length - drawn.length;
   const parts = [printable(metric)];
   if (!wanted.length) parts.push("select a device on the map to draw it");
@@ -257,49 +256,6 @@ function drawEvidence(job) {
   list.replaceChildren(...rows);
 }
 
-function drawnCurves(job) {
-  const names = job.metrics.filter((each) => each.kind === "program").map((each) => each.name);
-  return state.curves ? state.curves.filter((name) => names.includes(name)) : names.slice(0, 4);
-}
-
-async function loadCurves(job, shown, isStale) {
-  const names = drawnCurves(job);
-  byId("curves").closest("section").hidden = !names.length && !job.live;
-  byId("curves-text").textContent = names.length ? "" : "The program has sent none: Telemetry().add_data(name, value) does.";
-  const answers = await Promise.all(names.map((name) => data.curve(name, shown, points())));
-  if (isStale()) return;
-  for (const [name, place] of curvePlaces) {
-    if (names.includes(name)) continue;
-    place.box.remove();
-    curvePlaces.delete(name);
-  }
-  names.forEach((name, i) => {
-    if (!curvePlaces.has(name)) curvePlaces.set(name, makeCurvePlace(name));
-    const answer = answers[i];
-    curvePlaces.get(name).note.textContent = answer.averages_s ? approximately(answer) : "";
-    drawBand(curvePlaces.get(name), shown, answer, {
-      high: "highest", middle: answer.n_series === 1 ? printable(name) : `mean of ${answer.n_series}`, low: "lowest",
-      empty: `No value of ${printable(name)} in this range.`,
-    });
-  });
-}
-
-function makeCurvePlace(name) {
-  const box = document.createElement("div");
-  const title = element("p", printable(name), { className: "chart-title" });
-  const remove = element("button", "×", { type: "button", title: "Take this curve away", ariaLabel: `Take ${name} away` });
-  remove.addEventListener("click", () => {
-    state.curves = drawnCurves(state.job).filter((each) => each !== name);
-    refresh();
-  });
-  const note = element("span", "", { className: "note" });
-  title.append(remove, note);
-  const holder = element("div", "", { className: "chart" });
-  box.append(title, holder);
-  byId("curves").append(box);
-  return Object.assign(new Place(holder, zoom), { box, note });
-}
-
 /** One point in three pixels, and fewer of very many series: the server reads every one of them. */
 const points = (series = 1) => {
   const wanted = Math.max(60, Math.round(byId("lane").clientWidth / 3));
@@ -318,7 +274,7 @@ function search(text) {
   state.find = text.trim().toLowerCase();
   const at = state.find === "" ? -1 : deviceMap.devices.findIndex((each) => deviceName(each.host, each.gpu).toLowerCase().includes(state.find));
   deviceMap.goTo(at);
-  if (state.job) eventTable.show(state.job, state.kind, state.find);
+  if (state.job) eventTable.show(state.job, state.eventKind, state.find);
   return at;
 }
 
@@ -333,8 +289,8 @@ function listen() {
   }
   byId("event-kind").append(...[["", "all kinds"], ...Object.entries(laneNames)].map(([value, text]) => Object.assign(element("option", text), { value })));
   byId("event-kind").addEventListener("change", (event) => {
-    state.kind = event.target.value;
-    if (state.job) eventTable.show(state.job, state.kind, state.find);
+    state.eventKind = event.target.value;
+    if (state.job) eventTable.show(state.job, state.eventKind, state.find);
   });
   byId("map-metric").addEventListener("change", (event) => {
     state.map = event.target.value;
@@ -344,10 +300,7 @@ function listen() {
     links.launch = event.target.value;
     refresh();
   });
-  byId("curve-metric").addEventListener("change", (event) => {
-    state.curves = [...drawnCurves(state.job), event.target.value].slice(-mostCurves);
-    refresh();
-  });
+  listenToMetrics();
   byId("search").addEventListener("input", (event) => search(event.target.value));
   byId("search-form").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -369,6 +322,10 @@ function listen() {
     byId("lane-text").textContent = "";
   });
   document.addEventListener("keydown", key);
+  window.addEventListener("hashchange", () => {
+    readView();
+    refresh();
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   new ResizeObserver(fit).observe(document.querySelector("main"));
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
@@ -407,6 +364,7 @@ function key(event) {
   }
   const action = {
     "/": () => byId("search").focus(),
+    "m": () => byId("curve-search").focus(),
     "f": follow,
     "+": () => zoomBy(0.5),
     "=": () => zoomBy(0.5),
@@ -436,6 +394,7 @@ async function poll() {
 }
 
 theme.apply();
+readView();
 listen();
 refresh();
 poll();

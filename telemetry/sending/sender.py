@@ -27,6 +27,7 @@ from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.errors import NotInJobError
 from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, Times
+from laggard.telemetry.catalogue import STEP
 from laggard.telemetry.sending.batches import Batch, encode_batch, short_path, socket_name
 from laggard.telemetry.sending.numbers import AHEAD_S, OLDEST_S, NotANumberError, Pending, number_of
 
@@ -78,6 +79,7 @@ class Telemetry:
         with contextlib.suppress(NotInJobError):
             self._level = JobEnvironment.current().telemetry_level
         self._buffer = _sender().buffer if self._level else deque[_Sample](maxlen=0)
+        self._step: float | None = None  # the newest that was sent
 
     @property
     def level(self) -> int:
@@ -97,6 +99,8 @@ class Telemetry:
         telemetry_level: int = 1,
         tagk: str | None = None,
         tagv: str | None = None,
+        *,
+        step: float | None = None,
     ) -> None:
         """Add one sample.
 
@@ -114,6 +118,9 @@ class Telemetry:
             The metric's level, 1 to 4; above the launch's level the sample is dropped, at no cost.
         tagk, tagv
             A tag of this sample, in addition to ``host``, which is always the node.
+        step
+            The step of the training that the value is of, counted over the whole job: the page draws metrics along it.
+            It is sent as a metric ``step`` with the same tags, once for each step.
         """
         try:
             if telemetry_level > self._level:
@@ -135,6 +142,9 @@ class Telemetry:
         if len(buffer) == BUFFER_SAMPLES:
             _sender().dropped += 1  # the buffer itself drops the oldest
         buffer.append((ts_metric_name, tagk, tagv, self._tags, timestamp, ts_data))
+        if step is not None and (type(step) is not int or step != self._step):  # nothing of the program is compared
+            self._step = step
+            self.add_data(STEP, step, timestamp, telemetry_level, tagk, tagv)
 
     def finalize(self) -> None:
         """Send what is buffered, waiting at most two seconds."""

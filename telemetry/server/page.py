@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 
 from starlette.responses import Response
 
-from laggard.telemetry.curves import ask, curve_of, newest_of, step
+from laggard.telemetry.catalogue import EVENTS
+from laggard.telemetry.curves import ask, curve_by, curve_of, newest_of, step
 from laggard.telemetry.errors import BadQueryError, RequestError
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
@@ -25,7 +26,7 @@ from laggard.telemetry.server.handlers import Handler, Service
 from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call
 
-MAX_LINES = 12
+MAX_LINES, MAX_TAGS = 12, 4
 # Rollups have buckets of ten seconds, and a detector that probes rarely does so once a minute.
 _NEWEST_STEP_S, _NEWEST_WITHIN_S = 10, 130
 
@@ -46,7 +47,7 @@ def job(service: Service, call: Call) -> Response:
     """``/page/job``: what there is to show in a time range, in milliseconds of Unix time."""
     span = _span(call)
     events = service.events(0, span.end_us)
-    reach = service.reach()
+    reach, keys = service.reach(), service.source.series_keys()
     # A launch that began before the range goes on in it.
     shown = [event for event in events if event.time_us >= span.start_us or event.kind == "launch"]
     return JsonResponse(
@@ -59,7 +60,8 @@ def job(service: Service, call: Call) -> Response:
             "nodes": sorted(reach.nodes),
             "missing": sorted(reach.missing),
             "launches": launches_of(events),
-            "metrics": metrics_of(service.source.series_keys()),
+            "metrics": metrics_of(keys),
+            "n_metrics": len({metric for metric, _ in keys} - {EVENTS}),
             **accused_of(events),
             **events_of(shown),
         }
@@ -75,11 +77,12 @@ def device_map(service: Service, call: Call) -> Response:
 
 
 def curve(service: Service, call: Call) -> Response:
-    """``/page/curve``: one metric over a time range, as lines of chosen devices and a band of all other series."""
+    """``/page/curve``: a metric over time: lines by some tags, or those of chosen devices and a band of all others."""
+    by = call.parameters.getlist("by")[:MAX_TAGS]
     devices = [_device(text) for text in call.parameters.getlist("device")][:MAX_LINES]
     metric, span = _metric(call), _span(call)
     asked = ask(service.source, metric, span, step(span, call.number("points", 300)))
-    return JsonResponse(curve_of(asked, drawn=devices, apart=devices))
+    return JsonResponse(curve_by(asked, by) if by else curve_of(asked, drawn=devices, apart=devices))
 
 
 def _known_devices(service: Service, metric: str, newest: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from laggard.resilience.allocation.base import loopback_network
-from laggard.resilience.allocation.network import free_port, listens
+from laggard.system.ports import free_port, listens
 from tests.waiting import DEADLINE_S, wait_until
 
 MARKER = "LAGGARD_TEST_CLUSTER"

@@ -12,8 +12,8 @@ import pytest
 
 from laggard.resilience.agent import connections
 from laggard.resilience.agent.connections import descendants, used_by
-from laggard.resilience.allocation.network import port_for_later
 from laggard.resilience.reading.targets import Target
+from laggard.system.ports import port_for_later
 from tests.waiting import wait_until
 
 LOCAL = "127.0.0.1"

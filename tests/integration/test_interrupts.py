@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.allocation.network import free_port
+from laggard.system.ports import free_port
 from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import RunningJob
 from tests.made_up_job import T0, series

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.allocation.network import port_for_later
+from laggard.system.ports import port_for_later
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
 from tests.waiting import Gate

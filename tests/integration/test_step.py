@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from laggard.resilience.agent.processes import AGENT_MARK, environment_of
+from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.base import Transport
 from laggard.resilience.allocation.discovery import DialledAgent
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.step import StepAgent
 from laggard.resilience.decision.reasons import WhyLost
 from laggard.resilience.decision.roster import Roster
-from laggard.resilience.errors import UnreachableNodesError
+from laggard.resilience.errors import AllocationError, UnreachableNodesError
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 from tests.waiting import wait_until
@@ -160,3 +163,13 @@ def test_a_command_that_hangs_is_given_up(folder: Path) -> None:
 def test_if_too_few_answer_nothing_is_left() -> None:
     with pytest.raises(UnreachableNodesError, match="no answer by srun from unreachable"):
         Impatient(dict.fromkeys(("a", "b", "unreachable"), "127.0.0.1"), FakeSlurm(), 1).discover()
+
+
+def test_agents_that_cannot_dial_are_named_and_leave_no_primary_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = AgentListener._token
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and nobody listens there
+        port = closed.getsockname()[1]
+        monkeypatch.setattr(AgentListener, "_token", lambda *given: replace(token(*given), port=port))
+        with pytest.raises(AllocationError, match=f"^b, c cannot reach a:{port}: is there a firewall[?] --port-range"):
+            Impatient(dict.fromkeys(("a", "b", "c"), "127.0.0.1"), FakeSlurm(), 1).discover(may_miss=2)

@@ -173,6 +173,30 @@ plain.finalize()
     ]
 
 
+def test_a_step_is_sent_once_with_the_time_and_the_tags_of_what_it_is_of(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry], asker: NodeAsker
+) -> None:
+    program = """
+import time
+from laggard.telemetry import Telemetry
+telemetry, now_s = Telemetry(), time.time()
+for step in (100_000, 100_001):
+    for name in ("loss", "accuracy"):
+        telemetry.add_data(name, 0.5, now_s + step / 1e6, tagk="rank", tagv=3, step=step)
+telemetry.add_data("loss", 0.25, now_s, tagk="rank", tagv=3, step=[])
+telemetry.add_data("loss", 0.25, now_s, telemetry_level=5, step=100_002)
+telemetry.finalize()
+assert telemetry.dropped == 1, telemetry.dropped
+"""
+    run_program(session_of(state_server, tmp_path, "node1"), program)
+    wait_until(lambda: nodes[0].store.size().samples == 7)
+
+    (steps,) = gather(asker, ["step"], 0, 2**60).series
+    (accuracies,) = gather(asker, ["accuracy"], 0, 2**60).series
+    assert (steps.tags, steps.values.tolist()) == ({"host": "node1", "rank": "3"}, [100_000, 100_001])
+    assert steps.times_us.tolist() == accuracies.times_us.tolist()
+
+
 def test_invalid_samples_are_dropped_and_the_others_arrive(
     state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
 ) -> None:

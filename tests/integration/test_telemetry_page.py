@@ -94,8 +94,8 @@ def place(tab: Browser, selector: str) -> list[float]:
     return list(tab.measure(f"(({{x, y, width}}) => [x, y, width])({box})"))
 
 
-def open_page(tab: Browser, address: str, width: int) -> None:
-    tab.open(address, width, 900)
+def open_page(tab: Browser, address: str, width: int, height: int = 900) -> None:
+    tab.open(address, width, height)
     tab.wait_for("document.documentElement.dataset.loaded !== undefined")
 
 
@@ -105,14 +105,14 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
     assert program is not None
     with browser(program, tmp_path / "profile") as tab:
         for width in (390, 1280, 2560):
-            open_page(tab, replay, width)
+            open_page(tab, replay, width, 4000)
             assert tab.measure("document.documentElement.scrollWidth") <= width
             assert "From dumps" in text(tab, "#state")
             assert "5 min" in text(tab, "#range-text"), "it opens on the dump's own range"
             assert "1,000 devices" in text(tab, "#map-legend")
             assert tab.measure("document.querySelectorAll('#lane canvas, #peers canvas, #curves canvas').length") == 6
-            assert "node7 gpu 3" in text(tab, "#peers .u-legend")
-            assert "median of 999" in text(tab, "#peers .u-legend")
+            assert "node7 gpu 3" in text(tab, "#peers .values")
+            assert "median of 999" in text(tab, "#peers .values")
             assert "rank 1 on node2 failed" in text(tab, "#events")
             evidence = text(tab, "#evidence")
             assert evidence.startswith("node7 gpu 3 ")
@@ -126,7 +126,7 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
             assert "No value of" not in text(tab, "#curves")
         tab.measure(f"document.querySelector('#map-metric').value = {json.dumps(SCRIPT)}")
         tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
-        tab.wait_for("document.querySelector('#map-legend').textContent.includes('1 device')")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('1 node')")
         tab.measure("document.querySelector('#map').focus()")
         tab.press("ArrowRight")
         assert text(tab, "#map-text") == f"{SCRIPT}: 1", "a node's name"
@@ -147,16 +147,16 @@ def test_the_page_is_worked_with_pointer_and_keys(replay: str, tmp_path: Path) -
         box = place(tab, "#map canvas")
 
         tab.click(box[0] + 5, box[1] + 5)
-        tab.wait_for("document.querySelector('#peers .u-legend').textContent.includes('node1 gpu 0')")
+        tab.wait_for("document.querySelector('#peers .values').textContent.includes('node1 gpu 0')")
         assert text(tab, "#map-text").startswith("node1 gpu 0: 10 ms")
 
         tab.measure("document.querySelector('#map').focus()")
         tab.press("ArrowRight")
         assert text(tab, "#map-text").startswith("node1 gpu 1")
         tab.press("Enter")
-        tab.wait_for("document.querySelector('#peers .u-legend').textContent.includes('node1 gpu 1')")
+        tab.wait_for("document.querySelector('#peers .values').textContent.includes('node1 gpu 1')")
         tab.press("Escape")
-        tab.wait_for("!document.querySelector('#peers .u-legend').textContent.includes('node1 gpu 1')")
+        tab.wait_for("!document.querySelector('#peers .values').textContent.includes('node1 gpu 1')")
 
         tab.measure("document.activeElement.blur()")
         tab.press("/")
@@ -193,7 +193,7 @@ def test_the_page_is_worked_with_pointer_and_keys(replay: str, tmp_path: Path) -
 
         tab.measure("Object.assign(document.querySelector('#map-metric'), {value: 'load_average'})")
         tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
-        tab.wait_for("document.querySelector('#map-legend').textContent.includes('2 devices')")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('2 nodes')")
         tab.measure("document.querySelector('#map').focus()")
         tab.press("ArrowRight")
         tab.press("ArrowRight")
@@ -230,7 +230,9 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
     with browser(program, tmp_path / "profile") as tab:
         tab.open(f"http://127.0.0.1:{job.port}/", 1280, 900)
         tab.wait_for("!document.querySelector('#token-form').hidden")
-        assert "train" not in text(tab, "body"), "without the token the page says nothing of the job"
+        assert "train" not in tab.measure("document.body.innerText"), (
+            "without the token the page says nothing of the job"
+        )
 
         tab.measure("document.querySelector('#token').focus()")
         tab.call("Input.insertText", text=job.token)
@@ -264,7 +266,7 @@ def test_the_page_says_beside_a_chart_that_it_is_approximate(replay: str, tmp_pa
     program = find_browser()
     assert program is not None
     with browser(program, tmp_path / "profile") as tab:
-        open_page(tab, replay, 1280)
+        open_page(tab, replay, 1280, 4000)
         assert "averages" not in text(tab, "main")
         tab.measure(_ANSWERED)
         tab.press("a")

@@ -20,7 +20,7 @@ import pytest
 
 from laggard.kvstore.series.sample_store import key_of
 from laggard.kvstore.series.timeseries import TimeSeries
-from laggard.resilience.allocation.network import free_port
+from laggard.system.ports import free_port
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.events import Event, series_of_events

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.resilience.allocation.network import free_port
+from laggard.system.ports import free_port
 from laggard.telemetry.dumps.writing import write_dump
 from tests.made_up_job import T0, running_job, series, write_record
 from tests.waiting import DEADLINE_S

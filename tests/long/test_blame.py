@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from laggard.resilience.allocation.network import port_for_later
+from laggard.system.ports import port_for_later
 from tests.integration.jobs import RunningJob
 from tests.integration.test_outages import LOCAL, assert_it_went_on
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import subprocess
 import tempfile
@@ -12,16 +11,17 @@ from typing import IO, cast
 
 import pytest
 
+from laggard.resilience.agent.handshake import found_here
 from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.discovery import OwnAgent, Pending, await_handshakes
 from laggard.resilience.allocation.remote import HANDSHAKE_COMMAND
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.wire import encode
-from laggard.resilience.wire.handshake import Handshake
+from laggard.resilience.wire.handshake import CannotDial
 
 ANSWERS = f"exec {shlex.join(HANDSHAKE_COMMAND)}"
 NOISE = 'for n in $(seq 400); do echo welcome $n; done; printf \'no end {"is": "Handshake", \''
-HERE = Handshake(len(os.sched_getaffinity(0)), ())
+HERE = found_here([])
 
 Start = Callable[[str], OwnAgent]
 
@@ -75,6 +75,14 @@ def test_a_host_that_hangs_is_named_before_it_is_given_up(start: Start) -> None:
     pending = {"node1": Pending(well), "node2": Pending(hanging)}
     assert await_handshakes(pending, 1, on_late, 0.01) == {"node1": HERE}
     assert "node2" in named
+
+
+def test_an_agent_that_runs_and_cannot_dial_says_so_and_is_not_waited_for(start: Start) -> None:
+    line = encode(CannotDial("", 60901)).decode().strip()
+    cut_off, well = start(f"echo '{line}' >&2; exec sleep 600"), start(ANSWERS)
+    pending = {"node1": Pending(well), "node2": Pending(cut_off)}
+    assert await_handshakes(pending, 1, late_s=60.0, refusal_s=60.0) == {"node1": HERE}
+    assert cut_off.complaint() == CannotDial("", 60901)
 
 
 def test_nobody_is_late_where_all_have_answered_or_failed(start: Start) -> None:

@@ -1,67 +1,48 @@
-"""A claimed port is reserved for the process that will listen there; one for later is given to nobody who connects."""
+"""The addresses at which machines reach each other."""
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from laggard.resilience.allocation import network
-from laggard.resilience.allocation.network import claim_port, free_port, own_address, port_for_later, ports_for_later
-
-HERE = "127.0.0.1"
-
-
-def test_a_claimed_port_can_be_listened_on_and_is_not_given_to_anyone_else() -> None:
-    port = free_port(HERE)
-    assert claim_port(port, HERE)
-    assert claim_port(port, HERE)  # it is this job's already
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((HERE, port))
-    with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind((HERE, port))
-        server.listen()
-    for each in network._claims.pop(port):
-        each.close()
-
-
-def test_a_port_that_is_in_use_cannot_be_claimed() -> None:
-    with socket.socket() as server:
-        server.bind((HERE, 0))
-        server.listen()
-        assert not claim_port(server.getsockname()[1], HERE)
-
-
-@pytest.mark.parametrize(
-    ("given_out", "ports"),
-    [
-        ("32768\t60999\n", range(20_000, 30_000)),
-        ("25000 60999", range(20_000, 25_000)),
-        ("1024 24999", range(25_000, 30_000)),
-        ("1024 65535", range(0)),
-    ],
-)
-def test_ports_for_later_are_not_among_those_of_connections(given_out: str, ports: range) -> None:
-    assert list(ports_for_later(given_out)) == list(ports)
-
-
-def test_a_port_for_later_is_free_at_every_address() -> None:
-    with socket.socket() as other:
-        other.bind((HERE, free_port(HERE)))
-        taken = other.getsockname()[1]
-        drawn = iter([taken, free_port("")])
-        assert port_for_later(draw=lambda _: next(drawn)) != taken
-
-
-def test_where_every_port_may_be_given_to_connections_one_that_is_free_now_is_used(
-    tmp_path: Path,
-) -> None:
-    everything = tmp_path / "ip_local_port_range"
-    everything.write_text("1024\t65535\n")
-    assert port_for_later(everything) > 0
+from laggard.resilience.allocation.network import common_addresses, is_this_machine, own_address, resolve_addresses
+from laggard.resilience.errors import NodeAddressError
+from laggard.system.ports import joined
 
 
 def test_a_machine_calls_a_loopback_address_from_its_first_one() -> None:
-    assert own_address("127.0.0.9") == HERE
+    assert own_address("127.0.0.9") == "127.0.0.1"
+
+
+def test_a_machine_knows_its_own_addresses_of_both_kinds() -> None:
+    assert all(map(is_this_machine, ("127.0.0.9", "::1", "localhost")))
+    assert not any(map(is_this_machine, ("192.0.2.1", "2001:db8::1")))
+
+
+def test_loopback_is_no_address_of_another_machine() -> None:
+    with pytest.raises(NodeAddressError, match=r"^b has the loopback address ::1: check its name in /etc/hosts"):
+        resolve_addresses({"a": "a", "b": "::1"})
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen"),
+    [
+        ({"a": ["fd00::1", "10.0.0.1"], "b": ["10.0.0.2"]}, ["10.0.0.1", "10.0.0.2"]),
+        ({"a": ["10.0.0.1", "fd00::1", "fd00::2"], "b": ["fd00::3"]}, ["fd00::1", "fd00::3"]),
+        ({"a": ["10.0.0.1", "fd00::1"]}, ["10.0.0.1"]),
+        ({}, []),
+    ],
+)
+def test_all_nodes_have_addresses_of_one_kind(found: dict[str, Sequence[str]], chosen: list[str]) -> None:
+    assert list(common_addresses(found).values()) == chosen
+
+
+def test_nodes_without_addresses_of_one_kind_are_named() -> None:
+    with pytest.raises(NodeAddressError, match=r"^a has no IPv6 address and b no IPv4 address: "):
+        common_addresses({"a": ["10.0.0.1"], "b": ["fd00::2"]})
+
+
+def test_an_ipv6_address_with_a_port_is_in_brackets() -> None:
+    assert joined("fd00::1", 6379) == "[fd00::1]:6379"
+    assert joined("10.0.0.1", 6379) == "10.0.0.1:6379"

@@ -84,6 +84,12 @@ def test_an_option_that_needs_another_is_refused_without_it(given: dict[str, Any
     assert str(error.value).endswith(", or leave this out")
 
 
+@pytest.mark.parametrize("address", ["slack", "ftp://x/y", "https://", ""])
+def test_lines_go_to_web_addresses_only(address: str) -> None:
+    with pytest.raises(UsageError, match=f"--notify={address} is not a web address: give one that begins with https"):
+        JobOptions(notify=address).check_notify()
+
+
 @pytest.mark.parametrize(
     ("typed", "passed"),
     [

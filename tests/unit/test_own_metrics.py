@@ -98,7 +98,7 @@ def test_a_single_series_is_kept_once_and_what_laggard_collects_is_not_kept_here
     nodes.add("node1", "a|b", 1, 3.0)  # a query that names it as text would take it for two
     nodes.read(own, 5)
 
-    assert list(found(own)) == [("a|b", "mean"), ("loss", "mean")]
+    assert list(found(own)) == [("loss", "mean"), ("a|b", "mean")]
 
 
 def test_metrics_and_slices_are_bounded() -> None:

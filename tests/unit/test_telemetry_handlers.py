@@ -444,7 +444,7 @@ def test_the_page_of_a_running_job_says_what_there_is_to_show_in_a_range() -> No
     ]
     assert found["accused"] == [["a", "0"]]  # at the end of the range
     assert [each["number"] for each in found["launches"]] == [0]
-    assert [each["name"] for each in found["metrics"]] == ["load"]
+    assert ([each["name"] for each in found["metrics"]], found["n_metrics"]) == (["load"], 1)
 
 
 def test_the_page_of_a_dump_ends_with_the_job() -> None:
@@ -469,6 +469,12 @@ def test_the_page_of_a_dump_ends_with_the_job() -> None:
 def test_what_is_no_range_is_refused(named: dict[str, Any]) -> None:
     with pytest.raises((RequestError, BadQueryError)):
         reply(service(LOADS), "/page/job", **named)
+
+
+def test_metrics_that_are_too_many_to_be_listed_are_counted() -> None:
+    many = service(store(*((f"m{number}", {}, [(T0, 1)]) for number in range(501))))
+    found = shown(many, "/page/job", **page_range(0, 5))
+    assert (len(found["metrics"]), found["n_metrics"]) == (500, 501)
 
 
 def test_the_longest_time_that_is_understood_has_14_digits() -> None:
@@ -529,7 +535,8 @@ def test_a_curve_has_the_chosen_devices_and_a_band_of_their_peers() -> None:
     assert found["times"] == [T0 * 1000, (T0 + 10) * 1000]
     assert (found["unit"], found["n_series"], found["averages_s"]) == ("s", 2, 0)  # not the T4
     assert (found["low"], found["middle"], found["high"]) == ([9, 1], [9, 1], [9, 1])
-    assert found["lines"] == [{"host": "b", "gpu": "0", "values": [9, 3]}]
+    assert found["lines"] == [{"of": ["b", "0"], "is_far": True, "values": [9, 3]}]
+    assert (found["by"], found["is_percentiles"]) == (["host", "gpu"], True)
 
 
 def test_a_node_stands_for_all_of_its_devices_and_one_without_readings_has_an_empty_line() -> None:
@@ -544,9 +551,59 @@ def test_the_band_of_a_programs_own_metric_is_from_the_lowest_to_the_highest() -
     assert (found["low"], found["middle"], found["high"]) == ([1], [3], [6])
 
 
+def ranks_of(count: int, slow: int) -> Service:
+    return service(
+        store(
+            *(
+                (
+                    "time",
+                    {"host": f"n{rank // 8}", "rank": str(rank)},
+                    [(T0 + at, 2 if rank == slow else 1) for at in range(9)],
+                )
+                for rank in range(count)
+            )
+        )
+    )
+
+
+def test_a_curve_by_rank_has_a_line_for_each_and_says_which_is_far_from_the_others() -> None:
+    found = shown(ranks_of(16, 11), "/page/curve", metric="time", by="rank", **page_range(0, 10))
+    assert [line["of"] for line in found["lines"]] == [[str(rank)] for rank in range(16)]
+    assert [line["of"] for line in found["lines"] if line["is_far"]] == [["11"]]
+    assert (found["n_series"], found["by"]) == (0, ["rank"])
+
+
+def test_of_more_than_64_lines_those_that_are_far_are_drawn_over_a_band_of_the_rest() -> None:
+    found = shown(ranks_of(65, 11), "/page/curve", metric="time", by="rank", **page_range(0, 10))
+    assert [(line["of"], line["values"]) for line in found["lines"]] == [(["11"], [2] * 9)]
+    assert (found["n_series"], found["low"], found["high"]) == (64, [1] * 9, [1] * 9)
+
+
+def test_lines_by_a_tag_that_several_series_share_are_their_means() -> None:
+    found = shown(ranks_of(16, 11), "/page/curve", metric="time", by="host", **page_range(0, 10))
+    assert [(line["of"], line["values"][0]) for line in found["lines"]] == [(["n0"], 1), (["n1"], 1.125)]
+
+
+def test_the_curve_of_a_counter_is_how_fast_it_rises() -> None:
+    sent = store(("network_transmit", {"host": "a"}, [(T0, 5), (T0 + 1, 25), (T0 + 2, 3), (T0 + 3, 5)]))
+    found = shown(service(sent), "/page/curve", metric="network_transmit", by="host", **page_range(0, 10))
+    assert ([line["values"] for line in found["lines"]], found["unit"]) == ([[20, 2]], "bytes/s")
+
+
+def test_a_step_is_told_to_the_last_digit() -> None:
+    found = shown(
+        service(store(("step", {"rank": "0"}, [(T0, 1_234_567)]))),
+        "/page/curve",
+        metric="step",
+        by="rank",
+        **page_range(0, 9),
+    )
+    assert found["lines"][0]["values"] == [1_234_567]
+
+
 def test_a_curve_without_data_is_empty_and_says_how_wide_the_averages_of_old_data_are() -> None:
     found = shown(service(LOADS), "/page/curve", metric="loss", **page_range(0, 10))
-    assert (found["times"], found["low"], found["n_series"], found["lines"]) == ([], [], 0, [])
+    assert (found["times"], found["n_series"], found["lines"]) == ([], 0, [])
     old = service(Nodes(Found([], [], 60 * SECOND_US)))
     assert shown(old, "/page/curve", metric="loss", **page_range(0, 10))["averages_s"] == 60
 

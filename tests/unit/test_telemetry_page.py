@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from laggard.kvstore.series.sample_store import key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.catalogue import EVENTS
-from laggard.telemetry.curves import MAX_POINTS, peers_of, step
+from laggard.telemetry.curves import MAX_POINTS, far_from_others, peers_of, step
 from laggard.telemetry.errors import RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.page import live_document
@@ -164,8 +164,59 @@ def test_a_metric_is_the_programs_or_of_nodes_devices_or_links(
     metric: str, tags: dict[str, str], kind: str, unit: str, on_map: bool, is_probe: bool
 ) -> None:
     assert metrics_of([key_of(metric, tags), key_of(EVENTS, {})]) == [
-        {"name": metric, "kind": kind, "unit": unit, "on_map": on_map, "is_probe": is_probe}
+        {"name": metric, "kind": kind, "unit": unit, "on_map": on_map, "is_probe": is_probe, "by": []}
     ]
+
+
+@pytest.mark.parametrize(
+    ("tags", "by"),
+    [
+        ([{"host": "a", "rank": "0"}, {"host": "a", "rank": "1"}], [("rank",)]),
+        ([{"host": "a", "rank": "0"}, {"host": "b", "rank": "1"}], [("rank",), ("host",)]),
+        ([{"host": "a", "gpu": "0"}, {"host": "a", "gpu": "1"}], [("host", "gpu")]),
+        ([{"host": "a", "gpu": "0"}, {"host": "b", "gpu": "0"}], [("host", "gpu"), ("host",)]),
+        ([{"host": "a", "process": "7"}, {"host": "a", "process": "8"}], [("host", "process")]),
+        ([{"host": "a", "role": "x"}, {"host": "a", "role": "y"}], [("role",)]),
+        ([{"host": "a"}], []),
+        ([{"of_series": "mean", "n_series": "2"}, {"of_series": "lowest", "n_series": "3"}], []),
+    ],
+)
+def test_the_series_of_a_metric_are_told_apart_by_the_tags_that_differ(
+    tags: list[dict[str, str]], by: list[tuple[str, ...]]
+) -> None:
+    assert metrics_of(key_of("m", each) for each in tags)[0]["by"] == by
+
+
+def test_the_loss_and_the_time_of_a_step_come_first_and_utilisation_before_other_device_metrics() -> None:
+    device = {"host": "a", "gpu": "0"}
+    keys = [
+        *(key_of(name, {}) for name in ("a", "step", "closs", "train/step_time", "tokens_per_second", "train/loss")),
+        *(key_of(name, device) for name in ("DeviceEnergy", "DeviceUtilization", "zz-probe-time")),
+        *(key_of(name, {"host": "a"}) for name in ("cgroup_memory", "cpu_percent", "layer10", "layer9")),
+    ]
+    assert [each["name"] for each in metrics_of(keys)] == [
+        *("zz-probe-time", "DeviceUtilization", "DeviceEnergy", "cpu_percent", "cgroup_memory"),
+        *("train/loss", "train/step_time", "tokens_per_second", "a", "closs", "layer9", "layer10", "step"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "far"),
+    [
+        ([[1, 1], [1, 1], [1, 1], [1, 1]], []),
+        ([[1, 1], [1.01, 1], [0.99, 1], [2, 2]], [3]),
+        ([[1, 1], [1, 1], [5, 5], [2, 2], [1, 1]], [2, 3]),  # the farthest first
+        ([[1, 1], [2, 2]], []),  # neither is the odd one
+        ([[np.nan, np.nan], [1, 1], [1, 1], [3, 3]], [3]),
+        ([[1] * 20, [1] * 20, [1] * 20, [9] + [1] * 19], []),  # for less than a tenth of the time
+        ([[np.nan]], []),
+        ([[4.6e18], [4.6e18], [4.6e18 + 1024]], []),  # the last digit
+    ],
+)
+def test_a_line_is_far_if_it_is_much_farther_from_the_middle_than_lines_usually_are(
+    lines: list[list[float]], far: list[int]
+) -> None:
+    assert far_from_others(np.array(lines, float)) == far
 
 
 def test_of_many_metrics_the_first_500_by_name_are_listed() -> None:

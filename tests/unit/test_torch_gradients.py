@@ -106,6 +106,29 @@ def test_those_of_a_step_that_a_scaler_leaves_out_are_not_saved(launch: Callable
     assert saved_gradients() == []
 
 
+def test_so_are_those_of_another_model_whose_optimizer_takes_fewer_steps(launch: Callable[[str], None]) -> None:
+    def train(state: str, until: int, losses: dict[int, tuple[float, float]]) -> None:
+        launch(state)
+        model, optimizer = model_and_optimizer()
+        other, others = model_and_optimizer()
+        run = resuming.resume(model, optimizer, also={"other": other, "others": others})
+        for number in range(run.step, until):
+            losses[number] = backward(model, number), backward(other, number)
+            optimizer.step()
+            optimizer.zero_grad()
+            if number % 3 == 2:
+                others.step()
+                others.zero_grad()
+            run.save(number)
+
+    undisturbed: dict[int, tuple[float, float]] = {}
+    train("undisturbed", N_STEPS, undisturbed)
+    disturbed: dict[int, tuple[float, float]] = {}
+    for until in (2, 4, N_STEPS):
+        train("disturbed", until, disturbed)
+    assert disturbed == undisturbed
+
+
 @pytest.fixture
 def one_rank() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -119,7 +142,7 @@ def test_gradients_that_fully_shard_has_not_reduced_are_refused_and_others_are_f
     mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
     dist.fsdp.fully_shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    unused = gradients.UnusedGradients(model)
+    unused = gradients.UnusedGradients(model, {})
     for number in range(2):
         backward(model, number)
         assert len(unused.state_dict()) == 4

@@ -297,6 +297,33 @@ def test_the_batches_go_on_within_a_shuffled_epoch(kind: str, n_read: int) -> No
     assert [batch.tolist() for batch in islice(after.batches(loader()), 13 - n_read)] == expected[n_read:]
 
 
+@pytest.mark.parametrize(
+    ("kind", "n_read", "has_others"),
+    [("workers that live on", 2, False), ("workers that live on", 6, True), ("own generator", 6, False)],
+)
+def test_workers_that_lived_on_are_others_after_a_relaunch(kind: str, n_read: int, has_others: bool) -> None:
+    before = position.Position()
+    for step, _ in zip(range(n_read), before.batches(shuffled(kind)), strict=False):
+        before.count(step + 1, None)
+    after = position.Position()
+    after.load_state_dict(before.state_dict(), n_read)
+    assert after.has_other_workers(shuffled(kind)) == has_others
+    next(after.batches(shuffled(kind)))
+    assert not after.has_other_workers(shuffled(kind)), "it is said once"
+
+
+def test_a_data_set_is_told_the_epoch() -> None:
+    class Numbers(torch.utils.data.IterableDataset):  # type: ignore[misc]  # mypy does not read PyTorch
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(10 * self.epoch, 10 * self.epoch + 2))
+
+    batches = position.Position().batches(torch.utils.data.DataLoader(Numbers(), batch_size=None))
+    assert list(islice(batches, 5)) == [0, 1, 10, 11, 20]
+
+
 def test_a_sampler_is_told_the_epoch() -> None:
     sampler = torch.utils.data.DistributedSampler(range(6), num_replicas=2, rank=0)
     where = position.Position()

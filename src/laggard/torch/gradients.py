@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,16 +14,18 @@ _USED = "_laggard_used"  # attribute of a gradient: its version when an optimize
 
 
 class UnusedGradients:
-    """The gradients of a module that were changed since an optimizer has used them, as something that has a state."""
+    """The gradients of modules that were changed since an optimizer has used them, as something that has a state."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
+    def __init__(self, module: torch.nn.Module, also: Mapping[str, object]) -> None:
+        others = {f"{name}/": each for name, each in also.items() if isinstance(each, torch.nn.Module)}
+        self._modules = {"": module} | others  # by what comes before the names of their parameters
         _mark_used()
 
     @property
     def parameters(self) -> dict[str, torch.Tensor]:
         """The parameters, by their names."""
-        return dict(self._module.named_parameters())
+        modules = self._modules.items()
+        return {prefix + name: each for prefix, module in modules for name, each in module.named_parameters()}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the gradients.
@@ -32,7 +35,7 @@ class UnusedGradients:
         ValueError
             If `fully_shard` holds gradients back that are not reduced yet.
         """
-        if any(map(_holds_gradients_back, self._module.modules())):
+        if any(_holds_gradients_back(each) for module in self._modules.values() for each in module.modules()):
             raise ValueError(
                 "a checkpoint in the middle of accumulating gradients that fully_shard has not reduced yet; call save "
                 "after the optimizer's step, or with set_requires_gradient_sync(True)"

@@ -91,6 +91,13 @@ class Position:
         moved.used = moved._newest = Place(self.used.epoch, self.used.batch * saved // ranks)
         return moved
 
+    def has_other_workers(self, loader: object) -> bool:
+        """Whether the workers of a loader have other random numbers than they had in this epoch before."""
+        place = self.used
+        if self._has_begun or place.shuffled_by is None or not getattr(loader, "num_workers", 0):
+            return False
+        return bool(place.shuffled_by["has_workers"]) or (place.loader is not None and _has_state(loader))
+
     def count(self, step: int, batches: int | None) -> None:
         """Note that a step has ended; ``batches``: how many were used since the last one, if the program says so."""
         with self._lock:
@@ -163,9 +170,9 @@ class Position:
     def _begin_epoch(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Return the rest of the current epoch; a loader that knows no state is read again up to there."""
         place = self._newest
-        sampler = getattr(loader, "sampler", None)
-        if sampler is not None and hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(place.epoch)
+        for name in ("sampler", "dataset"):
+            if set_epoch := getattr(getattr(loader, name, None), "set_epoch", None):
+                set_epoch(place.epoch)
         # Workers that live on are started in the first epoch, which takes a random number for them.
         is_first, self._has_begun = not self._has_begun, True
         keeps_workers = bool(getattr(loader, "persistent_workers", False))

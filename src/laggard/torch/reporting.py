@@ -9,10 +9,11 @@ from typing import Any
 
 from laggard.resilience.job import Job
 from laggard.telemetry import Telemetry
+from laggard.telemetry.catalogue import STEP
 
 
 class StepReporter:
-    """Reports the steps of one rank: as progress of the job, and as metrics ``loss`` and ``step-time``."""
+    """Reports the steps of one rank: as progress of the job, and as metrics ``step``, ``step-time`` and ``loss``."""
 
     def __init__(self, rank: int) -> None:
         self.job = Job.current()
@@ -27,6 +28,7 @@ class StepReporter:
     def end(self, n_steps: int, loss: Any = None) -> None:
         """Report the end of a step."""
         self.job.progress(n_steps)
+        self._add(STEP, n_steps)
         if self._began_s is not None:
             self._add("step-time", time.monotonic() - self._began_s)
         if loss is not None:

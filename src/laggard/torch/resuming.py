@@ -29,6 +29,7 @@ from laggard.kvstore.errors import (
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
+from laggard.torch.buckets import Buckets
 from laggard.torch.choosing import Wish, candidates, first_intact, said, said_of_earlier_run
 from laggard.torch.differences import exchange, filled, gathered, store
 from laggard.torch.draws import Draws
@@ -38,6 +39,7 @@ from laggard.torch.kept_steps import Steps, steps_from
 from laggard.torch.model_state import ModelState
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
+from laggard.torch.split_optimizer import SplitOptimizer
 from laggard.torch.training_state import (
     blocks_in,
     bytes_in,
@@ -78,6 +80,7 @@ class Resumed:
         self,
         parts: Mapping[str, Stateful],
         of_first: Collection[Path],
+        buckets: Buckets,
         state: State,
         checkpoints: Checkpointer,
         every: int,
@@ -88,6 +91,7 @@ class Resumed:
         self._draws = Draws()
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
+        self._buckets = buckets
         self._state = state
         self._run = _job_and_arguments(state)
         self._checkpoints = checkpoints
@@ -105,13 +109,15 @@ class Resumed:
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the loader's batches, epoch after epoch without end, from the first that no step has used.
 
-        A sampler with ``set_epoch`` is told the epoch.  The first epoch after a relaunch is shuffled as before, and its
-        batches up to the position are read again, and dropped; a loader with ``state_dict`` and ``load_state_dict``,
-        such as torchdata's ``StatefulDataLoader``, goes on from its own state instead.
+        A sampler or data set with ``set_epoch`` is told the epoch.  The first epoch after a relaunch is shuffled as
+        before, and its batches up to the position are read again, and dropped; a loader with ``state_dict`` and
+        ``load_state_dict``, such as torchdata's ``StatefulDataLoader``, goes on from its own state instead.
 
         Each step uses the same number of batches: one, or as many as are drawn between two saves.  What was drawn
         beyond that before the first `save` is drawn ahead, and comes again after a relaunch.
         """
+        if self._position.has_other_workers(loader):
+            self._say("the loader's workers start anew: the random numbers that they draw differ from those before")
         yield from self._draws.through(self._position.batches(loader))
 
     def steps(self, n_steps: int) -> Iterator[Steps]:
@@ -169,7 +175,8 @@ class Resumed:
             self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in known))
 
     def _save(self, step: int) -> None:
-        own = {"run": self._run, "random": random_states(), "position": self._position.state_dict()}
+        own = {"run": self._run, "random": random_states(), "buckets": self._buckets.state_dict()}
+        own["position"] = self._position.state_dict()
         tree = {name: part.state_dict() for name, part in self._parts.items()}
         among = exchange if self._ranks > 1 else None
 
@@ -216,6 +223,7 @@ class Resumed:
         self._position.load_state_dict(own["position"], step)
         if saved == self._ranks:
             restore_random_states(own["random"])
+            self._buckets.load_state_dict(own["buckets"])
         else:
             self._position = self._position.rescaled(saved, self._ranks)
             self._say(
@@ -337,7 +345,8 @@ def resume(
     rank, ranks = _rank_and_ranks()
     state = State.current()
     checkpoints = Checkpointer(state, name=name, rank=rank, ranks=ranks, keep=keep)
-    resumed = Resumed(parts, _of_first(model, module), state, checkpoints, every)
+    buckets = Buckets([model, *(also or {}).values()])
+    resumed = Resumed(parts, _of_first(model, module), buckets, state, checkpoints, every)
     resumed._begin_steps = lambda: steps_from(
         resumed.step, model, parts, resumed._position, resumed._draws, has_others=bool(also)
     )
@@ -354,10 +363,11 @@ def _parts(
     """Return what has a state, by its name."""
     # Without an optimizer of PyTorch's nothing marks those that were used.
     has_optimizer = any(isinstance(part, torch.optim.Optimizer) for part in (*given.values(), *also.values()))
-    own = {"model": model, **given, "gradients": UnusedGradients(module) if has_optimizer else None}
+    own = {"model": model, **given, "gradients": UnusedGradients(module, also) if has_optimizer else None}
     if taken := own.keys() & also:
         raise ValueError(f"also has {', '.join(map(repr, sorted(taken)))}; choose other names than {', '.join(own)}")
-    return {name: part for name, part in own.items() if part is not None} | dict(also)
+    found = {name: part for name, part in own.items() if part is not None} | dict(also)
+    return {name: SplitOptimizer(part) if SplitOptimizer.is_one(part) else part for name, part in found.items()}
 
 
 def _has_group() -> bool:

@@ -1,0 +1,105 @@
+"""Jobs between machines whose firewalls let one range of ports through, by real ssh."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.conftest import require
+from tests.clusters.jobs import ClusterJob, Watch
+from tests.clusters.programs import MEETING, ON_EACH_NODE
+from tests.clusters.site import NODES, Site
+
+Start = Callable[..., ClusterJob]
+
+pytestmark = pytest.mark.timeout(900)
+
+FIRST, SECOND, THIRD, _ = NODES
+OPEN, CLOSED = "--port-range=60900-60999", "--port-range=50000-50099"
+HOSTS = f"--hostlist={FIRST},{SECOND},{THIRD}"
+SHRINKS = ("--resilient", "--exhaust-resources", "--virtual-gpus=1")
+# What a machine of a site with a firewall lets in.
+RULES = """
+flush ruleset
+table inet filter {{
+    chain input {{
+        type filter hook input priority 0
+        iif lo accept
+        ct state established,related accept
+        meta l4proto {{ icmp, ipv6-icmp }} accept
+        tcp dport {{ 22, 2222, 60900-60999 }} accept
+        {otherwise}
+    }}
+}}
+"""
+# What one machine does not let out.
+NOT_OUT = "table inet filter {{ chain output {{ type filter hook output priority 0; tcp dport 50000-50099 drop; }}; }}"
+
+
+@pytest.fixture
+def walls(hosts: Site) -> Iterator[Callable[..., None]]:
+    """Give machines these rules; in the end they have none."""
+    require("nft")
+
+    def raise_walls(rules: str, *names: str) -> None:
+        path = hosts.folder / "rules"
+        path.write_text(rules)
+        for name in names or NODES:
+            hosts.network.nodes[name].run("nft", "-f", str(path))
+
+    yield raise_walls
+    for machine in hosts.network.nodes.values():
+        machine.run("nft", "flush", "ruleset")
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "says"),
+    [
+        (MEETING, ("--per-node", "--detect=slow-link", "--detect-interval=1"), "met at 10.78.0.1"),
+        (ON_EACH_NODE, (), f"on {FIRST} {SECOND} {THIRD}"),
+    ],
+    ids=["per-node", "ray"],
+)
+def test_a_job_gets_through_a_firewall_by_its_range(
+    hosts: Site,
+    watch: Watch,
+    start: Start,
+    work: Path,
+    walls: Callable[..., None],
+    program: str,
+    options: tuple[str, ...],
+    says: str,
+) -> None:
+    walls(RULES.format(otherwise="drop"))
+    (work / "program.py").write_text(textwrap.dedent(program))
+    job = start(hosts.network.nodes[FIRST], {}, "laggard", HOSTS, OPEN, "--virtual-gpus=1", *options, "program.py")
+    assert job.finish() == 0, job.output
+    assert says in job.output
+    watch.expect_nothing()
+
+
+@pytest.mark.parametrize("otherwise", ["drop", "reject"])
+def test_who_cannot_reach_the_primary_is_named_and_it_is_not_left_alone(
+    hosts: Site, watch: Watch, start: Start, walls: Callable[..., None], otherwise: str
+) -> None:
+    walls(RULES.format(otherwise=otherwise))
+    job = start(hosts.network.nodes[FIRST], {}, "laggard", HOSTS, CLOSED, *SHRINKS, "sleep", "1000")
+    assert job.finish() == 1, job.output
+    assert re.search(f"laggard: {SECOND}, {THIRD} cannot reach {FIRST}:500\\d\\d: is there a firewall\\?$", job.output)
+    watch.expect_nothing()
+
+
+def test_a_node_that_alone_cannot_reach_the_primary_is_named_and_the_job_begins_without_it(
+    hosts: Site, watch: Watch, start: Start, walls: Callable[..., None]
+) -> None:
+    walls(NOT_OUT.format(), SECOND)
+    command = ("--per-node", "sh", "-c", 'echo "rank $NODE_RANK of $NNODES"')
+    job = start(hosts.network.nodes[FIRST], {}, "laggard", HOSTS, CLOSED, *SHRINKS, *command)
+    assert job.finish() == 0, job.output
+    job.wait_for(f"lost +{SECOND}: no connection \\({SECOND} cannot reach {FIRST}:500\\d\\d: is there a firewall\\?\\)")
+    assert "rank 1 of 2" in job.output
+    watch.expect_nothing()
