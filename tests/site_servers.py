@@ -29,6 +29,7 @@ bind 127.0.0.1
 dir {folder}
 save ""
 appendonly yes
+appendfsync always
 repl-diskless-sync-delay 0
 {more}
 """
@@ -74,6 +75,19 @@ class SiteServer:
         """Return the endpoint of a job's State on this server, for the user that may do no more."""
         authority = "" if self.certificate is None else self.certificate.authority
         return Endpoint("127.0.0.1", self.port, job, "secret", authority, user="laggard", replicas=replicas)
+
+    def options(self, job: str) -> list[str]:
+        """Return the options of a job that keeps State here."""
+        secret = self.folder / "password"
+        secret.write_text("secret\n")
+        secret.chmod(0o600)
+        scheme, encryption = "redis", []
+        if self.certificate is not None:
+            authority = self.folder / "ca.pem"
+            authority.write_text(self.certificate.authority)
+            scheme, encryption = "rediss", [f"--state-ca={authority}"]
+        url = f"--state-server={scheme}://laggard@127.0.0.1:{self.port}/0"
+        return [url, f"--job-name={job}", f"--state-password-file={secret}", *encryption]
 
     def client(self) -> redis.Redis:
         """Return a connection of the site's administrator."""

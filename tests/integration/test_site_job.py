@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,19 +45,11 @@ COUNT = """
 """
 
 
-def options(server: SiteServer, folder: Path) -> list[str]:
-    """Return the options of the page's command, for this server."""
-    given = SITE_JOB.replace("redis.example.org:6379", f"127.0.0.1:{server.port}")
-    if server.certificate is None:
-        given = given.replace("rediss:", "redis:")
-    else:
-        (folder / "ca.pem").write_text(server.certificate.authority)
-        given = given.replace("--resilient", f"--resilient --state-ca {folder / 'ca.pem'}")
-    secret = folder / "password"
-    secret.write_text("secret\n")
-    secret.chmod(0o600)
-    _, *words, _ = shlex.split(given.replace("~/.redis-password", str(secret)))
-    return [*words, *NODES]
+def options(server: SiteServer) -> list[str]:
+    """Return the options of a job as on the page, for this server."""
+    given = [*server.options("gpt-7b"), "--resilient"]
+    assert {word.partition("=")[0] for word in given} >= {word for word in SITE_JOB.split() if word.startswith("--")}
+    return [*given, *NODES]
 
 
 def acknowledged(folder: Path) -> list[int]:
@@ -80,7 +71,7 @@ def test_the_same_command_goes_on_anywhere_and_each_commit_is_there_once(
 ) -> None:
     program = COUNT.replace("FOLDER", repr(str(tmp_path)))
     with site_server(name, tmp_path / "site", encrypts=encrypts) as server:
-        given = options(server, tmp_path)
+        given = options(server)
         first = start_job(*given, program=program)
         await_more(first, tmp_path)
         second = start_job(*given, program=program)

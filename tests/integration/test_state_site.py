@@ -339,6 +339,18 @@ def test_a_server_that_would_lose_state_is_refused(site: SiteServer, name: str, 
         SiteState(site.endpoint(), in_memory=True).stop()
 
 
+def test_a_server_that_syncs_its_disk_later_is_told_of_if_the_user_may_ask(site: SiteServer) -> None:
+    with site.client() as client:
+        client.config_set("appendfsync", "everysec")
+        with SiteState(site.endpoint()) as keeper:
+            assert not keeper.messages
+        client.execute_command("ACL", "SETUSER", "laggard", "+config|get")
+        with SiteState(site.endpoint()) as keeper:
+            assert [message.partition(":")[0] for message in keeper.messages] == [
+                "commits count before they are on its disk (appendfsync everysec)"
+            ]
+
+
 def test_a_wrong_password_and_a_user_that_may_not_look_are_said(site: SiteServer) -> None:
     with pytest.raises(StateUnavailableError, match="username-password"):
         SiteState(replace(site.endpoint(), password="wrong"))
