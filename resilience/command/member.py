@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
@@ -31,9 +30,8 @@ from laggard.resilience.folders import remove_stale_folders, runtime_root
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.node import JobEnded, TakenIn
 from laggard.system.ports import listens
+from laggard.system.termination_message import leave
 
-TERMINATION_MESSAGE = Path("/dev/termination-log")  # which Kubernetes makes, and shows with the pod
-MAX_MESSAGE_BYTES = 4096
 LOOK_S = 0.5
 READ_S = 2.0
 
@@ -62,7 +60,7 @@ class Member:
         while True:
             self._run_agent(self._await_controller())
             if self._job_ended is not None:
-                leave_remark(self._job_ended.remark)
+                leave(self._job_ended.remark)
                 return self._job_ended.exit_code
             if self._signum:
                 return 128 + self._signum
@@ -135,13 +133,6 @@ class Member:
                     self._job_ended = message
                 self._is_taken_in = True
                 self._until_s = time.monotonic() + self._wait_s
-
-
-def leave_remark(remark: str) -> None:
-    """Write what the operators of a cluster should know where they see it, if there is such a place."""
-    if remark and TERMINATION_MESSAGE.exists():
-        with suppress(OSError):  # it may not be ours
-            TERMINATION_MESSAGE.write_bytes(remark.encode()[:MAX_MESSAGE_BYTES])
 
 
 def _tell(text: str) -> None:

@@ -131,7 +131,8 @@ def test_charts_lie_side_by_side_where_there_is_room(page: str, tab: Browser) ->
 
 
 def test_only_charts_that_are_in_the_window_are_asked_for(page: str, tab: Browser) -> None:
-    tab.fetched.clear()
+    tab.open("about:blank", 390, 900)
+    tab.fetched.clear()  # with all that the last page asked for
     show(tab, page, "span=all", width=390)
     asked = sum("page/curve" in each for each in tab.fetched)
     assert asked < 12
@@ -157,6 +158,30 @@ def test_along_steps_what_was_done_again_counts_once_and_launches_lie_over_one_a
     choose(tab, "#curve-axis", "launch")
     tab.wait_for(f"{WORDS}[0].includes('launch 0') && {WORDS}[0].includes('launch 1')")
     tab.wait_for("location.hash.includes('x=launch')")
+
+
+def test_a_part_of_the_steps_is_drawn_large_and_kept_in_the_address(page: str, tab: Browser) -> None:
+    show(tab, page, "x=step&metric=loss")
+    tab.measure("document.querySelector('#curves').scrollIntoView()")
+    over = "document.querySelector('#curves .u-over')"
+    left, top, width = tab.measure(f"(({{x, y, width}}) => [x, y, width])({over}.getBoundingClientRect())")
+    for kind, share in (("mousePressed", 0.25), ("mouseMoved", 0.3), ("mouseMoved", 0.5), ("mouseReleased", 0.5)):
+        x = left + share * width
+        tab.call("Input.dispatchMouseEvent", type=kind, x=x, y=top + 9, button="left", buttons=1, clickCount=1)
+    tab.wait_for("/from=[34]\\d.*&to=[789]\\d/.test(location.hash)")
+    seen = tab.measure("location.hash")
+    show(tab, page, seen[1:])
+    assert tab.measure("location.hash") == seen
+
+
+def test_what_the_address_says_wrongly_is_passed_over(page: str, tab: Browser) -> None:
+    show(
+        tab,
+        page,
+        "x=__proto__&by=bad{&kind=toString&device=/&span=-1&smooth=7&start=5&end=2&map=nope&from=9&to=x&pin=<i>",
+    )
+    assert tab.measure("location.hash") == "#map=cpu_percent&span=all&pin=%3Ci%3E"
+    assert len(tab.measure(TITLES)) == 12
 
 
 def test_a_chart_is_read_by_keys_and_saved_as_numbers_and_as_a_picture(page: str, tab: Browser) -> None:

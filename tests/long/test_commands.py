@@ -48,6 +48,7 @@ from tests.printed import (
     INTERACTIVE,
     LINK_JOB,
     MAIN_JOB,
+    MANIFEST,
     PROLOG,
     RECORDING,
     REQUEUE,
@@ -165,6 +166,7 @@ FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_
 # Why a command is not run: none of these is laggard's.
 NOT_HERE = {
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "from PyTorch's own index",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
     "dragon PROG ARGS": "Dragon's own",
     "ray drain-node": "Ray's own; tests/long/test_attached.py drains a node by what it calls",
@@ -188,6 +190,7 @@ def run_by_other_tests() -> set[str]:
         *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
+        MANIFEST,
         SSH_CHECK,
         SITE_JOB,
         SSH_JOB,
