@@ -32,6 +32,13 @@ BEGINNING = Path(__file__).with_name("checkpoint_saves.py")
 # How many saves a job does; from the fourth on, each is like the one before.
 N_SAVES = 6
 DEADLINE_S = 900.0
+_COLUMNS = {
+    "blocks_s": "save blocks the program",
+    "counts_s": "until it counts",
+    "save_processor_s": "its processor",
+    "restore_s": "restore",
+    "restore_processor_s": "its processor",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -69,19 +76,19 @@ def main(arguments: list[str]) -> int:
     print("\n".join(first_saves(began, options.mib / 1024)))
     print(f"\n{options.ranks} ranks of {options.mib} MiB, medians of {options.repeats} in s per GiB and rank (worst)\n")
     print("\n".join(compared(found["candidates"], options.mib / 1024)))
+    print("\nwhat all ranks hold alike, with and without the digests that show it: s per GiB (worst), first rank\n")
+    print("\n".join(digests(found["digests"], options.mib / 1024)))
     print("\nlaggard alone: copies, and the primary's state server\n")
     print("\n".join(copies(found["copies"], options.ranks)))
     return 0
 
 
-def run(
-    folder: Path, ranks: int, mib: int, repeats: int, sizes: Sequence[int]
-) -> Mapping[str, list[dict[str, object]]]:
+def run(folder: Path, ranks: int, mib: int, repeats: int, sizes: Sequence[int]) -> Mapping[str, Any]:
     """Run the job, and return what its ranks measured."""
     largest = max([mib, *sizes])
     # Of each rank one checkpoint and the next one, here and from a peer; and as much again, to be filled meanwhile.
     options = [f"--repeats={repeats}", f"--sizes={','.join(map(str, sizes))}", f"--folder={folder}"]
-    found: Mapping[str, list[dict[str, object]]] = _job(folder, ranks, 8 * largest, PROGRAM, mib, options)
+    found: Mapping[str, Any] = _job(folder, ranks, 8 * largest, PROGRAM, mib, options)
     return found
 
 
@@ -150,11 +157,17 @@ def first_saves(began: Mapping[bool, Sequence[Mapping[str, list[float]]]], gib: 
 
 def compared(candidates: Sequence[Mapping[str, object]], gib: float) -> list[str]:
     """Return the table of all candidates; a save or a restore takes as long as its slowest rank."""
-    rows = []
-    for candidate in candidates:
-        seconds = [_spread(candidate[column], gib) for column in ("blocks_s", "counts_s", "restore_s")]
-        rows.append([candidate["name"], *seconds])
-    return table(["", "save blocks the program", "until it counts", "restore"], rows)
+    rows = [[each["name"], *(_spread(each[column], gib) for column in _COLUMNS)] for each in candidates]
+    return table(["", *_COLUMNS.values()], rows)
+
+
+def digests(measured: Mapping[str, object], gib: float) -> list[str]:
+    """Return the table of a save with and without digests."""
+    rows = [
+        [f"{name} digests", _spread(measured[f"{name}_s"], gib), _spread(measured[f"{name}_processor_s"], gib)]
+        for name in ("without", "with")
+    ]
+    return table(["", "save blocks the program", "its processor"], rows)
 
 
 def copies(measured: Sequence[Mapping[str, object]], ranks: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -24,9 +26,11 @@ from laggard import Checkpointer, State
 from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER
 from laggard.kvstore.client.connection import current_session
 from laggard.torch import CheckpointReader, CheckpointWriter
+from laggard.torch.differences import Exchange, exchange, store
 
 TENSOR_BYTES = 32 << 20
 COUNTS_WITHIN_S = 300.0
+_SERVER = "laggard.kvstore.checkpoints.server"
 
 Tree = dict[str, torch.Tensor]
 Measured = dict[str, Any]
@@ -48,8 +52,9 @@ def main() -> None:
     own: list[Candidate] = [_Laggard(), _DcpInLaggard(), _AsyncDcpInLaggard()]
     candidates = [_Copy(), *own, _File(folder), _MemoryFile(MEMORY_FOLDER), _Dcp(folder), _AsyncDcp(folder)]
     timings: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    tree = tensors(options.mib)
+    tree = tensors(options.mib, dist.get_rank())
     steps = itertools.count()
+    own[0].save(next(steps), tree)()  # starts the shard servers
     for repetition in range(1 + options.repeats):
         for candidate in candidates:
             measured = measure(candidate, next(steps), tree)
@@ -58,15 +63,16 @@ def main() -> None:
                     timings[candidate.name][name].append(seconds)
     sizes = [int(size) for size in options.sizes.split(",")]
     rows = [measure_size(steps, mib, copies, options.repeats) for copies in (0, 1, 2) for mib in sizes]
+    digests = measure_digests(steps, options.mib, options.repeats)
     if dist.get_rank() == 0:
-        found = {"candidates": [{"name": name, **values} for name, values in timings.items()], "copies": rows}
+        candidate_rows = [{"name": name, **values} for name, values in timings.items()]
+        found = {"candidates": candidate_rows, "copies": rows, "digests": digests}
         options.result.write_text(json.dumps(found))
     dist.destroy_process_group()
 
 
-def tensors(mib: int) -> Tree:
-    """Return tensors of this rank's own, of 32 MiB or less."""
-    rank = dist.get_rank()
+def tensors(mib: int, rank: int) -> Tree:
+    """Return tensors of a rank's own, of 32 MiB or less."""
     generator = torch.Generator().manual_seed(rank)
     count, rest = divmod(mib << 20, TENSOR_BYTES)
     sizes = [TENSOR_BYTES] * count + [rest] * bool(rest)
@@ -103,14 +109,37 @@ class Candidate(ABC):
 
 def measure(candidate: Candidate, step: int, tree: Tree) -> dict[str, float]:
     """Save once and restore once; what comes back must be what was saved."""
+    began_s = processor_s()
     blocks_s, wait = timed(lambda: candidate.save(step, tree))
     more_s, _ = timed(wait)
+    saved_s = processor_s()
     into = {name: torch.zeros_like(tensor) for name, tensor in tree.items()}
+    filled_s = processor_s()
     restore_s, _ = timed(lambda: candidate.restore(step, into))
+    processor = {"save_processor_s": saved_s - began_s, "restore_processor_s": processor_s() - filled_s}
     if not all(torch.equal(into[name], tensor) for name, tensor in tree.items()):
         raise SystemExit(f"{candidate.name} did not restore what it saved")
     candidate.discard(step)
-    return {"blocks_s": blocks_s, "counts_s": blocks_s + more_s, "restore_s": restore_s}
+    return {"blocks_s": blocks_s, "counts_s": blocks_s + more_s, "restore_s": restore_s} | processor
+
+
+def processor_s() -> float:
+    """Return the processor time of a rank and of its node's shard server in seconds, the mean of all ranks."""
+    spent = torch.tensor([time.process_time() + sum(_shard_server().cpu_times()[:2])], dtype=torch.float64)
+    dist.all_reduce(spent)
+    return float(spent / dist.get_world_size())
+
+
+@functools.cache
+def _shard_server() -> psutil.Process:
+    folder = current_session().environment.endpoint_file.parent
+    found: psutil.Process
+    (found,) = (each for each in psutil.process_iter(["cmdline"]) if _serves(each.info["cmdline"] or [], folder))
+    return found
+
+
+def _serves(command_line: list[str], folder: Path) -> bool:
+    return command_line[-2:-1] == [_SERVER] and Path(command_line[-1]) == folder
 
 
 def checkpointer(copies: int = 2) -> Checkpointer:
@@ -261,7 +290,7 @@ class _AsyncDcpInLaggard(_DcpInLaggard):
 
 def measure_size(steps: Iterator[int], mib: int, copies: int, repeats: int) -> Measured:
     """Save tensors of a size, with copies on so many nodes, or in State itself; note what the state server does."""
-    tree = tensors(mib)
+    tree = tensors(mib, dist.get_rank())
     checkpoints = checkpointer(max(1, copies))
     state, key = State.current(), f"tensors/{dist.get_rank()}"
     blocks, counts = [], []
@@ -279,6 +308,28 @@ def measure_size(steps: Iterator[int], mib: int, copies: int, repeats: int) -> M
     n_bytes, cpu_s = ((b - a) / repeats for a, b in zip(before, after, strict=True))
     found = {"mib": mib, "copies": copies, "blocks_s": blocks, "counts_s": counts}
     return found | {"server_bytes": n_bytes, "server_cpu_s": cpu_s}
+
+
+def measure_digests(steps: Iterator[int], mib: int, repeats: int) -> Measured:
+    """Save what all ranks hold alike with and without finding out that they do."""
+    rank = dist.get_rank()
+    tree, checkpoints = tensors(mib, 0), checkpointer()
+
+    def save(step: int, among: Exchange | None) -> None:
+        if among is None and rank > 0:
+            checkpoints.save(step, {})
+        else:
+            store({"model": tree}, rank, among, (), lambda parts: checkpoints.save(step, parts))
+
+    found: Measured = defaultdict(list)
+    for step, _ in zip(steps, range(2 * repeats), strict=False):
+        name, among = ("with", exchange) if step % 2 else ("without", None)
+        began_s = time.process_time()
+        found[f"{name}_s"].append(timed(lambda step=step, among=among: save(step, among))[0])  # type: ignore[misc]
+        found[f"{name}_processor_s"].append(time.process_time() - began_s)
+        wait_for(checkpoints, step)
+        dist.barrier()
+    return found
 
 
 def server_work() -> tuple[float, float]:

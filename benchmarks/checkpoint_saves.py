@@ -33,7 +33,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    tree = tensors(options.mib)
+    tree = tensors(options.mib, dist.get_rank())
     copied = {name: tensor.clone() for name, tensor in tree.items()}
     checkpoints = Checkpointer(State.current(), rank=dist.get_rank(), ranks=dist.get_world_size())
     if options.announced:

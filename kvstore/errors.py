@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from laggard.errors import LaggardError
+from laggard.system.ports import host_and_port
 
 MEMORY_ADVICE = "delete keys that are no longer needed, keep less in State, or give the primary node more memory"
 """What to do when State fills the memory."""
@@ -182,7 +183,11 @@ class StateUnavailableError(KVStoreError, ConnectionError):
     host: str
     port: int
     reason: str
-    template = "no answer from the state server at {host}:{port} ({reason})"
+    template = "no answer from the state server at {_place} ({reason})"
+
+    @property
+    def _place(self) -> str:
+        return host_and_port(self.host, self.port)
 
 
 class StateFullError(KVStoreError):

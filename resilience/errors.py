@@ -54,7 +54,7 @@ class AllocationError(LaggardError, RuntimeError):
 
 
 class NodeAddressError(AllocationError):
-    """A node has no IPv4 address at which the others could reach it; ``reason`` says what was found instead."""
+    """A node has no address at which the others could reach it; ``reason`` says what was found instead."""
 
     host: str
     template = "{host} {reason}"

@@ -29,6 +29,7 @@ bind 127.0.0.1
 dir {folder}
 save ""
 appendonly yes
+appendfsync always
 repl-diskless-sync-delay 0
 {more}
 """
@@ -75,6 +76,19 @@ class SiteServer:
         authority = "" if self.certificate is None else self.certificate.authority
         return Endpoint("127.0.0.1", self.port, job, "secret", authority, user="laggard", replicas=replicas)
 
+    def options(self, job: str) -> list[str]:
+        """Return the options of a job that keeps State here."""
+        secret = self.folder / "password"
+        secret.write_text("secret\n")
+        secret.chmod(0o600)
+        scheme, encryption = "redis", []
+        if self.certificate is not None:
+            authority = self.folder / "ca.pem"
+            authority.write_text(self.certificate.authority)
+            scheme, encryption = "rediss", [f"--state-ca={authority}"]
+        url = f"--state-server={scheme}://laggard@127.0.0.1:{self.port}/0"
+        return [url, f"--job-name={job}", f"--state-password-file={secret}", *encryption]
+
     def client(self) -> redis.Redis:
         """Return a connection of the site's administrator."""
         authority = "" if self.certificate is None else self.certificate.authority
@@ -120,3 +134,11 @@ def await_replicas(primary: SiteServer, count: int) -> None:
             return sum("online" in str(found.get(f"slave{n}")) for n in range(count)) == count
 
         wait_until(all_follow)
+
+
+def fail_over(primary: SiteServer, replica: SiteServer) -> None:
+    """Do by hand what Sentinel and an address that follows the primary do."""
+    primary.kill()
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+    replica.move_to(primary.port)

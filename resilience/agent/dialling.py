@@ -31,6 +31,7 @@ from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.handshake import CannotDial
 from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
+from laggard.system.ports import family_of
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -163,7 +164,7 @@ class _Attempt:
         self._complain = complain  # called if the controller's machine refuses, or lets us wait
         self._heard = b""
         self._is_connecting = True
-        self._plain = socket.socket()
+        self._plain = socket.socket(family_of(token.address))
         self._plain.settimeout(0.0)
         self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if token.own:

@@ -30,6 +30,7 @@ from laggard.resilience.wire import encode
 from laggard.resilience.wire.handshake import Handshake
 from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
 from laggard.resilience.wire.node import JobEnded
+from laggard.system.termination_message import leave
 
 # A lost node is tried again later, and at once when its new agent comes.
 ARRIVAL_S = 30.0
@@ -97,11 +98,12 @@ class JoinedAllocation(MachineAllocation):
         if len(missing) > may_miss:
             self.close()
             raise NotJoinedError(f"within {self._wait_s:g} s", missing, str(self._place))
-        self._learn_primary()
         self._name()
+        self._learn_primary()
         for index in range(1, self._place.n_nodes):
             if index in self._arrivals and (handshake := self._arrivals[index].handshake):
                 self._take(index, handshake)
+        self._tell_small(tell)
         return dict.fromkeys(missing, f"has not joined at {self._place}")
 
     def _listen(self) -> AgentListener:
@@ -168,7 +170,6 @@ class JoinedAllocation(MachineAllocation):
             found = {index: f"index{index}" for index in found}
         hosts = [found.get(index, node.hostname) for index, node in enumerate(self.nodes)]
         self.nodes = tuple(replace(node, hostname=host) for node, host in zip(self.nodes, hosts, strict=True))
-        self._n_cpus = {hosts[0]: self._n_cpus[self._primary]}
         self._primary = hosts[0]
 
     def _take(self, index: int, handshake: Handshake) -> None:
@@ -204,7 +205,8 @@ class JoinedAllocation(MachineAllocation):
             clear_this_machine(node)
 
     def announce_end(self, exit_code: int, remarks: Mapping[str, str]) -> None:
-        """Tell what has started the agents how the job has ended."""
+        """Tell what has started the agents how the job has ended, and the cluster's operators what to remark."""
+        leave("\n".join(f"{host}: {remark}" for host, remark in remarks.items()))
         for index, arrival in list(self._arrivals.items()):
             if not arrival.channel.is_over:
                 ended = JobEnded(exit_code, remarks.get(self.nodes[index].hostname, ""))

@@ -97,6 +97,7 @@ class RemoteAllocation(MachineAllocation):
         self._learn_primary()
         for host, handshake in handshakes.items():
             self._learn(host, handshake)
+        self._tell_small(tell)
         answer = {str: f"no answer by {self._transport.name}", CannotDial: "no connection"}
         return {host: f"{answer[type(why)]} ({self._words_of(why, [host])})" for host, why in complaints.items()}
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from laggard.resilience.allocation.place import SECRET_VARIABLE
 from laggard.resilience.command.cli import EXIT_USAGE
-from laggard.resilience.command.member import TERMINATION_MESSAGE
 from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.errors import UsageError
+from laggard.system.termination_message import TERMINATION_MESSAGE
 
 Kind = Literal["jobset", "job"]
 Tree = dict[str, Any]

@@ -10,13 +10,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 from typing import IO, cast
 
@@ -24,6 +22,7 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.resilience.agent import JOINS
 from laggard.resilience.agent.processes import FORCED_STOP_S, adopt_orphans, end_descendants, reap_orphans
 from laggard.resilience.allocation.discovery import LATE_S
+from laggard.resilience.allocation.network import address_of
 from laggard.resilience.allocation.place import JoinSecret, Place, own_variables
 from laggard.resilience.allocation.remote import HANDSHAKE_COMMAND
 from laggard.resilience.errors import AllocationError, MessageError
@@ -31,9 +30,8 @@ from laggard.resilience.folders import remove_stale_folders, runtime_root
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.node import JobEnded, TakenIn
 from laggard.system.ports import listens
+from laggard.system.termination_message import leave
 
-TERMINATION_MESSAGE = Path("/dev/termination-log")  # which Kubernetes makes, and shows with the pod
-MAX_MESSAGE_BYTES = 4096
 LOOK_S = 0.5
 READ_S = 2.0
 
@@ -62,7 +60,7 @@ class Member:
         while True:
             self._run_agent(self._await_controller())
             if self._job_ended is not None:
-                leave_remark(self._job_ended.remark)
+                leave(self._job_ended.remark)
                 return self._job_ended.exit_code
             if self._signum:
                 return 128 + self._signum
@@ -85,7 +83,7 @@ class Member:
         why = "it does not let this node in: is the secret the same, and does no other copy have this index?"
         while (now_s := time.monotonic()) < self._until_s:
             try:
-                address = socket.gethostbyname(self._place.host)
+                address = address_of(self._place.host)
                 if listens(address, self._place.port):
                     return address
                 why = "nobody listens there, or a firewall is in between"
@@ -135,13 +133,6 @@ class Member:
                     self._job_ended = message
                 self._is_taken_in = True
                 self._until_s = time.monotonic() + self._wait_s
-
-
-def leave_remark(remark: str) -> None:
-    """Write what the operators of a cluster should know where they see it, if there is such a place."""
-    if remark and TERMINATION_MESSAGE.exists():
-        with suppress(OSError):  # it may not be ours
-            TERMINATION_MESSAGE.write_bytes(remark.encode()[:MAX_MESSAGE_BYTES])
 
 
 def _tell(text: str) -> None:

@@ -57,8 +57,8 @@ class JobOptions:
     )
     quarantine_s: float = option(
         86400,
-        "How long a bad node stays excluded; twice as long each further time, up to 7 times; with --state-dir, from "
-        "later jobs there too.",
+        "How long a bad node stays excluded; twice as long each further time, up to 7 times; with --state-dir or "
+        "--state-server, from later jobs there too.",
         "SECONDS",
         least=1,
     )
@@ -130,8 +130,8 @@ class JobOptions:
     )
     join: str | None = option(
         None,
-        "Something else starts this command on every node: the first one, at this address, is the primary, and the "
-        "others join it.",
+        "Something else starts this command on every node: the node at this address is the primary, and the others "
+        "join it.",
         "HOST[:PORT]",
         unset=f"MASTER_ADDR, or the Job's pod with index 0; port {PORT}",
     )
@@ -246,7 +246,7 @@ class JobOptions:
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
     state_server: str | None = option(
         None,
-        "Keep the program's state in a Valkey or Redis of the site's, as rediss://HOST:PORT/0; the same command "
+        "Keep the program's state in the site's own Valkey or Redis, such as rediss://HOST:PORT/0; the same command "
         "resumes from it, on any machine.",
         "URL",
         unset="one that laggard starts",
@@ -264,7 +264,7 @@ class JobOptions:
     )
     state_ca: Path | None = option(
         None,
-        "PEM file that says which certificates --state-server may have.",
+        "PEM file with the certificate authority of --state-server.",
         "FILE",
         exists=True,
         unset="those that each node trusts",
@@ -296,16 +296,16 @@ class JobOptions:
 
     node_history: Path | None = option(
         None,
-        "What the site's jobs remember of its nodes, in a folder that they share: nodes that failed before are used "
-        "last, and what this job finds is added. 'laggard nodes' shows it.",
+        "What the site's jobs remember about its nodes, in a shared folder: nodes that failed before are used last, "
+        "and what this job finds is added. 'laggard nodes' shows it.",
         "DIR",
         unset="nothing",
         also="LAGGARD_NODE_HISTORY",
     )
     notify: str | None = option(
         None,
-        "Send a line there for each verdict, failure and relaunch, and at the end, as Slack and others take them. Keep "
-        "a secret address in the variable, since others on the machine can read the command line.",
+        "Post a line there for each verdict, failure and relaunch, and at the end, in the format of Slack and others. "
+        "Keep a secret address in the variable, since others on the machine can read the command line.",
         "URL",
         unset="nowhere",
         also="LAGGARD_NOTIFY",

@@ -69,6 +69,7 @@ from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record import wording as record_wording
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import FailureFound, LaunchEndCause, NodeAdded
 from laggard.resilience.text import abbreviated, duration
@@ -200,7 +201,7 @@ class Controller:
             self._stop(stop)
         finally:
             if ended:
-                self._allocation.announce_end(exit_code, {})
+                self._allocation.announce_end(exit_code, self._site.remarks)
             self._shut_down(failed=failed)
         self._account.close(self._roster.excluded_hosts, exit_code, self._roster.set_aside)
         return exit_code
@@ -548,6 +549,7 @@ class Controller:
                 verdicts, doubt = believed(request, {self._roster.primary, self._roster.active[0]})
                 for verdict in verdicts:
                     self._account.verdict(verdict)
+                    self._site.remarks[verdict.host] = record_wording.verdict(verdict)
                 if doubt and self._doubted_in != request.launch:
                     self._doubted_in = request.launch
                     self._account.tell("notice", doubt, "bold yellow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 
 from laggard.resilience.decision.roster import Roster
@@ -20,13 +21,19 @@ class SiteMemory:
         self._job = job  # its name in the memory
         self._now_s = now_s  # returns Unix time
         self._since_s: dict[str, float] = {}  # of the nodes in use
+        self.remarks: dict[str, str] = {}  # what the operators of a node should know, by host name
         self.trouble = ""  # why something could not be added, if it could not
 
     def suspects(self, hosts: Collection[str], tell: Callable[[str], object]) -> list[str]:
         """Return the nodes that the site's jobs had trouble with, the worst last, and tell of each."""
         if self._history is None:
             return []
-        found = [each for each in standings(self._history.read(), self._now_s()) if each.host in hosts]
+        try:
+            noted = self._history.read()
+        except OSError as error:
+            tell(f"--node-history cannot be read: {error.strerror}; the nodes are used in the order of their names")
+            return []
+        found = [each for each in standings(noted, self._now_s()) if each.host in hosts]
         suspects = [each for each in found if each.is_suspect]
         for each in suspects:
             tell(wording.standing(each))
@@ -36,11 +43,13 @@ class SiteMemory:
         """Note nodes that the job goes on without, if there is something to say of them."""
         now_s = self._now_s()
         gone = {*after.excluded_hosts, after.set_aside} - {*before.excluded_hosts, before.set_aside, ""}
-        self._add([Sighting(host, now_s, "failed", self._job, why) for host in sorted(gone) if why])
+        for host in sorted(gone) if why else ():
+            self.note(host, why)
         self._since_s = {host: self._since_s.get(host, now_s) for host in after.active}
 
     def note(self, host: str, why: str) -> None:
-        """Note what was found about a node that the job may stay on."""
+        """Note what speaks against a node."""
+        self.remarks[host] = why
         self._add([Sighting(host, self._now_s(), "failed", self._job, why)])
 
     def close(self) -> None:
@@ -49,7 +58,8 @@ class SiteMemory:
         ran = ((host, (now_s - since_s) / _HOUR_S) for host, since_s in self._since_s.items())
         self._add([Sighting(host, now_s, "ran", self._job, hours=hours) for host, hours in ran])
         if self._history is not None:
-            self._history.remove_old()
+            with contextlib.suppress(OSError):  # they are removed by the next job
+                self._history.remove_old()
 
     def _add(self, sightings: Sequence[Sighting]) -> None:
         if self._history is not None:

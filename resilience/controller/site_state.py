@@ -66,6 +66,10 @@ class SiteState(StateKeeper):
             raise SiteServerError(self._endpoint.address, f"{error}; allow the user INFO") from error
         if reason := unfit(info, self._endpoint.replicas, in_memory=in_memory):
             raise SiteServerError(self._endpoint.address, reason)
+        with contextlib.suppress(redis.ResponseError):  # most users may not ask, since it also tells passwords
+            when = retry.call(lambda: self._client.config_get("appendfsync"))["appendfsync"]
+            if when != "always":
+                self._say(f"commits count before they are on its disk (appendfsync {when}): some are lost if it dies")
 
     def _renew(self) -> None:
         answered_s, silent = time.monotonic(), False

@@ -99,6 +99,7 @@ class Place {
     this.plot.textContent = "";
     this.plot.append(element("p", text, { className: "soft" }));
     this.words.replaceChildren();
+    this.said = "";
   }
 
   /** Put what lies under the cursor into words; without a cursor, the newest values. */
@@ -110,6 +111,9 @@ class Place {
     if (isMove && at === this.at && y === null) return;
     this.at = at;
     const rows = this.rowsAt(at, y);
+    const said = JSON.stringify(rows);
+    if (said === this.said) return; // who hears it hears it once
+    this.said = said;
     this.words.replaceChildren(...rows.map(([name, text, colour, dash]) => {
       const row = element("span", "", { className: "value" });
       if (colour) {
@@ -224,14 +228,14 @@ const drawLines = (place, drawn, { unit, isPercentiles, range, axis = "time", is
     const rows = [["", isNewest ? "newest" : `${axisWords[axis]}${axisReading[axis](x[at])}`]];
     for (const { line, value } of read(named)) rows.push([line.name, words(value), ...look(line)]);
     const rest = read(others);
-    const most = (isMore) => rest.reduce((a, b) => (isMore(b.value, a.value) ? b : a));
+    const most = (isMore, list = rest) => list.reduce((a, b) => (isMore(b.value, a.value) ? b : a));
     if (rest.length) {
       const [low, high] = [most((a, b) => a < b), most((a, b) => a > b)].map(({ line, value }) => `${words(value)} (${line.name})`);
       const many = named.length ? counted(rest.length, "other", "others") : counted(rest.length, "line", "lines");
       rows.push([many, `${low} to ${high}`, translucent(blue)]);
     }
     if (rest.length && y !== null) {
-      const near = most((a, b) => Math.abs(a - y) < Math.abs(b - y));
+      const near = most((a, b) => Math.abs(a - y) < Math.abs(b - y), [...read(named), ...rest]);
       rows.push([`at the pointer: ${near.line.name}`, words(near.value)]);
     }
     const [low, high] = band ? [pick(band.low), pick(band.high)] : [null, null];

@@ -18,7 +18,8 @@ function chosenMetrics(job) {
 
 /** By which tags a metric's lines are told apart. */
 function groupingOf(metric) {
-  if (state.by) return metric.by.find((tags) => JSON.stringify(tags) === state.by) ?? [];
+  if (state.by === "[]") return [];
+  if (state.by) return metric.by.find((tags) => JSON.stringify(tags) === state.by) ?? metric.by[0] ?? [];
   return state.axis === "launch" ? [] : metric.by[0] ?? [];
 }
 
@@ -26,7 +27,9 @@ async function loadCurves(job, shown, isStale) {
   showControls(job);
   const { metrics, count } = chosenMetrics(job);
   const none = state.wanted ? `None has “${printable(state.wanted)}” in its name.` : "The program has sent none: Telemetry().add_data(name, value) does.";
-  byId("curves-text").textContent = count ? `${metrics.length} of ${counted(count, "metric", "metrics")}` : none;
+  const left = job.n_metrics - job.metrics.length;
+  const unlisted = left > 0 ? `; ${left.toLocaleString("en")} more of this job are not listed` : "";
+  byId("curves-text").textContent = (count ? `${metrics.length} of ${counted(count, "metric", "metrics")}` : none) + unlisted;
   byId("curve-more").hidden = metrics.length === count;
   arrange(metrics);
   const steps = new Map();
@@ -42,7 +45,9 @@ function showControls(job) {
   if (there.length && !there.includes(state.kind)) state.kind = there[0];
   fill(byId("curve-kind"), there.map((kind) => [kind, kinds[kind]]), state.kind);
   const tags = [...new Map(own.filter((each) => each.kind === state.kind).flatMap((each) => each.by.map((by) => [JSON.stringify(by), by.at(-1)]))).entries()];
-  fill(byId("curve-by"), [["", "its own tags"], ["[]", "nothing: all together"], ...tags], state.by);
+  const groupings = [["", "its own tags"], ["[]", "nothing: all together"], ...tags];
+  if (!groupings.some(([by]) => by === state.by)) state.by = "";
+  fill(byId("curve-by"), groupings, state.by);
   const hasSteps = job.metrics.some((each) => each.name === stepMetric);
   const axes = Object.entries(axisNames).filter(([axis]) => (axis !== "step" || hasSteps) && (axis !== "launch" || job.launches.length > 1));
   if (!axes.some(([axis]) => axis === state.axis)) state.axis = "time";

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.state.mapping import State
 from tests.integration.jobs import RunningJob
 from tests.processes import command_line
-from tests.site_servers import SiteServer, site_server
+from tests.site_servers import PROGRAMS, SiteServer, await_replicas, fail_over, replica_of, site_server
 from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
@@ -46,19 +46,11 @@ COUNT = """
 """
 
 
-def options(server: SiteServer, folder: Path) -> list[str]:
-    """Return the options of the page's command, for this server."""
-    given = SITE_JOB.replace("redis.example.org:6379", f"127.0.0.1:{server.port}")
-    if server.certificate is None:
-        given = given.replace("rediss:", "redis:")
-    else:
-        (folder / "ca.pem").write_text(server.certificate.authority)
-        given = given.replace("--resilient", f"--resilient --state-ca {folder / 'ca.pem'}")
-    secret = folder / "password"
-    secret.write_text("secret\n")
-    secret.chmod(0o600)
-    _, *words, _ = shlex.split(given.replace("~/.redis-password", str(secret)))
-    return [*words, *NODES]
+def options(server: SiteServer) -> list[str]:
+    """Return the options of a job as on the page, for this server."""
+    given = [*server.options("gpt-7b"), "--resilient"]
+    assert {word.partition("=")[0] for word in given} >= {word for word in SITE_JOB.split() if word.startswith("--")}
+    return [*given, *NODES]
 
 
 def acknowledged(folder: Path) -> list[int]:
@@ -80,7 +72,7 @@ def test_the_same_command_goes_on_anywhere_and_each_commit_is_there_once(
 ) -> None:
     program = COUNT.replace("FOLDER", repr(str(tmp_path)))
     with site_server(name, tmp_path / "site", encrypts=encrypts) as server:
-        given = options(server, tmp_path)
+        given = options(server)
         first = start_job(*given, program=program)
         await_more(first, tmp_path)
         second = start_job(*given, program=program)
@@ -103,15 +95,43 @@ def test_the_same_command_goes_on_anywhere_and_each_commit_is_there_once(
             keys = {key.decode() for key in client.scan_iter()}
         assert {key.partition("}")[0] for key in keys} == {"laggard:{gpt-7b"}
         assert "laggard:{gpt-7b}:controller" not in keys  # it was given back
-        with server.endpoint("gpt-7b").connect() as client:
-            state = State(client, server.endpoint("gpt-7b"), 0)
-            for rank in range(2):
-                told = [int(line) for line in (tmp_path / f"acknowledged{rank}").read_text().split()]
-                n = state[f"n{rank}"]
-                assert isinstance(n, int)
-                assert state[f"log{rank}"] == list(range(1, n + 1)), "something counts twice or is missing"
-                assert len(set(told)) == len(told)
-                assert set(told) <= set(range(1, n + 1)), "an acknowledged commit is lost"
+        check_history(tmp_path, server.endpoint("gpt-7b"))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_job_goes_on_through_a_failover_with_all_that_was_acknowledged(
+    start_job: Start, tmp_path: Path, name: str
+) -> None:
+    program = COUNT.replace("FOLDER", repr(str(tmp_path)))
+    with (
+        site_server(name, tmp_path / "site") as primary,
+        site_server(name, tmp_path / "replica", replica_of(primary)) as replica,
+    ):
+        await_replicas(primary, 1)
+        job = start_job(*options(primary), "--state-replicas=1", program=program)
+        await_more(job, tmp_path)
+        fail_over(primary, replica)
+        with site_server(name, tmp_path / "next", replica_of(replica)):
+            await_more(job, tmp_path)
+            (tmp_path / "enough").touch()
+            assert job.finish() == 0, job.everything()
+        assert job.output.count("launch 0 goes on from 0") == 2
+        assert "launch 1" not in job.output
+        check_history(tmp_path, replica.endpoint("gpt-7b"))
+
+
+def check_history(folder: Path, endpoint: Endpoint) -> None:
+    """Compare State with what was acknowledged to the ranks."""
+    with endpoint.connect() as client:
+        state = State(client, endpoint, 0)
+        for rank in range(2):
+            told = [int(line) for line in (folder / f"acknowledged{rank}").read_text().split()]
+            n = state[f"n{rank}"]
+            assert isinstance(n, int)
+            assert state[f"log{rank}"] == list(range(1, n + 1)), "something counts twice or is missing"
+            assert len(set(told)) == len(told)
+            assert set(told) <= set(range(1, n + 1)), "an acknowledged commit is lost"
 
 
 def test_the_password_may_come_from_the_environment_which_the_program_does_not_inherit(

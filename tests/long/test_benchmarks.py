@@ -66,6 +66,7 @@ SMALL = {
             "| torch.save, torch.load in the node's memory |",
             "| torch.save with fsync, torch.load |",
             "| 4 MiB x 2 | 2 |",
+            "| with digests |",
         ],
     ),
     "detection": Small(

@@ -15,7 +15,8 @@ pytest.importorskip("torch", reason="needs the extra `torch`")
 
 SETUPS = Path(__file__).parent / "setups"
 N_STEPS, KILLS = 14, ("3", "8", "11")
-WITH_TWO_RANKS = {"compiled", "iterable", "persistent_workers", "stateful_loader"}  # which start workers or a compiler
+# Each rank of a few starts workers or a compiler.
+WITH_TWO_RANKS = {"compiled", "expert_parallel", "iterable", "optimizers", "persistent_workers", "stateful_loader"}
 DEADLINE_S = 400.0
 
 

@@ -18,6 +18,7 @@ from laggard.resilience.command.cli import cli, load_command
 from laggard.resilience.controller.controller import ENDING_S
 from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.errors import UsageError
+from tests.printed import MANIFEST
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
 DEFINITIONS = os.environ.get("LAGGARD_KUBERNETES_DEFINITIONS", "")
@@ -47,6 +48,12 @@ def test_the_examples_are_what_the_command_in_their_first_line_writes(name: str)
     laggard, command, *arguments = shlex.split(text.partition("\n")[0].removeprefix("# Written by: "))
     assert (laggard, command) == ("laggard", "kubernetes")
     assert text == written(*arguments)
+
+
+def test_the_guides_command_writes_a_jobset_of_nine_pods() -> None:
+    _, _, *arguments = shlex.split(MANIFEST)
+    assert list(objects(*arguments)) == ["JobSet"]
+    assert job_spec(*arguments)["completions"] == 9
 
 
 def unknown_fields(tree: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:

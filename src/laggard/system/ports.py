@@ -89,6 +89,11 @@ def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
+def host_and_port(address: str, port: int) -> str:
+    """Return an address with a port as one text; one of IPv6 is in brackets. Pure."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def listen(address: str, backlog: int, port: int = 0) -> socket.socket:
     """Listen at an address of this machine: at this port, or else at one of the range."""
     ports = None if port else port_range()
