@@ -147,6 +147,7 @@ FILLED = {
     "laggard PROGRAM": TRUE,
     "laggard [OPTIONS] PROGRAM": FIRST_JOB,
     "laggard grafana": "laggard grafana provisioning-dir",
+    "laggard kubernetes": MANIFEST,
     "laggard grafana DIR": "laggard grafana provisioning-dir",
     "laggard grafana DIR --token-file /tmp/laggard-.../1/telemetry-token": WITH_TOKEN,
     "laggard grafana DIR --token-file FILE": WITH_TOKEN,
