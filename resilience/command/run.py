@@ -23,10 +23,8 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.agent_listener import allow_descriptors
-from laggard.resilience.allocation.joined import JoinedAllocation
-from laggard.resilience.allocation.place import own_variables
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
-from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.find_allocation import find_allocation
 from laggard.resilience.command.member import Member
 from laggard.resilience.command.option import flag_of
 from laggard.resilience.command.options import JobOptions
@@ -40,7 +38,6 @@ from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
-from laggard.resilience.decision.events import Settings
 from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import Folders, job_folders
@@ -81,13 +78,8 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     command = (command_of_module if options.module else command_of)(program, arguments)
     job = options.job_name or _job_name(program if options.module else Path(program).stem)
     allocation = find_allocation(options)
-    if isinstance(allocation, Elsewhere):
-        return run_on_primary(allocation.primary, as_typed)
-    if isinstance(allocation, Member):
-        return allocation.serve()
-    if isinstance(allocation, JoinedAllocation):
-        for name in os.environ.keys() - own_variables(os.environ).keys():
-            del os.environ[name]
+    if not isinstance(allocation, Allocation):
+        return allocation.serve() if isinstance(allocation, Member) else run_on_primary(allocation.primary, as_typed)
     options = _without_ray(options, len(allocation.nodes))
     for passed in passed_on(as_typed, arguments):
         _tell(f"{passed} goes to {program}: write it before {program} if it is for laggard, else '-- {program}'")
@@ -122,7 +114,8 @@ def _checked(options: JobOptions) -> _Checked:
 def _run_on(allocation: Allocation, options: JobOptions, checked: _Checked, command: Sequence[str], job: str) -> int:
     site = site_endpoint(options, job, allocation.nodes[0].address, os.environ)
     head_only = isinstance(allocation, RayAllocation) and allocation.head_only
-    settings = _settings(allocation, options, leaves_of_job(checked.groups), head_only=head_only)
+    varies, leaves = options.manager(os.environ) in {"slurm", "ray"}, leaves_of_job(checked.groups)
+    settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies, leaves=leaves)
     ray_port = _ray_port(options, allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
@@ -133,6 +126,8 @@ def _run_on(allocation: Allocation, options: JobOptions, checked: _Checked, comm
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if head_only else 0 :])
     checked.detection.check(there)
+    if options.per_device and settings.places_ranks:
+        settings = replace(settings, devices={node.hostname: node.devices for node in allocation.nodes})
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command,
@@ -154,14 +149,6 @@ def _run_on(allocation: Allocation, options: JobOptions, checked: _Checked, comm
             name=f"{job}-{folders.id}",
         )
         return _run_job(plan, allocation, folders, job, options, site, missing, signals)
-
-
-def _settings(allocation: Allocation, options: JobOptions, leaves: Mapping[str, str], *, head_only: bool) -> Settings:
-    varies = options.manager(os.environ) in {"slurm", "ray"}
-    settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies, leaves=leaves)
-    if options.per_device and settings.places_ranks:
-        return replace(settings, devices={node.hostname: node.devices for node in allocation.nodes})
-    return settings
 
 
 def _without_ray(options: JobOptions, n_nodes: int) -> JobOptions:
