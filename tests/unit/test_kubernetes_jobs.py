@@ -20,7 +20,7 @@ from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NO
 from laggard.resilience.errors import UsageError
 from tests.printed import MANIFEST
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 DEFINITIONS = os.environ.get("LAGGARD_KUBERNETES_DEFINITIONS", "")
 JOBSETS = "jobset.x-k8s.io_jobsets.yaml"
 IMAGE = ("--image=a/b:1", "--nodes=3", "--gpus-per-node=2")
@@ -42,7 +42,7 @@ def job_spec(*arguments: str) -> dict[str, Any]:
     return dict(found["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"])
 
 
-@pytest.mark.parametrize("name", ["jobset.yaml", "job.yaml"])
+@pytest.mark.parametrize("name", ["jobset.yaml", "indexed_job.yaml"])
 def test_the_examples_are_what_the_command_in_their_first_line_writes(name: str) -> None:
     text = (EXAMPLES / name).read_text()
     laggard, command, *arguments = shlex.split(text.partition("\n")[0].removeprefix("# Written by: "))
