@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from laggard.errors import LaggardError
-from laggard.system.ports import joined
+from laggard.system.ports import host_and_port
 
 MEMORY_ADVICE = "delete keys that are no longer needed, keep less in State, or give the primary node more memory"
 """What to do when State fills the memory."""
@@ -187,7 +187,7 @@ class StateUnavailableError(KVStoreError, ConnectionError):
 
     @property
     def _place(self) -> str:
-        return joined(self.host, self.port)
+        return host_and_port(self.host, self.port)
 
 
 class StateFullError(KVStoreError):

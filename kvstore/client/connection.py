@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.errors import EndpointFileError
-from laggard.system.ports import joined
+from laggard.system.ports import host_and_port
 
 Argument = str | bytes | bytearray | memoryview | int | float
 
@@ -53,7 +53,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """``host:port``, for messages."""
-        return joined(self.host, self.port)
+        return host_and_port(self.host, self.port)
 
     @property
     def encrypted(self) -> bool:

@@ -59,6 +59,11 @@ def _resolved(name: str) -> list[str]:
     return [str(place[0]) for *_, place in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
 
 
+def address_of(name: str) -> str:
+    """Return the address of a name or an address: IPv4 if it has one, else IPv6; raises OSError if it has none."""
+    return common_addresses({name: _resolved(name)})[name]
+
+
 def address_of_first(name: str) -> str:
     """Return the address by which the other nodes know the first one, this machine, given its name or address."""
     if not is_this_machine(name):

@@ -13,6 +13,7 @@ from laggard.resilience.agent.dialling import JoinToken
 from laggard.resilience.allocation.agent_listener import MEMBER_BYTES
 from laggard.resilience.errors import UsageError
 from laggard.system.certificates import Authority
+from laggard.system.ports import host_and_port
 
 PORT = 27182
 SECRET_VARIABLE = "LAGGARD_JOIN_SECRET"  # noqa: S105 - its name
@@ -47,7 +48,7 @@ class Place:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
 
 def place_in(environ: Mapping[str, str], address: str | None, full_name: str) -> Place:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from laggard.kvstore.client.connection import is_loopback
 from laggard.resilience.agent import JOINS
 from laggard.resilience.agent.processes import FORCED_STOP_S, adopt_orphans, end_descendants, reap_orphans
 from laggard.resilience.allocation.discovery import LATE_S
+from laggard.resilience.allocation.network import address_of
 from laggard.resilience.allocation.place import JoinSecret, Place, own_variables
 from laggard.resilience.allocation.remote import HANDSHAKE_COMMAND
 from laggard.resilience.errors import AllocationError, MessageError
@@ -83,7 +83,7 @@ class Member:
         why = "it does not let this node in: is the secret the same, and does no other copy have this index?"
         while (now_s := time.monotonic()) < self._until_s:
             try:
-                address = socket.gethostbyname(self._place.host)
+                address = address_of(self._place.host)
                 if listens(address, self._place.port):
                     return address
                 why = "nobody listens there, or a firewall is in between"

@@ -280,7 +280,8 @@ class Launches:
             self.remove_node(lost)
             self._cluster.restart(roster)
         else:
-            if lost is not None and self._cluster.nodes[lost].told_to_end:  # its ranks can save as well
+            node = self._cluster.nodes.get(lost or "")  # it may be removed already
+            if node is not None and node.told_to_end:  # its ranks can save as well
                 self.stop_program(self._plan.grace_s)
             self.remove_node(lost)
             self._cluster.begin_change(roster)

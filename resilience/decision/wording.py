@@ -19,7 +19,7 @@ from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.reading.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.text import abbreviated, duration
-from laggard.system.ports import joined
+from laggard.system.ports import host_and_port
 
 # Of the processes that ended beside the one that was first.
 MAX_OTHERS_NAMED = 3
@@ -287,7 +287,7 @@ def target(of: Target) -> str:
         case "name":
             return of.host or "the name server"
         case "port":
-            return joined(of.host, of.port)
+            return host_and_port(of.host, of.port)
         case _:
             return of.of
 

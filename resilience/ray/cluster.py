@@ -34,7 +34,7 @@ from laggard.resilience.nodes.node import Node
 from laggard.resilience.ray.private_api import HeadClient
 from laggard.resilience.text import abbreviated
 from laggard.system.certificates import Authority
-from laggard.system.ports import joined, listens
+from laggard.system.ports import host_and_port, listens
 
 POLL_S = 0.05
 # Virtual nodes share this machine's processors: if all started at once, each would take longer than Ray allows.
@@ -81,7 +81,7 @@ class RayCluster(Cluster):
         super().__init__(allocation, directory, setup, changed)
         self._token = secrets.token_hex(32)
         self._authority = Authority()
-        self.address = joined(self._primary.address, port)
+        self.address = host_and_port(self._primary.address, port)
         self._port = port  # port of Ray's head on the primary
         self._head: HeadClient | None = None
         self._waiting: list[str] = []

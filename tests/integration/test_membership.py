@@ -88,6 +88,7 @@ PROGRAM = """
 
     step = 0
     if membership.joins:
+        {START}
         step = join(())
     else:
         keep(step)
@@ -111,9 +112,13 @@ PROGRAM = """
 """
 
 
-def program(fault: str = "pass", steps: tuple[int, ...] = (), accuse: str = "pass", launches: int = 0) -> str:
+def program(
+    fault: str = "pass", steps: tuple[int, ...] = (), accuse: str = "pass", launches: int = 0, start: str = "pass"
+) -> str:
     """Return a program in which rank 2 has a fault at some steps, and that runs until there were so many launches."""
-    values = {"{FAULT}": fault, "{STEPS}": str(steps), "{ACCUSE}": accuse, "{LAUNCHES}": str(launches)}
+    values = {"{FAULT}": fault, "{STEPS}": str(steps), "{ACCUSE}": accuse, "{LAUNCHES}": str(launches)} | {
+        "{START}": start
+    }
     return functools.reduce(lambda text, name: text.replace(name, values[name]), values, PROGRAM)
 
 
@@ -181,6 +186,25 @@ def test_ranks_of_a_node_that_leaves_hand_over_what_only_they_have_before_a_step
     for rank in (2, 3):
         assert f"[node3 rank {rank}] was given what rank {rank} had at {moved[1]}\n" in job.output, job.everything()
         assert f"[node2 rank {rank}] rank" not in job.output
+    assert command_lines(job.processes()) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        ("sys.exit(3)", "a new process failed while it started"),
+        ("os.kill(int(open('pid-0').read()), signal.SIGKILL)", "more ranks were lost meanwhile"),
+    ],
+)
+def test_if_no_ranks_can_stand_by_all_are_relaunched_without_the_accused_node(
+    start_job: Start, start: str, why: str
+) -> None:
+    ranks = program(accuse=f"open('pid-0', 'w').write(here[4:]); {ASK}", launches=1, start=start)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=ranks)
+    assert job.finish() == 0, job.everything()
+    assert f"ranks cannot keep their processes: {why}\n" in job.account, job.everything()
+    assert re.search(r"relaunch  without node2; node3 comes in from the reserve\n", job.account), job.everything()
+    assert "moved" not in job.account
     assert command_lines(job.processes()) == []
 
 

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from laggard.resilience.allocation.network import common_addresses, is_this_machine, own_address, resolve_addresses
+from laggard.resilience.allocation.network import (
+    address_of,
+    common_addresses,
+    is_this_machine,
+    own_address,
+    resolve_addresses,
+)
 from laggard.resilience.errors import NodeAddressError
-from laggard.system.ports import joined
+from laggard.system.ports import host_and_port
 
 
 def test_a_machine_calls_a_loopback_address_from_its_first_one() -> None:
@@ -38,11 +44,15 @@ def test_all_nodes_have_addresses_of_one_kind(found: dict[str, Sequence[str]], c
     assert list(common_addresses(found).values()) == chosen
 
 
+def test_an_address_is_its_own_and_a_name_has_the_one_of_ipv4_if_there_is_one() -> None:
+    assert [address_of(each) for each in ("10.0.0.1", "fd00::1", "localhost")] == ["10.0.0.1", "fd00::1", "127.0.0.1"]
+
+
 def test_nodes_without_addresses_of_one_kind_are_named() -> None:
     with pytest.raises(NodeAddressError, match=r"^a has no IPv6 address and b no IPv4 address: "):
         common_addresses({"a": ["10.0.0.1"], "b": ["fd00::2"]})
 
 
 def test_an_ipv6_address_with_a_port_is_in_brackets() -> None:
-    assert joined("fd00::1", 6379) == "[fd00::1]:6379"
-    assert joined("10.0.0.1", 6379) == "10.0.0.1:6379"
+    assert host_and_port("fd00::1", 6379) == "[fd00::1]:6379"
+    assert host_and_port("10.0.0.1", 6379) == "10.0.0.1:6379"

@@ -89,7 +89,7 @@ def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def joined(address: str, port: int) -> str:
+def host_and_port(address: str, port: int) -> str:
     """Return an address with a port as one text; one of IPv6 is in brackets. Pure."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
