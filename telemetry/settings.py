@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any, get_type_hints
 import yaml
 
 from laggard.kvstore.client.environment import JobEnvironment
+from laggard.system.user import user_name
 from laggard.telemetry.errors import SettingsError
 
 TELEMETRY_CONFIG = "LAGGARD_TELEMETRY_CONFIG"
@@ -56,7 +56,7 @@ class TelemetrySettings:
     def tunnel_command(self, port: int) -> str:
         """Return the ssh command that forwards the server's port to the user's own machine."""
         jump = f"-J {self.remote_port_forward} " if self.remote_port_forward else ""
-        return f"ssh {jump}-NL localhost:{port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
+        return f"ssh {jump}-NL localhost:{port}:localhost:{port} {user_name()}@{socket.gethostname()}"
 
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
