@@ -162,7 +162,6 @@ FILLED = {
     "laggard replay FOLDER": f"laggard replay --port=5254 {RECORD}",
     "laggard report FOLDER": REPORT_OF_A_FOLDER,
     "laggard run": RUN_TRUE,
-    "laggard status NAME": "laggard status slow_gpu",
     "python3 -m venv": "python3 -m venv .venv",
     # What laggard runs on each node of a Slurm job: clusters/test_slurm.py.
     "srun --overlap --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none": SRUN,
