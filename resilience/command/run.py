@@ -25,7 +25,7 @@ from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.agent_listener import allow_descriptors
 from laggard.resilience.allocation.joined import JoinedAllocation
 from laggard.resilience.allocation.place import own_variables
-from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
+from laggard.resilience.allocation.slurm import SRUN_ARGS, slurm_leaves, slurm_time_left_s, srun_args
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
 from laggard.resilience.command.member import Member
 from laggard.resilience.command.option import flag_of
@@ -75,6 +75,9 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
+    if options.srun_args:
+        srun_args(options.srun_args)
+        os.environ[SRUN_ARGS] = options.srun_args
     if options.port_range:
         os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)
