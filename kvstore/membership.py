@@ -199,8 +199,8 @@ class Membership:
     def __init__(self, session: Session, rank: int, size: int) -> None:
         launch = session.environment.launch
         self.rank, self.size = rank, size
-        self._joins_in = os.environ.get(JOINS)
-        self.joins, self.leaves = self._joins_in is not None, False
+        self._joins_in = int(os.environ.get(JOINS, "-1"))
+        self.joins, self.leaves = self._joins_in >= 0, False
         self._replaced: tuple[int, ...] = ()  # the ranks that are replaced in this launch
         self._pause_at: int | None = None  # the step before which all stop
         self.records = MembershipRecords(session.client, session.endpoint, launch)
@@ -319,7 +319,7 @@ class Membership:
                     if record.before != self.launch:
                         continue
                     self._adopt(record)
-                elif record.launch != self.launch:
+                elif record.launch != self.launch or self.launch < self._joins_in:  # who stands by does not form part
                     continue
                 if isinstance(record, kinds):
                     return record
@@ -327,7 +327,7 @@ class Membership:
         return None
 
     def _adopt(self, replaced: Replaced) -> None:
-        if self.rank in replaced.ranks and str(replaced.launch) != self._joins_in:
+        if self.rank in replaced.ranks and replaced.launch != self._joins_in:
             raise FencedError(self.launch, replaced.launch)
         adopt_launch(self.launch, replaced.launch)
         self._pause_at, self._replaced = None, replaced.ranks

@@ -134,3 +134,11 @@ def await_replicas(primary: SiteServer, count: int) -> None:
             return sum("online" in str(found.get(f"slave{n}")) for n in range(count)) == count
 
         wait_until(all_follow)
+
+
+def fail_over(primary: SiteServer, replica: SiteServer) -> None:
+    """Do by hand what Sentinel and an address that follows the primary do."""
+    primary.kill()
+    with replica.client() as client:
+        client.replicaof("NO", "ONE")
+    replica.move_to(primary.port)

@@ -84,7 +84,7 @@ EXIT_NOT_CHECKED = 3
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     envvar="LAGGARD_NODE_HISTORY",
     metavar="DIR",
-    help="Note nodes that are slow or faulty for the jobs that use this folder.  [also: LAGGARD_NODE_HISTORY]",
+    help="Record slow and faulty nodes for the jobs that use this folder.  [also: LAGGARD_NODE_HISTORY]",
 )
 @click.option(
     "--expect",

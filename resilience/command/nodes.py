@@ -21,7 +21,7 @@ from laggard.system.user import user_name
 OPERATOR = "operator"
 
 
-@click.command(short_help="Show what the site remembers of its nodes.")
+@click.command(short_help="Show what the site remembers about its nodes.")
 @click.option(
     "--node-history",
     "folder",
@@ -31,13 +31,13 @@ OPERATOR = "operator"
     metavar="DIR",
     help="The folder that jobs were given as --node-history.  [also: LAGGARD_NODE_HISTORY]",
 )
-@click.option("--all", "show_all", is_flag=True, help="Show the nodes that nothing speaks against, too.")
+@click.option("--all", "show_all", is_flag=True, help="Also show nodes with nothing against them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--clear", metavar="NODE", help="Forget what speaks against a node, for instance after a repair.")
+@click.option("--clear", metavar="NODE", help="Forget the evidence against a node, for instance after a repair.")
 @click.option("--pin", metavar="NODE", help="Keep a node a suspect until it is cleared.")
 @click.option("--why", default="", metavar="TEXT", help="Why it is cleared or pinned.")
 def nodes(*, folder: Path, show_all: bool, as_json: bool, clear: str | None, pin: str | None, why: str) -> None:
-    """Show which nodes are suspects, by what the jobs of the last four weeks have noted.
+    """Show which nodes are suspects, from what jobs recorded in the last four weeks.
 
     Only the folder's owner and root can clear or pin a node.
     """

@@ -57,8 +57,8 @@ class JobOptions:
     )
     quarantine_s: float = option(
         86400,
-        "How long a bad node stays excluded; twice as long each further time, up to 7 times; with --state-dir, from "
-        "later jobs there too.",
+        "How long a bad node stays excluded; twice as long each further time, up to 7 times; with --state-dir or "
+        "--state-server, from later jobs there too.",
         "SECONDS",
         least=1,
     )

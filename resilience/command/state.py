@@ -49,7 +49,7 @@ def state_keeper(
         return SiteState(
             site,
             in_memory=options.state_in_memory,
-            on_wait=lambda who: account.tell("state", f"the job is held by {who}: waits whether it is still there"),
+            on_wait=lambda who: account.tell("state", f"{who} holds the job: waits to see whether that is still there"),
         )
     try:
         return StateSupervisor(

@@ -54,9 +54,11 @@ from laggard.resilience.decision.events import (
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
+    RanksReplaced,
     Relaunch,
     Report,
 )
+from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.in_place import in_place, moves
 from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
@@ -87,6 +89,7 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     ProgramEnded: "end",
     ProgramFailed: "failure",
     ProgramHung: "hang",
+    RanksReplaced: "failure",
     NodesAccused: "exclusion",
     NodeLost: "node lost",
     NodeReturned: "node lost",
@@ -267,7 +270,7 @@ class Controller:
         match self._decide(event):
             case End() as decision:
                 return self._end(decision, cause)
-            case Report() as report if isinstance(event, NodeDrained):
+            case Report() as report if isinstance(event, NodeDrained | RanksReplaced):
                 self._relieve(report, event)
             case Report(status, reason):
                 self._set_status(status, wording.reason(reason))
@@ -295,15 +298,16 @@ class Controller:
         # A program that has ended meanwhile is not run again.
         return "moved" if self._launches.exit_code == 0 else moved
 
-    def _relieve(self, report: Report, event: NodeDrained) -> None:
-        """Leave a drained node without a relaunch, if that is possible; otherwise it stays in use."""
+    def _relieve(self, report: Report, event: NodeDrained | RanksReplaced) -> None:
+        """Leave a node without a relaunch, if that is possible; otherwise it stays in use."""
         before = self._status
         match self._move(report, event):
-            case "moved":
+            case "moved" if isinstance(event, NodeDrained):
                 with contextlib.suppress(ValueError):
                     self._manager.notices.remove(event.word)  # which says that it stays in use
             case "not begun":
-                self._set_status(before)
+                stays = {*before.roster.active} <= {*report.status.roster.active}
+                self._set_status(report.status if stays else replace(before, ledger=report.status.ledger))
             case "stopped":
                 self._relaunch(Relaunch(report.status, report.reason), event, None)
 
@@ -499,8 +503,9 @@ class Controller:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        if (ends := self._replacing.replace(self._status.placed, self._status.placement.devices)) is None:
-            return None
+        ends = self._replacing.replace(self._status.placed, self._status.placement.devices)
+        if isinstance(ends, Failure):
+            return RanksReplaced(ends, self._launches.examine_nodes(self._roster))
         if lost := self._cluster.lost():
             return self._loss_of(lost[0])
         return self._failure_of(ends)

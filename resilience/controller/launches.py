@@ -224,6 +224,12 @@ class Launches:
         ports = [self._keeper.endpoint.port, *([self.program.port] if isinstance(self.program, Ranks) else ())]
         return Examined(failure, evidence_against(checks), targets_in(lines, own, ports), self.course())
 
+    def examine_nodes(self, roster: Roster) -> tuple[Found, ...]:
+        """Return what speaks against which node, while the program runs."""
+        hosts = tuple(dict.fromkeys((*roster.active, *roster.reserve)))
+        self._cluster.begin_checks(hosts)
+        return evidence_against(self._cluster.finish_checks(hosts))
+
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
         """Return the hang of the current program, if it hangs."""
         return None if self.program is None else self._hangs.check(self.program)

@@ -24,7 +24,7 @@ from laggard.resilience.controller.launches import Devices, Launches
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.events import ProgramHung, Reason, Settings
-from laggard.resilience.decision.failure import explain
+from laggard.resilience.decision.failure import Failure, explain
 from laggard.resilience.decision.in_place import Loss, LostRank, Obstacle, formation, hung_rank, obstacle
 from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.reasons import Fact
@@ -101,8 +101,8 @@ class Replacing:
                     self._formed.add(rank)
                     self._offered.add(rank)
 
-    def replace(self, roster: Roster, devices: Devices) -> Sequence[ProcessEnd] | None:
-        """Replace the ranks that have ended; return None if that was done, and otherwise how they ended."""
+    def replace(self, roster: Roster, devices: Devices) -> Failure | Sequence[ProcessEnd]:
+        """Replace the ranks that have ended; return why they failed if that was done, and otherwise how they ended."""
         program = self._launches.program
         if not isinstance(program, Ranks):
             return ()
@@ -123,8 +123,7 @@ class Replacing:
             if isinstance(found, Formation):
                 self._failed_at = found.step
                 self._replaced = {each.rank for each in lost}
-                self._finish(all_ends, program, roster, began_s)
-                return None
+                return self._finish(all_ends, program, roster, began_s)
             if found != "lost again":
                 return self._give_up(found, all_ends if n_tries else ())
 
@@ -173,6 +172,7 @@ class Replacing:
     def _stand_by(self, ranks: Sequence[int], nodes: Mapping[str, Node], program: Ranks) -> Obstacle | None:
         """Have new processes stand by for ranks that leave; return what came instead."""
         number = self._launches.number
+        self._ready.clear()  # of ranks that formed this launch
         program.begin_new(ranks, number, number + 1, nodes)
         ready_s = max(READY_S, 2 * self._start_s)
         return self._await(program, lambda: len(self._ready) == len(ranks), "not ready", ready_s)
@@ -244,7 +244,7 @@ class Replacing:
             return found
         return form
 
-    def _finish(self, ends: Sequence[ProcessEnd], program: Ranks, roster: Roster, began_s: float) -> None:
+    def _finish(self, ends: Sequence[ProcessEnd], program: Ranks, roster: Roster, began_s: float) -> Failure:
         formed_s = time.monotonic()
         self._replaced_s.append(formed_s)
         failure = explain(by_one_clock(ends, self._cluster.clocks()), {})
@@ -253,6 +253,7 @@ class Replacing:
         self._launches.finish_replacing((failure, Fact("in place")), "failure", program, roster, gap)
         why = decision_wording.reason((failure, Fact("in place")))
         self._account.tell("replaced", f"{why}; all go on from step {self._failed_at}", "bold yellow")
+        return failure
 
     def _give_up(self, found: Obstacle, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:
         if found != "not asked for":

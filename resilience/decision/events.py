@@ -85,6 +85,15 @@ class ProgramFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksReplaced:
+    """Ranks failed and were replaced, and the others kept their processes."""
+
+    failure: Failure
+    evidence: tuple[Found, ...] = ()  # what was found on the nodes when they were checked
+    course: Course = UNKNOWN_COURSE
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramHung:
     """The program hangs: it has shown no sign of life for too long."""
 
@@ -165,6 +174,7 @@ class OutageTooLong:
 Event = (
     ProgramEnded
     | ProgramFailed
+    | RanksReplaced
     | ProgramHung
     | NodesAccused
     | NodeLost

@@ -99,6 +99,7 @@ class Place {
     this.plot.textContent = "";
     this.plot.append(element("p", text, { className: "soft" }));
     this.words.replaceChildren();
+    this.said = "";
   }
 
   /** Put what lies under the cursor into words; without a cursor, the newest values. */
@@ -110,6 +111,9 @@ class Place {
     if (isMove && at === this.at && y === null) return;
     this.at = at;
     const rows = this.rowsAt(at, y);
+    const said = JSON.stringify(rows);
+    if (said === this.said) return; // who hears it hears it once
+    this.said = said;
     this.words.replaceChildren(...rows.map(([name, text, colour, dash]) => {
       const row = element("span", "", { className: "value" });
       if (colour) {

@@ -38,6 +38,7 @@ const drawLanes = (place, range, job) => {
   };
   const options = { ...sharedOptions(place, 58 + rowHeight * rows.length), form: rows.map((row) => row.name) };
   options.hooks.draw = [draw];
+  options.cursor.y = false;
   options.scales.y = { range: [0, rows.length] };
   options.series = [{}, { stroke: "transparent", points: { show: false } }];
   options.axes = [

@@ -105,9 +105,12 @@ async function load(asked) {
   await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
   if (isStale()) return;
   writeView();
-  performance.mark("all drawn");
+  markOnce("all drawn");
   document.documentElement.dataset.loaded = String(asked);
 }
+
+/** When something was first drawn; more marks would fill the memory of a page that is left open. */
+const markOnce = (name) => performance.getEntriesByName(name).length || performance.mark(name);
 
 function drawHead(job) {
   document.title = `${printable(job.live ? job.name : `${job.name}: ${job.state}`)} – laggard`;
@@ -183,7 +186,7 @@ async function loadMap(job, shown, isStale) {
     return parts.join(", ");
   };
   deviceMap.show(devices, colour, describe, state.selected);
-  performance.mark("devices drawn");
+  markOnce("devices drawn");
   const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, answer.unit), reading(high, answer.unit)];
   const notes = [devices.every((each) => each.gpu === "") ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
   if (!values.length) notes.push("none has a reading");

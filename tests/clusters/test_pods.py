@@ -97,6 +97,7 @@ class Pods:
         log = self._folder / f"log{number}"
         given = {"NNODES": str(self._n_nodes), "JOB_COMPLETION_INDEX": str(index)}
         own = {"HOME": PRIVATE, "LAGGARD_RUNTIME_ROOT": PRIVATE, "LAGGARD_REPORT": "0", "PATH": os.environ["PATH"]}
+        own["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         command = ("run", *self._options, "--virtual-gpus=1", "--per-node", "program.py", str(self._folder / "gate"))
         with log.open("wb") as output:
             process = machine.start(

@@ -46,12 +46,19 @@ WAIT = """
 class Copies:
     """Copies of one command, each with its index."""
 
-    def __init__(self, start_job: Start, n_nodes: int, program: str, *options: str) -> None:
+    def __init__(self, start_job: Start, folder: Path, n_nodes: int, program: str, *options: str) -> None:
         self.address = f"127.31.{secrets.randbelow(256)}.1"
         self._start = start_job
         self._n_nodes = n_nodes
+        self._folder = folder
+        for index in range(n_nodes):
+            self.last_word_of(index).touch()
         self._program = program
         self._options = (f"--join={self.address}:{free_port(self.address)}", "--virtual-gpus=1", "--per-node", *options)
+
+    def last_word_of(self, index: int) -> Path:
+        """Return the file with what a copy leaves for the operators of its cluster."""
+        return self._folder / f"last-word-{index}"
 
     def start(self, index: int, *options: str, secret: str = SECRET) -> RunningJob:
         with pytest.MonkeyPatch.context() as environment:
@@ -59,12 +66,13 @@ class Copies:
             environment.setenv("NNODES", str(self._n_nodes))
             environment.setenv("PMIX_NAMESPACE", "the launcher's")
             environment.setenv("LAGGARD_JOIN_SECRET", secret)
+            environment.setenv("LAGGARD_TERMINATION_MESSAGE", str(self.last_word_of(index)))
             return self._start("run", *self._options, *options, program=self._program)
 
 
 @pytest.fixture
-def copies(start_job: Start) -> Callable[..., Copies]:
-    return partial(Copies, start_job)
+def copies(start_job: Start, tmp_path: Path) -> Callable[..., Copies]:
+    return partial(Copies, start_job, tmp_path)
 
 
 def gates_of(n_ranks: int, folder: Path) -> tuple[list[Gate], str]:
@@ -119,7 +127,7 @@ def test_a_copy_that_is_started_again_is_a_returned_node_and_one_too_many_distur
     first.wait_for("launch 0 rank 1 of 2")
     surplus = command.start(2, "--wait-for-nodes=3")
     assert surplus.finish() == 1
-    assert "it does not let this node in: is the secret the same, and does no other copy have this index?" in (
+    assert "it does not let this node in: are secret and version the same, and does no other copy have this index?" in (
         surplus.account
     )
     second.process.kill()
@@ -131,6 +139,10 @@ def test_a_copy_that_is_started_again_is_a_returned_node_and_one_too_many_distur
     for gate in gates:
         gate.open()
     assert [job.finish() for job in (first, again, third)] == [0, 0, 0], first.everything()
+    lost = command.last_word_of(1).read_text()
+    assert "without index1" in lost
+    assert command.last_word_of(0).read_text() == f"index1: {lost}"
+    assert command.last_word_of(2).read_text() == ""
     assert_nothing_is_left(first, again, third)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable
@@ -37,7 +38,7 @@ TWO_NODES = ("--local-nodes=2", "--virtual-gpus=2", "--resilient", "--per-device
 
 # A step is over once all ranks have counted in it. Its state is the step, which a new process gets from another's file.
 PROGRAM = """
-    import json, os, signal, sys, time
+    import glob, json, os, signal, sys, time
     from laggard import Job, State
     from laggard.kvstore.client.connection import current_session
     from laggard.kvstore.control import Control
@@ -66,13 +67,16 @@ PROGRAM = """
         return () if node == "node3" else (int(open(f"{node}-own-{rank}").read()),)
 
     def train(step):
-        if [rank, step] == [2, 3] and not os.path.exists("killed"):
-            open("killed", "w").close()
+        if rank == 2 and step in {STEPS} and not os.path.exists(f"killed-{step}"):
+            open(f"killed-{step}", "w").close()
             {FAULT}
+        if [rank, step, membership.launch] == [0, 3, 0]:
+            open("accused", "w").close()
+            {ACCUSE}
         state.increment(f"step {step} of {rank}")
         until_s = time.monotonic() + 60
         while not all(f"step {step} of {each}" in state for each in range(4)):
-            if os.path.exists("killed") and membership.launch == 0:
+            if len(glob.glob("killed-*")) > membership.launch:
                 raise PeerLost
             assert time.monotonic() < until_s
             time.sleep(0.01)
@@ -84,11 +88,12 @@ PROGRAM = """
 
     step = 0
     if membership.joins:
+        {START}
         step = join(())
     else:
         keep(step)
         membership.offer()
-    while step < 6:
+    while step < 6 or membership.launch < {LAUNCHES}:
         try:
             train(step)
         except (PeerLost, FencedError):
@@ -107,13 +112,23 @@ PROGRAM = """
 """
 
 
+def program(
+    fault: str = "pass", steps: tuple[int, ...] = (), accuse: str = "pass", launches: int = 0, start: str = "pass"
+) -> str:
+    """Return a program in which rank 2 has a fault at some steps, and that runs until there were so many launches."""
+    values = {"{FAULT}": fault, "{STEPS}": str(steps), "{ACCUSE}": accuse, "{LAUNCHES}": str(launches)} | {
+        "{START}": start
+    }
+    return functools.reduce(lambda text, name: text.replace(name, values[name]), values, PROGRAM)
+
+
 def pids(job: RunningJob, rank: int) -> set[str]:
     return {*re.findall(rf"rank {rank}\] .*pid (\d+)", job.output)}
 
 
 @pytest.mark.parametrize("fault", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)"])
 def test_a_lost_rank_is_replaced_and_the_others_go_on_in_the_next_launch(start_job: Start, fault: str) -> None:
-    job = start_job(*TWO_NODES, program=PROGRAM.replace("{FAULT}", fault))
+    job = start_job(*TWO_NODES, program=program(fault, (3,)))
     assert job.finish() == 0, job.everything()
     assert re.search(r"replaced  rank 2 on node2 .*; all go on from step 3\n", job.account), job.everything()
     assert "relaunch" not in job.account
@@ -125,8 +140,7 @@ def test_a_lost_rank_is_replaced_and_the_others_go_on_in_the_next_launch(start_j
 
 
 def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_said_why(start_job: Start) -> None:
-    program = PROGRAM.replace("{FAULT}", "os.remove(f'{node}-own-{rank}'); sys.exit(3)")
-    job = start_job(*TWO_NODES, program=program)
+    job = start_job(*TWO_NODES, program=program("os.remove(f'{node}-own-{rank}'); sys.exit(3)", (3,)))
     assert job.finish() == 0, job.everything()
     assert "ranks cannot keep their processes: a new process failed while it started" in job.account
     assert re.search(r"relaunch  rank 2 on node2 exited with 3 ", job.account), job.everything()
@@ -158,12 +172,8 @@ ASK = "Control(session.client, session.endpoint, 0).ask('reboot', ['node2'])"
 def test_ranks_of_a_node_that_leaves_hand_over_what_only_they_have_before_a_step(
     start_job: Start, accuse: str, command: tuple[str, ...], why: str
 ) -> None:
-    fault = 'if [rank, step] == [2, 3] and not os.path.exists("killed"):\n            open("killed", "w").close()'
-    accusal = 'if [rank, step] == [0, 3] and membership.launch == 0:\n            open("accused", "w").close()'
-    program = PROGRAM.replace(fault, accusal).replace("{FAULT}", accuse)
-    until = "while step < 6 or (os.path.exists('accused') and membership.launch == 0):"
-    program = program.replace("while step < 6:", until)
-    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=program, command=command)
+    ranks = program(accuse=accuse, launches=1)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=ranks, command=command)
     assert job.finish() == 0, job.everything()
     change = f"moved +{why}without node2; node3 comes in from the reserve; its ranks go on there from step"
     moved = re.search(rf"{change} (\d+), and the others keep their processes\n", job.account)
@@ -176,6 +186,37 @@ def test_ranks_of_a_node_that_leaves_hand_over_what_only_they_have_before_a_step
     for rank in (2, 3):
         assert f"[node3 rank {rank}] was given what rank {rank} had at {moved[1]}\n" in job.output, job.everything()
         assert f"[node2 rank {rank}] rank" not in job.output
+    assert command_lines(job.processes()) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        ("sys.exit(3)", "a new process failed while it started"),
+        ("os.kill(int(open('pid-0').read()), signal.SIGKILL)", "more ranks were lost meanwhile"),
+    ],
+)
+def test_if_no_ranks_can_stand_by_all_are_relaunched_without_the_accused_node(
+    start_job: Start, start: str, why: str
+) -> None:
+    ranks = program(accuse=f"open('pid-0', 'w').write(here[4:]); {ASK}", launches=1, start=start)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=ranks)
+    assert job.finish() == 0, job.everything()
+    assert f"ranks cannot keep their processes: {why}\n" in job.account, job.everything()
+    assert re.search(r"relaunch  without node2; node3 comes in from the reserve\n", job.account), job.everything()
+    assert "moved" not in job.account
+    assert command_lines(job.processes()) == []
+
+
+def test_a_node_whose_ranks_are_replaced_again_and_again_is_left(start_job: Start) -> None:
+    ranks = program("os.kill(os.getpid(), signal.SIGKILL)", (1, 3, 5), launches=4)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=ranks)
+    assert job.finish() == 0, job.everything()
+    assert job.account.count("all go on from step") == 3, job.everything()
+    moved = "moved +rank 2 on node2 was killed .*; node2: 3 failures followed it .*; node2 waits in the reserve; node3"
+    assert re.search(rf"{moved} comes in from the reserve; its ranks go on there", job.account), job.everything()
+    assert "relaunch  " not in job.account
+    assert [len(pids(job, rank)) for rank in (0, 1)] == [1, 1]
     assert command_lines(job.processes()) == []
 
 
@@ -197,6 +238,7 @@ def test_who_takes_the_place_of_a_rank_adopts_its_launch_and_the_rank_itself_doe
     monkeypatch.setenv(JOINS, "5")
     _, joining = _member(state_server, monkeypatch, rank=1)
     leaving.records.hand_over(1, 7, b"state")
+    leaving.records.publish(Formation(4, ("a", "b"), 3, 1, (0,)))  # in which it was not there yet
     _begin(client, state_server, 5, Replaced(5, 4, (1,)))
     with pytest.raises(FencedError, match="launch 4"):
         leaving.await_replaced(5.0)

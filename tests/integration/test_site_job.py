@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.state.mapping import State
 from tests.integration.jobs import RunningJob
 from tests.processes import command_line
-from tests.site_servers import SiteServer, site_server
+from tests.site_servers import PROGRAMS, SiteServer, await_replicas, fail_over, replica_of, site_server
 from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
@@ -94,15 +95,43 @@ def test_the_same_command_goes_on_anywhere_and_each_commit_is_there_once(
             keys = {key.decode() for key in client.scan_iter()}
         assert {key.partition("}")[0] for key in keys} == {"laggard:{gpt-7b"}
         assert "laggard:{gpt-7b}:controller" not in keys  # it was given back
-        with server.endpoint("gpt-7b").connect() as client:
-            state = State(client, server.endpoint("gpt-7b"), 0)
-            for rank in range(2):
-                told = [int(line) for line in (tmp_path / f"acknowledged{rank}").read_text().split()]
-                n = state[f"n{rank}"]
-                assert isinstance(n, int)
-                assert state[f"log{rank}"] == list(range(1, n + 1)), "something counts twice or is missing"
-                assert len(set(told)) == len(told)
-                assert set(told) <= set(range(1, n + 1)), "an acknowledged commit is lost"
+        check_history(tmp_path, server.endpoint("gpt-7b"))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_job_goes_on_through_a_failover_with_all_that_was_acknowledged(
+    start_job: Start, tmp_path: Path, name: str
+) -> None:
+    program = COUNT.replace("FOLDER", repr(str(tmp_path)))
+    with (
+        site_server(name, tmp_path / "site") as primary,
+        site_server(name, tmp_path / "replica", replica_of(primary)) as replica,
+    ):
+        await_replicas(primary, 1)
+        job = start_job(*options(primary), "--state-replicas=1", program=program)
+        await_more(job, tmp_path)
+        fail_over(primary, replica)
+        with site_server(name, tmp_path / "next", replica_of(replica)):
+            await_more(job, tmp_path)
+            (tmp_path / "enough").touch()
+            assert job.finish() == 0, job.everything()
+        assert job.output.count("launch 0 goes on from 0") == 2
+        assert "launch 1" not in job.output
+        check_history(tmp_path, replica.endpoint("gpt-7b"))
+
+
+def check_history(folder: Path, endpoint: Endpoint) -> None:
+    """Compare State with what was acknowledged to the ranks."""
+    with endpoint.connect() as client:
+        state = State(client, endpoint, 0)
+        for rank in range(2):
+            told = [int(line) for line in (folder / f"acknowledged{rank}").read_text().split()]
+            n = state[f"n{rank}"]
+            assert isinstance(n, int)
+            assert state[f"log{rank}"] == list(range(1, n + 1)), "something counts twice or is missing"
+            assert len(set(told)) == len(told)
+            assert set(told) <= set(range(1, n + 1)), "an acknowledged commit is lost"
 
 
 def test_the_password_may_come_from_the_environment_which_the_program_does_not_inherit(

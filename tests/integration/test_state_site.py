@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -30,7 +31,7 @@ from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.site_state import SiteState
 from laggard.resilience.decision.roster import Exclusion
 from laggard.system.ports import free_port
-from tests.site_servers import PROGRAMS, SiteServer, await_replicas, replica_of, site_server
+from tests.site_servers import PROGRAMS, SiteServer, await_replicas, fail_over, replica_of, site_server
 from tests.waiting import wait_until
 
 LONG_S = 60.0
@@ -256,6 +257,32 @@ def test_a_commit_counts_only_once_enough_replicas_have_it(
         state["n"] = 3
 
 
+def test_a_commit_that_is_sent_again_waits_for_replicas_on_a_new_connection_too(
+    site: SiteServer, replica: SiteServer, clients: ExitStack
+) -> None:
+    """There the server has seen no write that it could wait for."""
+    with SiteState(site.endpoint(replicas=1), lease_s=LONG_S) as keeper:
+        records = Records(keeper.endpoint, keeper.lock_id)
+        clients.callback(records._client.close)
+        client = clients.enter_context(keeper.endpoint.connect())
+        state = State(client, keeper.endpoint, records.next_launch(), retry_for_s=5)
+        layout: Any = state._layout
+        script, attempts = layout._commit_script, []
+
+        def on_a_new_connection(**arguments: Any) -> Any:
+            client.connection_pool.disconnect()
+            attempts.append(arguments)
+            return script(**arguments)
+
+        layout._commit_script = on_a_new_connection
+        assert replica.process is not None
+        replica.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(StateUnavailableError, match="0 replicas have it, where 1 must"):
+            state["n"] = 2
+        assert len(attempts) > 1
+        replica.process.send_signal(signal.SIGCONT)
+
+
 def test_a_program_whose_acknowledged_commits_a_failover_has_lost_is_told_at_its_next_commit(
     site: SiteServer, replica: SiteServer, clients: ExitStack
 ) -> None:
@@ -313,14 +340,6 @@ def test_what_a_replica_lacks_is_not_taken_for_a_refusal(
     state = state_of(clients, replica.endpoint(), records.launch + 1, retry_for_s=0)
     with pytest.raises(StateUnavailableError, match="read only replica"):
         state["n"] = 1
-
-
-def fail_over(primary: SiteServer, replica: SiteServer) -> None:
-    """Do by hand what Sentinel and an address that follows the primary do."""
-    primary.kill()
-    with replica.client() as client:
-        client.replicaof("NO", "ONE")
-    replica.move_to(primary.port)
 
 
 @pytest.mark.parametrize(

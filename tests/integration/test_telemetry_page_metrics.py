@@ -200,6 +200,33 @@ def test_a_chart_is_read_by_keys_and_saved_as_numbers_and_as_a_picture(page: str
     assert tab.measure(when_there) > 5000
 
 
+def numbers(tab: Browser) -> list[list[float | None]]:
+    """Return the rows of the first chart, as its button saves them."""
+    tab.measure("window.kept = []; URL.createObjectURL = (blob) => (window.kept.push(blob), 'data:,')")
+    tab.measure("document.querySelector('#curves button[title$=\"numbers\"]').click()")
+    rows = tab.measure("window.kept[0].text()").split("\r\n")[1:]
+    return [[float(cell) if cell else None for cell in row.split(",")] for row in rows]
+
+
+def test_between_two_launches_the_lines_have_a_gap_and_nowhere_else(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=loss")
+    gaps = [row[0] for row in numbers(tab) if row[1:] == [None] * RANKS]
+    assert len(gaps) == 1
+    assert T0 + 99 < (gaps[0] or 0) < T0 + 131
+
+
+def test_a_logarithmic_axis_has_no_values_of_0_or_below_and_smoothed_lines_lag(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=loss")
+    raw = numbers(tab)
+    show(tab, page, "metric=loss&log=1")
+    assert min(value for row in numbers(tab) for value in row[1:] if value is not None) > 0
+    assert min(value for row in raw for value in row[1:] if value is not None) < -50
+    show(tab, page, "metric=loss&smooth=0.9")
+    smooth = numbers(tab)
+    assert smooth[0][1:] == pytest.approx(raw[0][1:])
+    assert all((late or 0) > (value or 0) + 5 for late, value in zip(smooth[-1][1:], raw[-1][1:], strict=True))
+
+
 def test_metrics_of_nodes_are_charts_with_a_line_for_each_node(page: str, tab: Browser) -> None:
     show(tab, page, "kind=node")
     assert tab.measure(TITLES) == ["cpu_percent"]

@@ -137,6 +137,8 @@ TRUE, RUN_TRUE = "laggard true", "laggard run --per-node true"
 REPORT_OF_A_FOLDER = f"laggard report {RECORD}"
 SRUN = shlex.join(Srun().command("node1", ["python3", "-m", "laggard.resilience.agent.agent"]))
 WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-token"
+RECORDED = "laggard doctor --node-history nodes --virtual-gpus=2"
+REMEMBERED = "laggard nodes --node-history nodes"
 REPAIR, TO_BACKUP = "laggard repair-state damaged", "laggard repair-state --backup damaged"
 FILLED = {
     "laggard --per-node": ON_EVERY_NODE,
@@ -146,8 +148,13 @@ FILLED = {
     "laggard PROGRAM": TRUE,
     "laggard [OPTIONS] PROGRAM": FIRST_JOB,
     "laggard grafana": "laggard grafana provisioning-dir",
+    "laggard kubernetes": MANIFEST,
     "laggard grafana DIR": "laggard grafana provisioning-dir",
     "laggard grafana DIR --token-file /tmp/laggard-.../1/telemetry-token": WITH_TOKEN,
+    "laggard grafana DIR --token-file FILE": WITH_TOKEN,
+    "laggard doctor --node-history DIR": RECORDED,
+    "laggard nodes": REMEMBERED,
+    "laggard nodes --node-history DIR": REMEMBERED,
     "laggard repair-state": REPAIR,
     "laggard repair-state DIR": REPAIR,
     "laggard repair-state --backup DIR": TO_BACKUP,
@@ -162,10 +169,15 @@ FILLED = {
     "srun --overlap --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none": SRUN,
 }
 
-FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_BACKUP, *REPLAYED}
+FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, RECORDED, REMEMBERED, REPAIR, TO_BACKUP, *REPLAYED}
 
-# Why a command is not run: none of these is laggard's.
+# Why a command is not run as printed.
 NOT_HERE = {
+    "LAGGARD_NOTIFY=https://hooks.slack.com/services/... laggard --resilient train.py": "integration/test_job.py has "
+    "a server of its own",
+    "export LAGGARD_NODE_HISTORY=/shared/laggard/nodes": "integration/test_job.py gives the option",
+    "laggard --port-range=60900-60999 --nodes=8 train.py": "clusters/test_firewall.py has fewer nodes",
+    "curl localhost:4242/health": "curl's own",
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
     "pip install torch --index-url https://download.pytorch.org/whl/cpu": "from PyTorch's own index",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
@@ -425,6 +437,10 @@ def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
     assert "--local-nodes N" in output_of("laggard run --help")
     assert "repair-state" in output_of("laggard --help")
     assert "Find the slow GPU" in run("python -m laggard").stderr
+
+    (folder / "nodes").mkdir()
+    output_of(RECORDED)
+    assert output_of(REMEMBERED) == "nothing speaks against any node\n"
 
     output_of("laggard grafana provisioning-dir")
     assert list((folder / "provisioning-dir").rglob("*.json"))

@@ -50,14 +50,17 @@ def test_the_quota_of_a_container_limits_its_processors(
     assert usable_processors(machine(tmp_path, "/pods/a", **files)) == count
 
 
-def test_a_last_word_is_left_where_kubernetes_reads_it_and_nowhere_else(tmp_path: Path) -> None:
+def test_a_last_word_is_left_where_kubernetes_reads_it_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "termination-log"
-    leave("gpu 3 is slow", place)
+    monkeypatch.setenv("LAGGARD_TERMINATION_MESSAGE", str(place))
+    leave("gpu 3 is slow")
     assert not place.exists()
     place.touch()
-    leave("", place)
+    leave("")
     assert place.read_text() == ""
-    leave("gpu 3 is slow" * 1000, place)
+    leave("gpu 3 is slow" * 1000)
     assert place.read_text() == ("gpu 3 is slow" * 1000)[:4096]
 
 

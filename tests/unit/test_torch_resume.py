@@ -65,6 +65,23 @@ def test_a_training_goes_on_bit_for_bit_from_the_step_after_the_saved_one() -> N
     assert [again.step(number) for number in range(6, 8)] == steps[6:]
 
 
+def test_random_numbers_that_a_loader_draws_when_it_is_made_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(state: str, n_steps: int) -> dict[int, float]:
+        monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / state))
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(1)
+        training = Training(every=2)
+        torch.rand(3)  # as a sampler does that seeds a generator of its own
+        batches = training.run.batches(range(10))
+        return {number: next(batches) + training.step(number)[0] for number in range(training.run.step, n_steps)}
+
+    undisturbed = train("undisturbed", 8)
+    disturbed = train("disturbed", 4) | train("disturbed", 8)
+    assert disturbed == undisturbed
+
+
 @pytest.mark.parametrize(("rank", "lines"), [(0, 1), (1, 0)])
 def test_with_another_number_of_ranks_the_weights_are_restored_and_the_first_rank_says_what_is_not(
     rank: int, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

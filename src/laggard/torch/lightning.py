@@ -23,6 +23,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.errors import DamagedCheckpointError
 from laggard.kvstore.state.mapping import State
+from laggard.torch.buckets import Buckets, Layout
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import random_states, restore_random_states
@@ -51,6 +52,7 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         self._loaders: list[_Loader] = []
         self._reporter: StepReporter | None = None
         self._n_steps = 0
+        self._layouts: list[Layout] = []  # at the newest checkpoint
 
     def newest(self) -> str | None:
         """Return what to pass to ``trainer.fit(ckpt_path=...)``: None in the first launch."""
@@ -94,6 +96,7 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
             n_ahead = len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
             for loader in self._loaders:
                 loader.position.count_ahead(self._n_steps, n_ahead)
+            self._layouts = Buckets([trainer.strategy.model]).state_dict()  # here, since all ranks take part
             with self._reporter.saving(self._n_steps):
                 # Said, since Lightning would log at each checkpoint that it was not.
                 trainer.save_checkpoint(f"{_PREFIX}{self._n_steps}", weights_only=False)
@@ -103,7 +106,7 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
     def _own(self, trainer: Trainer) -> dict[str, Any]:
         """Return what each rank saves for itself."""
         positions = [loader.position.state_dict(is_last=trainer.is_last_batch) for loader in self._loaders]
-        return {"random": random_states(), "positions": positions}
+        return {"random": random_states(), "positions": positions, "buckets": self._layouts}
 
     def _go_on(self, step: int, trainer: Trainer) -> None:
         saved = self._io.checkpoints.ranks_of(step)
@@ -121,6 +124,7 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         for loader, position in zip(self._loaders, own["positions"], strict=True):
             loader.position.load_state_dict(position, step)
             loader.goes_on = True
+        Buckets([trainer.strategy.model]).load_state_dict(own["buckets"])
         restore_random_states(own["random"])
 
 

@@ -89,6 +89,7 @@ class Resumed:
         self._begin_steps: Callable[[], Steps] = lambda: Steps(self.step)
         self._steps: Steps | None = None  # once they have begun
         self._draws = Draws()
+        self._random: dict[str, Any] | None = None  # those to begin with, until a step has ended
         self._parts = parts  # what has a state, by its name; `model` among them
         self._of_first = of_first  # leaves whose value is rank 0's
         self._buckets = buckets
@@ -107,7 +108,10 @@ class Resumed:
         return f"<Resumed at step {self.step}: rank {self._rank} of {self._ranks}, launch {self.job.launch}>"
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the loader's batches, epoch after epoch without end, from the first that no step has used.
+        """Return the loader's batches, epoch after epoch without end, from the first that no step has used.
+
+        Call it before the first step: what was drawn from random generators since `resume`, as some loaders do when
+        they are made, does not count.
 
         A sampler or data set with ``set_epoch`` is told the epoch.  The first epoch after a relaunch is shuffled as
         before, and its batches up to the position are read again, and dropped; a loader with ``state_dict`` and
@@ -118,7 +122,8 @@ class Resumed:
         """
         if self._position.has_other_workers(loader):
             self._say("the loader's workers start anew: the random numbers that they draw differ from those before")
-        yield from self._draws.through(self._position.batches(loader))
+        self._set_random()
+        return self._draws.through(self._position.batches(loader))
 
     def steps(self, n_steps: int) -> Iterator[Steps]:
         """Yield what to run each step with, until the training has had so many.
@@ -132,6 +137,7 @@ class Resumed:
         ...     with attempt as step:
         ...         run.save(step, loss=train(step))
         """
+        self._set_random()
         self._steps = self._steps or self._begin_steps()
         yield from self._steps.until(n_steps)
 
@@ -158,6 +164,7 @@ class Resumed:
         ShardMemoryError, ShardServerError, UnsupportedValueError, FencedError, StateUnavailableError, StateFullError
             As from `laggard.Checkpointer.save`; earlier checkpoints are untouched.
         """
+        self._random = None
         if not self._draws.has_ended(step):
             self._position.count(step + 1, batches)
         self._reporter.end(step + 1, loss)
@@ -222,7 +229,8 @@ class Resumed:
                 part.load_state_dict(from_blocks(state[name], like[name]))
         self._position.load_state_dict(own["position"], step)
         if saved == self._ranks:
-            restore_random_states(own["random"])
+            self._random = own["random"]
+            self._set_random()
             self._buckets.load_state_dict(own["buckets"])
         else:
             self._position = self._position.rescaled(saved, self._ranks)
@@ -234,6 +242,11 @@ class Resumed:
         if job != self._run[0]:
             self._say(said_of_earlier_run(step, arguments, self._run[1], self._state.file))
         self.step = step
+
+    def _set_random(self) -> None:
+        """Have the random generators as the last step left them, whatever the program has drawn before its first."""
+        if self._random is not None:
+            restore_random_states(self._random)
 
     def _say(self, notice: str) -> None:
         if self._rank == 0:
