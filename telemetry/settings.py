@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -93,7 +94,9 @@ def parse_settings(text: str, name: str) -> TelemetrySettings:
         raise SettingsError(name, "the file must consist of 'key: value' lines")
     kinds = get_type_hints(TelemetrySettings)
     if unknown := sorted(str(key) for key in found if key not in kinds and key not in _IGNORED):
-        raise SettingsError(name, f"unknown key {unknown[0]!r}, use one of {', '.join(sorted(kinds))}")
+        meant = get_close_matches(unknown[0], kinds, 1)
+        way_out = f"did you mean {meant[0]!r}?" if meant else f"use one of {', '.join(sorted(kinds))}"
+        raise SettingsError(name, f"unknown key {unknown[0]!r}, {way_out}")
     return TelemetrySettings(
         **{key: _checked(key, value, kinds[key], name) for key, value in found.items() if key in kinds}
     )
