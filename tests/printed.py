@@ -23,6 +23,7 @@ __all__ = [
     "INTERACTIVE",
     "LINK_JOB",
     "MAIN_JOB",
+    "PORTS_JOB",
     "PROLOG",
     "RECORDING",
     "REQUEUE",
@@ -147,6 +148,8 @@ HOST_FILE = _block("docs/guides/ssh.md", "text")
 SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
+PORTS_JOB = _only("docs/guides/operator.md", r"^laggard --port-range=")
+"""``tests/clusters/test_firewall.py`` runs it."""
 MANIFEST = _only("docs/guides/kubernetes.md", r"^laggard kubernetes")
 """``tests/unit/test_kubernetes_jobs.py`` runs it."""
 TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -37,6 +38,7 @@ _log = logging.getLogger("laggard.resilience.allocation")
 JOB_ID = "SLURM_JOB_ID"
 HET_SIZE = "SLURM_HET_SIZE"
 RELAY_MARK = "LAGGARD_RELAY"
+SRUN_ARGS = "LAGGARD_SRUN_ARGS"
 COMMAND_DEADLINE_S = 20.0
 STATE_DEADLINE_S = 5.0
 WORD_DEADLINE_S = 5.0
@@ -98,7 +100,7 @@ class Srun(Transport):
         for host in hosts:
             alike.setdefault(_place_of(host), []).append(host)
         return {
-            step: _step(step, *place, ["--input=all", *argv])
+            step: _step(step, *place, argv, "--input=all")
             for place, of_place in alike.items()
             for at in range(0, len(of_place), self._max_nodes)
             if len(step := tuple(of_place[at : at + self._max_nodes])) > 1
@@ -195,13 +197,22 @@ def _place_of(host: str) -> tuple[int | None, int]:
     return group, _known(_gpus_by_node, job).get(host, 0)
 
 
-def _step(hosts: Sequence[str], group: int | None, n_gpus: int, argv: Sequence[str]) -> list[str]:
+def srun_args(text: str) -> list[str]:
+    """Return the user's own words for ``srun``: options of its, and perhaps what it is to run our command with."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--srun-args={text}", "cannot be divided into words", str(error).lower()) from error
+
+
+def _step(hosts: Sequence[str], group: int | None, n_gpus: int, argv: Sequence[str], *more: str) -> list[str]:
     unset = [f"--unset={name}" for name in _NOT_OURS if name in os.environ]
     groups = [] if group is None else [f"--het-group={group}"]
     # Without it, Slurm would want as many for these nodes as the job has on all.
     gpus = [f"--gpus={n_gpus * len(hosts)}"] if n_gpus else []
     nodes = [f"--nodes={len(hosts)}", f"--ntasks={len(hosts)}", f"--nodelist={','.join(hosts)}"]
-    srun = ["srun", *_STEP_OPTIONS, *groups, *gpus, *nodes, *argv]
+    own = srun_args(os.environ.get(SRUN_ARGS, ""))
+    srun = ["srun", *_STEP_OPTIONS, *groups, *gpus, *nodes, *more, *own, *argv]
     return ["env", *unset, *srun] if unset else srun
 
 

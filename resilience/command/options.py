@@ -142,6 +142,12 @@ class JobOptions:
         None, "Hosts to reach by ssh, as host, user@host:port or node[01-16]; the first is this machine.", "A,B"
     )
     hostfile: Path | None = option(None, "File with such hosts, or in MPI's format: host slots=8.", "FILE")
+    srun_args: str | None = option(
+        None,
+        "Options for each srun, for instance of a container, or a command that runs what follows it in one.",
+        "WORDS",
+        also="LAGGARD_SRUN_ARGS",
+    )
     local_nodes: int | None = option(None, "Virtual nodes on this machine.", "N", least=1, most=250, unset="1")
     virtual_gpus: int = option(
         0,

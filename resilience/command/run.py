@@ -23,7 +23,7 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.agent_listener import allow_descriptors
-from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
+from laggard.resilience.allocation.slurm import SRUN_ARGS, slurm_leaves, slurm_time_left_s, srun_args
 from laggard.resilience.command.find_allocation import find_allocation
 from laggard.resilience.command.member import Member
 from laggard.resilience.command.option import flag_of
@@ -97,6 +97,9 @@ class _Checked:
 
 
 def _checked(options: JobOptions) -> _Checked:
+    if options.srun_args:
+        srun_args(options.srun_args)
+        os.environ[SRUN_ARGS] = options.srun_args
     if options.port_range:
         os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)

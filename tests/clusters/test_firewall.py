@@ -12,14 +12,15 @@ import pytest
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch
 from tests.clusters.programs import MEETING, ON_EACH_NODE
-from tests.clusters.site import NODES, Site
+from tests.clusters.site import NODES, Site, on_site
+from tests.printed import PORTS_JOB
 
 Start = Callable[..., ClusterJob]
 
 pytestmark = pytest.mark.timeout(900)
 
 FIRST, SECOND, THIRD, _ = NODES
-OPEN, CLOSED = "--port-range=60900-60999", "--port-range=50000-50099"
+CLOSED = "--port-range=50000-50099"
 HOSTS = f"--hostlist={FIRST},{SECOND},{THIRD}"
 SHRINKS = ("--resilient", "--exhaust-resources", "--virtual-gpus=1")
 # What a machine of a site with a firewall lets in.
@@ -60,7 +61,7 @@ def walls(hosts: Site) -> Iterator[Callable[..., None]]:
     ("program", "options", "says"),
     [
         (MEETING, ("--per-node", "--detect=slow-link", "--detect-interval=1"), "met at 10.78.0.1"),
-        (ON_EACH_NODE, (), f"on {FIRST} {SECOND} {THIRD}"),
+        (ON_EACH_NODE, ("--virtual-gpus=1",), f"on {FIRST} {SECOND} {THIRD}"),
     ],
     ids=["per-node", "ray"],
 )
@@ -75,8 +76,9 @@ def test_a_job_gets_through_a_firewall_by_its_range(
     says: str,
 ) -> None:
     walls(RULES.format(otherwise="drop"))
-    (work / "program.py").write_text(textwrap.dedent(program))
-    job = start(hosts.network.nodes[FIRST], {}, "laggard", HOSTS, OPEN, "--virtual-gpus=1", *options, "program.py")
+    (work / "train.py").write_text(textwrap.dedent(program))
+    *command, train = on_site(PORTS_JOB).split()
+    job = start(hosts.network.nodes[FIRST], {}, *command, *options, train)
     assert job.finish() == 0, job.output
     assert says in job.output
     watch.expect_nothing()

@@ -64,3 +64,18 @@ def test_a_node_that_has_crashed_before_the_start_costs_only_itself(
     job.wait_for(f"rank 1 in launch 0 on {THIRD}")
     assert "by an earlier job" not in job.output
     assert len(sruns(site.network.nodes[FIRST])) <= 2, f"{THIRD} has an srun of its own, with a second process"
+
+
+def test_every_process_of_a_job_runs_in_the_container_that_srun_is_told_of(
+    slurm: SlurmCluster, site: Site, watch: Watch, start: Start
+) -> None:
+    # In place of a container's program: it says so to what it runs.
+    inside = site.write("work/in-container", '#!/bin/sh\nexport IMAGE="$1"\nshift\nexec "$@"\n')
+    inside.chmod(0o755)
+    own = f"--srun-args=--comment='two words' {inside} train.sif"
+    says = 'echo "rank $NODE_RANK on $(hostname) in $IMAGE"'
+    job = start(site.network.login, slurm.environment, *SALLOC, "laggard", own, "--per-node", "sh", "-c", says)
+    assert job.finish() == 0, job.output
+    for rank, host in enumerate((FIRST, SECOND, THIRD)):
+        assert f"rank {rank} on {host} in train.sif" in job.output
+    watch.expect_no_processes()

@@ -86,4 +86,4 @@ def test_a_range_that_is_none_is_a_usage_error_also_in_the_environment(
     monkeypatch.setenv(VARIABLE, "60900")
     job = start_job("--per-node", "true")
     assert job.finish() == 2, job.everything()
-    assert "laggard: --port-range=60900 is no range of ports" in job.account
+    assert "laggard: --port-range=60900 is not a range of ports" in job.account

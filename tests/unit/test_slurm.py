@@ -9,7 +9,14 @@ import pytest
 
 from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.allocation import slurm
-from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names, slurm_time_left_s
+from laggard.resilience.allocation.slurm import (
+    SRUN_ARGS,
+    Srun,
+    check_runs_once,
+    slurm_node_names,
+    slurm_time_left_s,
+    srun_args,
+)
 from laggard.resilience.command.cli import main
 from laggard.resilience.command.run import leaves_of_job
 from laggard.resilience.errors import AllocationError, ResourceManagerError, UsageError
@@ -74,6 +81,22 @@ def test_one_step_starts_something_on_all_nodes_that_are_alike(said: Answers) ->
     assert not Srun().commands_together(["n1", "n3"], ["true"]), "each of them has a step of its own"
     many = [f"m{number}" for number in range(7)]
     assert list(Srun(max_nodes_of_step=3).commands_together(many, ["true"])) == [tuple(many[:3]), tuple(many[3:6])]
+
+
+def test_the_users_own_words_for_srun_stand_between_its_options_and_the_command(
+    said: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said.said = {"scontrol": GPUS.replace("shard:2", "gpu:4")}
+    monkeypatch.setenv(SRUN_ARGS, "--container-mounts='/a b:/c' apptainer exec --nv train.sif")
+    words = ["--container-mounts=/a b:/c", "apptainer", "exec", "--nv", "train.sif", "true"]
+    assert Srun().command("n1", ["true"])[-7:] == ["--nodelist=n1", *words]
+    ((_, together),) = Srun().commands_together(["n1", "n2"], ["true"]).items()
+    assert together[-8:] == ["--nodelist=n1,n2", "--input=all", *words]
+
+
+def test_words_for_srun_that_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"^--srun-args=a 'b cannot be divided into words: no closing quotation"):
+        srun_args("a 'b")
 
 
 def test_a_step_of_a_heterogeneous_job_names_the_group_of_its_node(
