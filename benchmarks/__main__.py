@@ -24,6 +24,7 @@ BENCHMARKS = {
     "restart": "recovery from a killed worker, compared with torchrun and Ray; time from a verdict to the next launch",
     "simulation": "the real controller and agents on simulated machines, through a million events with faults",
     "sections": "what a section of the program's own costs it",
+    "site": "a site of 1,000 nodes with a few that fail often, with and without a memory, simulated",
     "scale": "a simulated job with 10,000 nodes, and real launches on virtual nodes",
     "telemetry": "cost of a sample, queries and the store, compared with Dragon's telemetry",
     "state": "State compared with the plain Redis client and with files",

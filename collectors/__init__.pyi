@@ -17,3 +17,4 @@ from laggard.collectors.inline_probe import InlineProbe as InlineProbe
 from laggard.collectors.metrics.gpu import device_readers as device_readers
 from laggard.collectors.ray_actors import node_strategy as node_strategy
 from laggard.collectors.sections import section as section
+from laggard.collectors.slow_gpu_collector import SlowGPU as SlowGPU

@@ -10,7 +10,7 @@ from laggard.collectors.probe_metrics import PROBE_TIME
 from laggard.collectors.probing import Probing
 
 
-class SlowGPUCollector(CollectorGroup):
+class SlowGPU(CollectorGroup):
     """Runs a matrix product on each device in every round, or the detector's own test."""
 
     def __init__(

@@ -14,7 +14,7 @@ from laggard.collectors.device import VIRTUAL_DEVICES, DeviceId
 from laggard.collectors.group import NodeCollector
 from laggard.collectors.probe_metrics import PROBE_TIME
 from laggard.collectors.ray_actors import NodeActors
-from laggard.collectors.slow_gpu_collector import SlowGPUCollector
+from laggard.collectors.slow_gpu_collector import SlowGPU
 from laggard.detectors.detector import CollectorDetectorGroup, Window
 from laggard.detectors.economics.restart_cost import RestartCost
 from laggard.detectors.economics.restarts import Restarts
@@ -110,7 +110,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         if not 0 < number(max_intrusion) <= 1:
             raise ValueError(f"max_intrusion is {max_intrusion!r}: it is a share of the time, above 0 and at most 1")
         self.inline_probes = inline_probes
-        self.collector = SlowGPUCollector(
+        self.collector = SlowGPU(
             collection_rate,
             max_intrusion=max_intrusion,
             metric_name=self.metric_name,
@@ -167,7 +167,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
 
     # -- the collector, on the nodes -----------------------------------------------------------------------------------
 
-    def for_nodes(self) -> SlowGPUCollector:
+    def for_nodes(self) -> SlowGPU:
         """Return the collector, which is sent to the nodes."""
         self.collector.collector_args = self.collector_args
         return self.collector

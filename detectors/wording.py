@@ -78,7 +78,7 @@ _REASONS: dict[ReasonKind, str] = {
     "too little time left": "in the {:.0f} s that remain it would not pay",
     "as fast as ever": "it is as fast as ever",
     "as slow as peers": "its typical peer is hardly faster",
-    "a node less": "no node is in reserve, and one less would lose {:.0f} s more",
+    "a node less": "no node is in reserve, and one node less would lose {:.0f} s more",
     "lost much together": "its incidents together are likely to lose more than that",
     "a phase": "it looks like a phase, which ends by itself",
     "others ended": "those before it in this job lasted as long and ended by themselves",
@@ -142,7 +142,7 @@ def finding(about: Evidence) -> str:
         case WrongResults(what):
             return what
         case Unreachable(why):
-            return f"no other node reaches it any more: {why}"
+            return f"no other node can reach it: {why}"
         case other:
             raise TypeError(f"{other!r} has words of its own")
 

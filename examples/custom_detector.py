@@ -16,12 +16,9 @@ import tempfile
 import time
 from typing import Any
 
-from laggard.interrupts import ended_by_interrupts
+import ray
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import ray
-
-    from laggard import CollectorDetectorGroup, CollectorGroup, Job, NotInJobError, local_device, node_strategy
+from laggard import CollectorDetectorGroup, CollectorGroup, Job, NotInJobError, local_device, node_strategy
 
 NUMBERS = 1 << 20
 ROUNDS_TO_JUDGE = 3

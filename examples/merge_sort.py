@@ -17,12 +17,9 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-from laggard.interrupts import ended_by_interrupts
+import ray
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import ray
-
-    from laggard import AnalysisClient, Job, State, Telemetry
+from laggard import AnalysisClient, Job, State, Telemetry
 
 SMALLEST_PIECE = 5000  # never split, whatever the watcher says
 WATCH_INTERVAL_S = 0.1

@@ -15,15 +15,12 @@ import signal
 import sys
 from typing import Any
 
-from laggard.interrupts import ended_by_interrupts
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
+from torch.utils.data import DataLoader, TensorDataset
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import torch
-    from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-    from torch.utils.data import DataLoader, TensorDataset
-
-    from laggard import Job
-    from laggard.torch.lightning import Checkpoints
+from laggard import Job
+from laggard.torch.lightning import Checkpoints
 
 
 class Regression(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning

@@ -13,16 +13,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from laggard.interrupts import ended_by_interrupts
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
-    import laggard.torch
+import laggard.torch
 
 FEATURES = 8
 

@@ -17,14 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from laggard.interrupts import ended_by_interrupts
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
-
-    from laggard import Job
-    from laggard.torch.transformers import Checkpoints
+from laggard import Job
+from laggard.torch.transformers import Checkpoints
 
 OUTPUT = Path("trained")
 

@@ -10,29 +10,25 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from multiprocessing import resource_tracker
 from typing import Any
 
-from laggard.interrupts import ended_by_interrupts
+import numpy as np
+import psutil
+from numpy.typing import NDArray
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import multiprocessing
-    from multiprocessing import resource_tracker
+from laggard import Job, NotInJobError, Telemetry
 
-    import numpy as np
-    import psutil
-    from numpy.typing import NDArray
-
-    from laggard import Job, NotInJobError, Telemetry
-
-    try:
-        from scipy.signal import convolve2d
-    except ModuleNotFoundError:
-        sys.exit("this example needs scipy: pip install '.[examples]'")
+try:
+    from scipy.signal import convolve2d
+except ModuleNotFoundError:
+    sys.exit("this example needs scipy: pip install '.[examples]'")
 
 FILTER_SIZE = 4
 

@@ -12,12 +12,9 @@ from __future__ import annotations
 import sys
 import time
 
-from laggard.interrupts import ended_by_interrupts
+from scipy_scale_work import Work, convolve, parse_arguments, run
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    from scipy_scale_work import Work, convolve, parse_arguments, run
-
-    from laggard import AnalysisClient, Telemetry
+from laggard import AnalysisClient, Telemetry
 
 DUMP_EVERY = 5
 

@@ -16,21 +16,19 @@ import functools
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from laggard.interrupts import ended_by_interrupts
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import numpy as np
-    import ray
-    from numpy.typing import NDArray
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from laggard import FencedError, Job, NotInJobError, SlowGPUDetector, State, Telemetry, local_device, node_strategy
+from laggard import FencedError, Job, NotInJobError, SlowGPUDetector, State, Telemetry, local_device, node_strategy
 
 PLOT_FILE = Path("eigvals.png")
 THRASHER_SIZE = 1500
@@ -74,11 +72,12 @@ class Worker:
             for iteration in range(num_iters):
                 for rank in ranks:
                     if state[f"iterations/{rank}"] <= iteration:
-                        matrix = wigner_matrix(state[f"size/{rank}"], [state["seed"], rank, iteration])
+                        size = state[f"size/{rank}"]
+                        matrix = wigner_matrix(size, [state["seed"], rank, iteration])
                         eigenvalues = device.run(functools.partial(eigenvalues_on, device.array_module, matrix))
                         with state.transaction() as transaction:
                             transaction[f"iterations/{rank}"] = iteration + 1
-                            transaction.append(f"eigenvalues/{rank}", eigenvalues)
+                            transaction.append(f"eigenvalues/{size}", eigenvalues)
         except FencedError:
             return  # a later launch resumes from here
 
@@ -162,12 +161,21 @@ def report(state: State) -> bool:
     """Print how much was done, and whether that is exactly what was requested."""
     ranks = range(state["ranks"])
     iterations = [state[f"iterations/{rank}"] for rank in ranks]
-    found = sum(len(values) for rank in ranks for values in state[f"eigenvalues/{rank}"])
-    expected = sum(state[f"size/{rank}"] * state["num_iters"] for rank in ranks)
+    expected = Counter(dict.fromkeys(sizes(state), 0))
+    for rank in ranks:
+        expected[state[f"size/{rank}"]] += state[f"size/{rank}"] * state["num_iters"]
+    found = {size: sum(map(len, state[f"eigenvalues/{size}"])) for size in expected}
     complete = iterations == [state["num_iters"]] * len(ranks) and found == expected
     print(f"iterations per rank: {iterations}, expected {state['num_iters']} each")
-    print(f"eigenvalues: {found}, expected {expected}: {'all there, none twice' if complete else 'WRONG'}")
+    print(f"eigenvalues by matrix size: {', '.join(f'{size}: {number}' for size, number in found.items())}")
+    words = "all there, none twice" if complete else "WRONG"
+    print(f"eigenvalues: {sum(found.values())}, expected {expected.total()}: {words}")
     return complete
+
+
+def sizes(state: State) -> list[int]:
+    """Return the sizes of the matrices; two ranks may have drawn the same."""
+    return sorted({state[f"size/{rank}"] for rank in range(state["ranks"])})
 
 
 def plot(state: State) -> None:
@@ -177,7 +185,7 @@ def plot(state: State) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    values = np.concatenate([part for rank in range(state["ranks"]) for part in state[f"eigenvalues/{rank}"]])
+    values = np.concatenate([part for size in sizes(state) for part in state[f"eigenvalues/{size}"]])
     x = np.linspace(-1, 1, 400)
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     axes.hist(values, bins=120, density=True, color="#7aa6c2", label=f"{len(values):,} eigenvalues")

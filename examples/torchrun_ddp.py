@@ -17,16 +17,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from laggard.interrupts import ended_by_interrupts
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import psutil
-    import torch
-    import torch.distributed as dist
-    from torch import Tensor, nn
-    from torch.nn.parallel import DistributedDataParallel
-
-    from laggard import Checkpointer, Job, State
+from laggard import Checkpointer, Job, State
 
 SEED = 1
 FEATURES = 16

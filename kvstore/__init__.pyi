@@ -1,5 +1,6 @@
 # The package's public names: read by type checkers, and by laggard.lazy, which loads them.
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer as Checkpointer
+from laggard.kvstore.control import NodeRecord as NodeRecord
 from laggard.kvstore.errors import ClosedTransactionError as ClosedTransactionError
 from laggard.kvstore.errors import ConflictError as ConflictError
 from laggard.kvstore.errors import CorruptValueError as CorruptValueError

@@ -6,7 +6,7 @@ Keys of a job: ``launch:<n>`` (the record of launch n, JSON), ``requests`` (a st
 ``reserve:<n>`` (the number of nodes in reserve, once it has changed), ``ranks:<n>`` (how its ranks look from outside,
 by host), ``links:<n>`` (what its nodes tell each other of their links), ``exclusions`` and ``ledger`` (of nodes).
 The fence (:mod:`laggard.kvstore.client.fence`) holds the number of the current launch and refuses every write of an
-earlier launch, except to exclusions and ledger: only the controller writes those, and they outlive launches and jobs.
+earlier launch; exclusions and ledger, which only the controller writes, outlive launches and jobs.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Control:
 
     def keep(self, name: str, records: Sequence[object]) -> None:
         """Store records of the controller's, beyond launches and jobs."""
-        self._client.set(self._endpoint.key(name), json.dumps(plain(records)))
+        self._execute("SET", self._endpoint.key(name), json.dumps(plain(records)))
 
     def kept(self, name: str, kind: type[_Record]) -> list[_Record]:
         """Return what :meth:`keep` stored last under a name, in this job or an earlier one."""

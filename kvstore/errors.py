@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from laggard.errors import LaggardError
+from laggard.system.ports import host_and_port
 
 MEMORY_ADVICE = "delete keys that are no longer needed, keep less in State, or give the primary node more memory"
 """What to do when State fills the memory."""
@@ -96,6 +97,17 @@ class StaleLaunchError(KVStoreError):
         return self.current + 1
 
 
+class StateRewoundError(KVStoreError):
+    """The server has lost commits that this process was told of, as a failover may: it has ``now`` of ``known``."""
+
+    known: int
+    now: int
+    template = (
+        "the state server has commits up to {now} only, where {known} were acknowledged: a failover has lost some; "
+        "this process should end, and the next launch goes on from what is there"
+    )
+
+
 class CorruptValueError(KVStoreError):
     """Stored bytes are missing or do not match their checksum."""
 
@@ -171,7 +183,11 @@ class StateUnavailableError(KVStoreError, ConnectionError):
     host: str
     port: int
     reason: str
-    template = "no answer from the state server at {host}:{port} ({reason})"
+    template = "no answer from the state server at {_place} ({reason})"
+
+    @property
+    def _place(self) -> str:
+        return host_and_port(self.host, self.port)
 
 
 class StateFullError(KVStoreError):
@@ -218,6 +234,31 @@ class EndpointFileError(KVStoreError):
     path: str
     reason: str
     template = "cannot use the endpoint file {path}: {reason}"
+
+
+class SiteServerError(KVStoreError):
+    """A server of the site's cannot keep State; ``reason`` says why, and what to do."""
+
+    address: str
+    reason: str
+    template = "cannot keep State at {address}: {reason}"
+
+
+class StateHeldError(KVStoreError):
+    """Another controller acts for the job; ``who`` says which."""
+
+    job: str
+    address: str
+    who: str
+    template = "job {job} at {address} is run by {who}: end that first, or give this one another --job-name"
+
+
+class LockLostError(KVStoreError):
+    """Another controller has taken over the job, or a failover has lost that this one had it."""
+
+    job: str
+    address: str
+    template = "another controller may act for job {job} at {address} by now: the same command goes on if it does not"
 
 
 class ServerError(KVStoreError):

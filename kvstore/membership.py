@@ -3,8 +3,10 @@
 A rank that can stay offers it (`Offer`). If others are lost, the controller raises the launch number and publishes who
 is replaced (`Replaced`). The ranks that stay adopt the new launch; they and the new processes report what they have
 (`Ready`). The controller then publishes in which order they connect, and from which step all go on (`Formation`), and
-each says once it has the state of that step (`Formed`). What the ranks say are requests to the controller; what it
-publishes is the stream ``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell each other to connect.
+each says once it has the state of that step (`Formed`). Ranks that are to be replaced while they still run (`Leaving`)
+go on until those that take their places stand by, and all stop before the same step. What the ranks say are requests to
+the controller; what it publishes is the stream ``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell
+each other to connect, and ``handed-over`` what a rank alone has known, for who takes its place.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, cast
 
 import redis
 
 from laggard.kvstore.client.connection import Endpoint, Session, current_session
 from laggard.kvstore.client.environment import LAUNCH, OWN_RANK, RANK_VARIABLES
-from laggard.kvstore.client.fence import FencedWriter, adopt_launch, as_adopted
+from laggard.kvstore.client.fence import Command, FencedWriter, adopt_launch, as_adopted
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, MembershipError
@@ -28,11 +31,12 @@ from laggard.records import plain, record_of
 from laggard.system import own_environment
 
 JOINS = "LAGGARD_JOINS"
-"""Set for a process that takes the place of a rank while the others stay."""
+"""Set for a process that takes the place of a rank while the others stay: the launch in which it does."""
 
 # The controller's own deadlines are shorter; a rank that hears nothing for so long ends.
-SILENCE_S = 90.0
+SILENCE_S = 300.0
 _READ_S = 1.0
+NONE: Mapping[int, Mapping[int, bytes]] = MappingProxyType({})
 _KEEP_ENTRIES = 1000
 _RENDEZVOUS_EXPIRY_S = 3600
 
@@ -53,6 +57,8 @@ class Ready:
     handle: str  # by which the others connect to it, in words of whatever connects them
     have: tuple[int, ...]  # the steps from which it can go on, and whose state it can give to others
     own: tuple[int, ...]  # those of which it knows what only this rank has; a new process, from the one before it
+    # Those of which it has handed over what is another rank's own, by that rank
+    of_others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,14 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """These ranks of a launch are replaced at the end of a step, since others stand by to take their places."""
+
+    launch: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Formation:
     """How the ranks of a launch connect, and what they go on from."""
 
@@ -83,7 +97,7 @@ class Formation:
 
 
 Said = Offer | Ready | Formed
-Published = Replaced | Formation
+Published = Replaced | Leaving | Formation
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,13 @@ class Message:
     """What a rank says, as a request holds it."""
 
     said: Said
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is published, as an entry of the stream holds it."""
+
+    published: Published
 
 
 class MembershipRecords:
@@ -106,20 +127,17 @@ class MembershipRecords:
 
     def publish(self, record: Published) -> None:
         """Publish a record for the ranks."""
-        entry = "MAXLEN", "~", str(_KEEP_ENTRIES), "*", "record", json.dumps(plain(record))
+        entry = "MAXLEN", "~", str(_KEEP_ENTRIES), "*", "record", json.dumps(plain(_Entry(record)))
         self._retry.call(lambda: self._writer.execute([("XADD", self._stream, *entry)]))
 
     def published(self, after: str, wait_s: float) -> Iterator[tuple[str, Published]]:
         """Yield ``(id, record)`` of what was published after an id, waiting for the first one so long at most."""
-        block_ms = max(1, int(wait_s * 1000))
+        block_ms = max(1, int(wait_s * 1000)) if wait_s > 0 else None
         answer = self._retry.call(lambda: cast("Any", self._client.xread({self._stream: after}, block=block_ms)))
         streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
         for entries in streams:
             for entry_id, fields in entries[0] if entries and isinstance(entries[0], list) else entries:
-                text = json.loads(fields[b"record"])
-                is_formation = text["is"] == Formation.__name__
-                found = record_of(Formation, text) if is_formation else record_of(Replaced, text)
-                yield entry_id.decode(), found
+                yield entry_id.decode(), record_of(_Entry, json.loads(fields[b"record"])).published
 
     def meet(self, key: str, value: bytes, *, expected: bytes | None = None) -> bytes:
         """Store what the other ranks of the launch need to connect, unless there is other than what is expected."""
@@ -138,6 +156,23 @@ class MembershipRecords:
         """Remove what was stored under a key."""
         self._retry.call(lambda: self._writer.execute([("HDEL", self._rendezvous(), key)]))
 
+    def agree(self, key: str, value: bytes) -> bytes:
+        """Store a value unless one of the ranks has stored another one; return the stored one."""
+        name = self._rendezvous()
+        commands: list[Command] = [("HSETNX", name, key, value), ("HGET", name, key)]
+        return cast("bytes", self._retry.call(lambda: self._writer.execute(commands))[1])
+
+    def hand_over(self, rank: int, step: int, value: bytes) -> None:
+        """Store what only one rank has at the beginning of a step, for who takes its place."""
+        name = self._endpoint.key("handed-over")
+        expires = "EXPIRE", name, _RENDEZVOUS_EXPIRY_S
+        self._retry.call(lambda: self._writer.execute([("HSET", name, f"{rank}-{step}", value), expires]))
+
+    def handed_over(self, rank: int, step: int) -> bytes | None:
+        """Return what was stored for who takes a rank's place."""
+        name = self._endpoint.key("handed-over")
+        return self._retry.call(lambda: cast("bytes | None", self._client.hget(name, f"{rank}-{step}")))
+
     def _rendezvous(self) -> str:
         return self._endpoint.key("rendezvous", str(as_adopted(self._launch)))
 
@@ -147,20 +182,27 @@ class Membership:
 
     A program of any kind can use it: it says that it can stay (`offer`), asks after any trouble whether somebody is
     replaced (`await_replaced`), says what it has (`report`), waits for what all go on from (`await_formation`), and
-    says that it is there (`formed`). Who has taken a lost rank's place (`joins`) begins with `report`.
+    says that it is there (`formed`). Who has taken a lost rank's place (`joins`) begins with `report`. Before each step
+    a rank asks whether all stop there (`pauses`), and then reports as well, or leaves (`leave`): what it hands over is
+    there once it is known what all go on from (`handed_over`).
 
     Attributes
     ----------
     rank, size
         This rank's number, and the number of ranks.
     joins
-        Whether this process takes a lost rank's place and has not done so yet.
+        Whether this process takes another's place and has not done so yet.
+    leaves
+        Whether another process takes this one's place at the step before which all stop.
     """
 
     def __init__(self, session: Session, rank: int, size: int) -> None:
         launch = session.environment.launch
         self.rank, self.size = rank, size
-        self.joins = os.environ.get(JOINS) == "1"
+        self._joins_in = int(os.environ.get(JOINS, "-1"))
+        self.joins, self.leaves = self._joins_in >= 0, False
+        self._replaced: tuple[int, ...] = ()  # the ranks that are replaced in this launch
+        self._pause_at: int | None = None  # the step before which all stop
         self.records = MembershipRecords(session.client, session.endpoint, launch)
         self._control = Control(session.client, session.endpoint, launch)
         self._launch = launch
@@ -198,9 +240,51 @@ class Membership:
         """
         return isinstance(self._await(Replaced, within_s), Replaced)
 
-    def report(self, handle: str, have: tuple[int, ...], own: tuple[int, ...]) -> None:
-        """Say that this rank waits for the others, and what it has, as in `Ready`."""
-        self._say(Ready(self.rank, handle, have, own))
+    def pauses(self, step: int) -> bool:
+        """Return whether all ranks stop before this step, since some are replaced; each asks before each step.
+
+        Then `leave` is next for who `leaves`, and `report` for all others.
+        """
+        if self._pause_at is None:
+            found = self._await((Leaving, Replaced), 0.0)
+            if not isinstance(found, Leaving):
+                return found is not None
+            # Who was not told yet may have begun this step, which needs all ranks; before the next one it is told.
+            self._pause_at = int(self.records.agree("pause", str(step + 1).encode()))
+            self.leaves = self.rank in found.ranks
+        return step >= self._pause_at
+
+    def leave(self, step: int, own: bytes) -> None:
+        """Hand over what only this rank has before a step, and wait until another one has its place; then end."""
+        self.records.hand_over(self.rank, step, own)
+        self.report("", (), (step,))
+        try:
+            self._await(Replaced, SILENCE_S)
+        except FencedError:
+            return
+        raise MembershipError(self.launch, SILENCE_S)
+
+    def handed_over(self, step: int) -> bytes | None:
+        """Return what others have handed over to this rank before a step."""
+        return self.records.handed_over(self.rank, step)
+
+    def report(
+        self, handle: str, have: tuple[int, ...], own: tuple[int, ...], kept: Mapping[int, Mapping[int, bytes]] = NONE
+    ) -> None:
+        """Say that this rank waits for the others, and what it has, as in `Ready`.
+
+        Parameters
+        ----------
+        handle, have, own
+            As in `Ready`.
+        kept
+            What it keeps for other ranks, by rank and step: it is handed over for those that are replaced.
+        """
+        kept = {rank: steps for rank, steps in kept.items() if rank in self._replaced}
+        for rank, steps in kept.items():
+            for step, value in steps.items():
+                self.records.hand_over(rank, step, value)
+        self._say(Ready(self.rank, handle, have, own, {str(rank): tuple(steps) for rank, steps in kept.items()}))
 
     def await_formation(self) -> Formation | None:
         """Wait until it is known what all ranks go on from; None if others were lost: then report anew.
@@ -227,23 +311,25 @@ class Membership:
         self._control.ask("member", [plain(Message(said))])
 
     def _await(self, kinds: type | tuple[type, ...], within_s: float) -> Published | None:
-        until_s = time.monotonic() + within_s
-        while (left_s := until_s - time.monotonic()) > 0:
+        until_s, left_s = time.monotonic() + within_s, within_s
+        while left_s >= 0:
             for entry_id, record in self.records.published(self._read, min(left_s, _READ_S)):
                 self._read = entry_id
                 if isinstance(record, Replaced):
                     if record.before != self.launch:
                         continue
                     self._adopt(record)
-                elif record.launch != self.launch:
+                elif record.launch != self.launch or self.launch < self._joins_in:  # who stands by does not form part
                     continue
                 if isinstance(record, kinds):
                     return record
+            left_s = until_s - time.monotonic()
         return None
 
     def _adopt(self, replaced: Replaced) -> None:
-        if self.rank in replaced.ranks:
+        if self.rank in replaced.ranks and replaced.launch != self._joins_in:
             raise FencedError(self.launch, replaced.launch)
         adopt_launch(self.launch, replaced.launch)
+        self._pause_at, self._replaced = None, replaced.ranks
         os.environ[LAUNCH] = str(replaced.launch)
         own_environment.show(os.environ, lambda name: name.startswith("LAGGARD_") or name in RANK_VARIABLES)

@@ -47,14 +47,14 @@ class ProgramError(LaggardError, ValueError):
 
 
 class AllocationError(LaggardError, RuntimeError):
-    """The nodes of the job cannot be had."""
+    """The job's nodes are not available."""
 
     reason: str
     template = "{reason}"
 
 
 class NodeAddressError(AllocationError):
-    """A node has no IPv4 address at which the others could reach it; ``reason`` says what was found instead."""
+    """A node has no address at which the others could reach it; ``reason`` says what was found instead."""
 
     host: str
     template = "{host} {reason}"
@@ -87,6 +87,18 @@ class UnreachableNodesError(AllocationError):
     @property
     def _command(self) -> str:
         return shlex.join(self.example)
+
+
+class NotJoinedError(AllocationError):
+    """Nodes on which laggard should have been started by somebody else have not joined; ``reason`` says since when."""
+
+    hosts: Sequence[str]
+    address: str
+    template = "{_listed} did not join at {address} {reason}: does the same command run there, with the same secret?"
+
+    @property
+    def _listed(self) -> str:
+        return abbreviated(self.hosts)
 
 
 class ResourceManagerError(AllocationError):

@@ -19,7 +19,7 @@ from laggard.telemetry.dumps.writing import GATHER_DEADLINE_S, Part, parts_of_no
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
-from laggard.telemetry.nodes.restart_notice import tell_if_restarted
+from laggard.telemetry.nodes.notices import tell, tell_if_restarted
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
@@ -33,6 +33,7 @@ _log = logging.getLogger("laggard.telemetry")
 # How long samples wait until they are added to the tiers; a query adds up those that wait.
 KEEP_INTERVAL_S = 1.0
 STOP_DEADLINE_S = 3.0
+FULL_BELOW = 0.9  # of the window
 
 
 class NodeTelemetry:
@@ -64,6 +65,7 @@ class NodeTelemetry:
         self.history = History(tiers, self.store)
         self._run = Run.new(self._host, round(clock() * SECOND_US))
         self._publisher = Publisher(self._run, tiers)
+        self._told_full = False
         self._ended = threading.Event()
         self._dump_lock = threading.Lock()
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
@@ -75,7 +77,7 @@ class NodeTelemetry:
         client = self._session.client
         self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self._answer))
         self._keeper.start()
-        had = "what it had read before is gone, but for what the primary has of it"
+        had = "what it had read before is lost, except what the primary has of it"
         tell_if_restarted(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}")
         return self
 
@@ -131,6 +133,7 @@ class NodeTelemetry:
         while not self._ended.wait(self._keep_interval_s):
             self._publisher.add(self.history.tiers.fold())
             self.store.trim()
+            self._tell_if_full()
             self.history.tiers.trim()
             if published != (interval := self._interval()):
                 published = interval
@@ -142,6 +145,15 @@ class NodeTelemetry:
                     _log.warning("cannot write the dump: %s", failure)
         self._publisher.add(self.history.tiers.fold())
         self._publish()
+
+    def _tell_if_full(self) -> None:
+        """Say once how many seconds of samples fit, if they are fewer than were asked for."""
+        fit_s = self._clock() - self.store.complete_from_us / SECOND_US
+        if not self._told_full and fit_s < FULL_BELOW * self.store.window_s:
+            self._told_full = True
+            of_store = f"{self._settings.store_megabytes} MiB (store_megabytes)"
+            asked = f"of {self.store.window_s:g} s (default_tmdb_window); before that there are summaries of a second"
+            tell(self._session, f"{self._host}: {of_store} hold the samples of about {fit_s:.0f} s {asked}")
 
     def _interval(self) -> int:
         return round(self._clock() * SECOND_US) // INTERVAL_US

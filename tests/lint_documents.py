@@ -39,6 +39,7 @@ NAMES = {"pynvml": "nvidia-ml-py", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 CUPY = {"cupy-cuda12x", "cupy-cuda13x", "cupy-rocm-7-0"}
 # It comes with ROCm, or a user's training script is written with it.
 OF_THE_USER = {"lightning", "ml-dtypes", "transformers"}
+OF_AN_EXAMPLE = {"jax"}
 PROGRAMS = {"py-spy"}
 
 
@@ -170,7 +171,7 @@ def requirements() -> Iterator[str]:
     declared = required() | required("ray", "torch", "cuda12", "cuda13", "rocm")
     wanted = declared - PROGRAMS | OF_THE_USER
     examples, of_examples = imported_by(python_files("examples")), required("examples", "plot")
-    allowed = required() | required("examples", "plot", "ray", "torch") | OF_THE_USER
+    allowed = required() | required("examples", "plot", "ray", "torch") | OF_THE_USER | OF_AN_EXAMPLE
     for name in sorted((product - wanted) | (examples - allowed)):
         yield f"pyproject.toml: {name} is imported and not required"
     for name in sorted((wanted - product) | (of_examples - examples)):

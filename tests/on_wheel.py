@@ -20,13 +20,19 @@ BESIDE_THE_PACKAGES = (
     "benchmarks",
     "docs",
     ".ci",
+    ".github",
+    "CITATION.cff",
     "LICENSE",
     "README.md",
     "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "pyproject.toml",
 )
 
+DISTRIBUTIONS = "LAGGARD_TEST_DISTRIBUTIONS"
+"""Names the folder of the packages that were built, for `tests/long/test_distributions.py`."""
 TESTS_FAILED = 1
 """Pytest's exit code."""
 
@@ -36,13 +42,13 @@ def main(pytest_arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="laggard-wheel-") as directory:
         root, site = Path(directory, "root"), Path(directory, "site")
         root.mkdir()
-        python("-m", "build", "--wheel", "--no-isolation", "--outdir", directory, str(SOURCE))
+        python("-m", "build", "--no-isolation", "--outdir", directory, str(SOURCE))
         (wheel,) = Path(directory).glob("*.whl")
         python("-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel))
         for name in BESIDE_THE_PACKAGES:
             copy = shutil.copytree if (SOURCE / name).is_dir() else shutil.copy
             copy(SOURCE / name, root / name)
-        environment = {**os.environ, "PYTHONPATH": str(site)}
+        environment = {**os.environ, "PYTHONPATH": str(site), DISTRIBUTIONS: directory}
         python("-c", f"import laggard; assert laggard.__file__.startswith({str(site)!r})", cwd=root, env=environment)
         subprocess.run([site / "bin" / "laggard", "--version"], check=True, env=environment)
 

@@ -147,6 +147,8 @@ HOST_FILE = _block("docs/guides/ssh.md", "text")
 SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""
+MANIFEST = _only("docs/guides/kubernetes.md", r"^laggard kubernetes")
+"""``tests/unit/test_kubernetes_jobs.py`` runs it."""
 TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")

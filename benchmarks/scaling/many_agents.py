@@ -36,7 +36,7 @@ class _Agent:
         self._unread = b""
         self._timing = HeartbeatTiming(token.n_nodes)
         self._channel = Dialler(loop, token, os.dup(sys.stdin.fileno())).channel
-        self._channel.write(encode(Handshake(1, ())))
+        self._channel.write(encode(Handshake(1, (), "node", 1 << 30)))
         self._channel.read(self._take, self._end)
         loop.call(self._beat)
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import psutil
 
 from laggard.collectors.errors import NoInterfaceError
 
 _EXCEPT, _EXACTLY = "^", "="
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def address_on(wanted: str) -> str:
-    """Return the IPv4 address of the first interface of this machine that is wanted."""
-    found = {
-        name: address.address
-        for name, addresses in psutil.net_if_addrs().items()
-        for address in addresses[::-1]  # of several, the first one is kept
-        if address.family is socket.AF_INET
-    }
+    """Return the address of the first interface of this machine that is wanted: IPv4 if it has one, else IPv6."""
+    found = {name: own for name, addresses in psutil.net_if_addrs().items() if (own := _address_in(addresses))}
     return found[chosen_interface(wanted, found)]
+
+
+def _address_in(addresses: Sequence[Any]) -> str:
+    """Return the one of an interface at which other machines reach it; empty if there is none."""
+    usable = [each for each in addresses if each.family in _FAMILIES and "%" not in each.address]
+    return min(usable, key=lambda each: _FAMILIES.index(each.family)).address if usable else ""
 
 
 def chosen_interface(wanted: str, there: Mapping[str, str]) -> str:

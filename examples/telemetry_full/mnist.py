@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from laggard import Telemetry, local_device
-from laggard.collectors.device import VIRTUAL_DEVICES
 
 __all__ = ["DataError", "Digits", "Result", "download", "load_digits", "train"]
 
@@ -157,7 +156,7 @@ def _network() -> nn.Sequential:
 
 def _device(no_cuda: bool) -> tuple[torch.device, Callable[[Callable[[], Any]], Any]]:
     """Return where PyTorch computes, and what has to run each kernel."""
-    if not no_cuda and VIRTUAL_DEVICES in os.environ:
+    if not no_cuda and "LAGGARD_VIRTUAL_DEVICES" in os.environ:
         torch.set_num_threads(1)  # a virtual device is one core's worth
         return torch.device("cpu"), local_device().run
     on_gpu = not no_cuda and torch.cuda.is_available()

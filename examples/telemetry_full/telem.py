@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.queue import Queue
 
-from laggard import node_strategy
-from laggard.collectors.metrics.gpu import device_readers
-from laggard.kvstore.control import NodeRecord
+from laggard import NodeRecord, device_readers, node_strategy
 
 __all__ = ["Bars", "Lines", "NodeReading", "watched"]
 
@@ -59,6 +57,7 @@ class Monitor:
 @ray.remote(num_cpus=0, num_returns="streaming")
 def post_process(queue: Queue, n_monitors: int) -> Iterator[NodeReading | str]:
     """Yield what the monitors send, with rounded readings, until the last one has ended."""
+    yield f"This is the postprocessing process, {os.environ['LAGGARD_NODE']}."
     while n_monitors:
         match queue.get(timeout=SILENCE_S):
             case None:

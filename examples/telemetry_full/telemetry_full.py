@@ -16,20 +16,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from laggard.interrupts import ended_by_interrupts
+import numpy as np
+import ray
 
-with ended_by_interrupts():  # Ctrl-C prints no traceback here either
-    import numpy as np
-    import ray
+try:
+    import conv
+    import mnist
+    import telem
+except ModuleNotFoundError as missing:
+    sys.exit(f"this example needs {missing.name}: pip install '.[examples,torch]'")
 
-    try:
-        import conv
-        import mnist
-        import telem
-    except ModuleNotFoundError as missing:
-        sys.exit(f"this example needs {missing.name}: pip install '.[examples,torch]'")
-
-    from laggard import Job, NotInJobError
+from laggard import Job, NotInJobError
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -77,6 +74,7 @@ def main() -> int:
     n_devices = 0 if given.no_cuda else sum(len(node.devices) for node in job.nodes)
     n_images = given.mem // given.size**2
     print(f"Hello from main process {job.primary.hostname}.")
+    print("using Ray")
     print(f"Number of nodes: {len(job.nodes)}")
     print(f"Number of scipy workers: {given.scipy_workers}")
     print(f"Number of MNIST workers: {given.mnist_workers}, on {n_devices or 'no'} devices")

@@ -67,7 +67,7 @@ def _parse(length: int, connection: socket.socket) -> Message:
     try:
         message = json.loads(receive_exactly(connection, length))
     except ValueError as error:
-        raise ConnectionError(f"a message is no JSON: {error}") from None
+        raise ConnectionError(f"a message is not JSON: {error}") from None
     if not isinstance(message, dict):
-        raise ConnectionError("a message is no JSON object")
+        raise ConnectionError("a message is not a JSON object")
     return message

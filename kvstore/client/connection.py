@@ -20,10 +20,12 @@ from redis.retry import Retry
 
 from laggard.kvstore.client.environment import JobEnvironment
 from laggard.kvstore.errors import EndpointFileError
+from laggard.system.ports import host_and_port
 
 Argument = str | bytes | bytearray | memoryview | int | float
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_.@-]{1,128}")
+JOB_ID_RULE = "1 to 128 letters, digits or _ . @ -"
 # Smaller arguments are joined into one send, since each send wakes the server; larger ones are sent without a copy.
 _IN_PLACE_BYTES = 128 << 10
 
@@ -36,22 +38,27 @@ class Endpoint:
     port: int
     job: str  # id of the job, part of every key: 1 to 128 letters, digits and `_ . @ -`.
     password: str = field(repr=False)  # never shown by `repr`; stored only in files that no other user can read
-    # Certificate, as PEM text, that the server's certificate is verified against; empty: connections are not encrypted
+    # Certificate, as PEM text, that the server's certificate is verified against
     authority: str = field(default="", repr=False)
+    # Without one: whether it is verified against those that this machine trusts; else connections are not encrypted
+    trusted_here: bool = False
+    user: str = ""  # of the server's access control list; empty: its default user
+    database: int = 0
+    replicas: int = 0  # how many of its replicas must have a commit before it counts
 
     def __post_init__(self) -> None:
-        if not _JOB_ID.fullmatch(self.job):
-            raise ValueError(f"job id {self.job!r} must be 1 to 128 letters, digits or _ . @ -")
+        if not is_job_id(self.job):
+            raise ValueError(f"job id {self.job!r} must be {JOB_ID_RULE}")
 
     @property
     def address(self) -> str:
         """``host:port``, for messages."""
-        return f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
     @property
     def encrypted(self) -> bool:
         """Whether connections are encrypted."""
-        return bool(self.authority)
+        return bool(self.authority) or self.trusted_here
 
     @property
     def exposed(self) -> bool:
@@ -68,12 +75,15 @@ class Endpoint:
         encryption: dict[str, Any] = {}
         if self.encrypted:
             # These are the client's defaults; they are explicit because security depends on them.
-            encryption = {"ssl_ca_data": self.authority, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
+            trusted = self.authority or None
+            encryption = {"ssl_ca_data": trusted, "ssl_cert_reqs": "required", "ssl_check_hostname": True}
         pool = redis.ConnectionPool(
-            connection_class=redis.SSLConnection if self.encrypted else redis.Connection,
+            connection_class=_EncryptedConnection if self.encrypted else _PlainConnection,
             host=self.host,
             port=self.port,
-            password=self.password,
+            db=self.database,
+            username=self.user or None,
+            password=self.password or None,
             socket_connect_timeout=timeout_s,
             socket_timeout=timeout_s,
             socket_keepalive=True,
@@ -109,6 +119,27 @@ class Endpoint:
         except (TypeError, ValueError) as error:
             reason = f"its content is not valid ({error}); it is written when a job starts"
             raise EndpointFileError(str(path), reason) from error
+
+
+class _PlainConnection(redis.Connection):
+    """A connection that ends when its server has become a replica: the address may lead to another primary by then."""
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """Return the answer to a command."""
+        try:
+            return super().read_response(*args, **options)
+        except redis.ReadOnlyError as error:
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise redis.ConnectionError(str(error)) from error
+
+
+class _EncryptedConnection(_PlainConnection, redis.SSLConnection):
+    """The same, encrypted."""
+
+
+def is_job_id(name: str) -> bool:
+    """Return whether a job can have this name."""
+    return bool(_JOB_ID.fullmatch(name))
 
 
 def is_loopback(host: str) -> bool:

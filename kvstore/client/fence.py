@@ -12,23 +12,32 @@ from typing import cast
 import redis
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.errors import FencedError, StaleLaunchError
+from laggard.kvstore.client.replicas import ReplicatedScript
+from laggard.kvstore.errors import FencedError, LockLostError, StaleLaunchError
 
 Argument = str | bytes | bytearray | memoryview | int | float
 Command = tuple[str, str, *tuple[Argument, ...]]
 """Name of a command, its one key, then its other arguments."""
 
 FENCE_LUA = """
+-- A replica refuses any write, even one that changes nothing: what it lacks must not be taken for what is so.
+local function on_primary(...) redis.call('PERSIST', KEYS[1]); return {...} end
 local current = redis.call('GET', KEYS[1])
-if current ~= ARGV[1] then return {'fenced', current or ''} end
+if current ~= ARGV[1] then return on_primary('fenced', current or '') end
 """
-"""First lines of every script that writes: ``KEYS[1]`` is `launch_key`, ``ARGV[1]`` the caller's launch."""
+"""First lines of every script that writes: ``KEYS[1]`` is `launch_key`, ``ARGV[1]`` the caller's launch.
 
-# PERSIST needs no memory, so a server that is full of State lets the script do the rest, too.
+Where a script writes nothing, it returns what it has found by ``on_primary``.
+"""
+
+# KEYS: launch, the controllers' lock. ARGV: launch, the caller's id in the lock, or nothing where there is no lock; who
+# holds it may repeat itself.
+# PERSIST needs no memory, so a server that is full of State lets the script do the rest, too; a replica refuses it.
 _BEGIN_LUA = """
-local current = redis.call('GET', KEYS[1])
-if current and tonumber(ARGV[1]) <= tonumber(current) then return current end
 redis.call('PERSIST', KEYS[1])
+local current, wanted, id = tonumber(redis.call('GET', KEYS[1]) or '-1'), tonumber(ARGV[1]), ARGV[2]
+if id ~= '' and redis.call('HGET', KEYS[2], 'id') ~= id then return 'lost' end
+if wanted < current or (wanted == current and id == '') then return tostring(current) end
 redis.call('SET', KEYS[1], ARGV[1])
 return false
 """
@@ -59,11 +68,22 @@ def current_launch(client: redis.Redis, endpoint: Endpoint) -> int | None:
     return None if value is None else int(value)
 
 
-def begin_launch(client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
-    """Make `launch` the current one; from now on every write of an earlier launch is refused."""
+def lock_key(endpoint: Endpoint) -> str:
+    """Return the key of the lock that one controller at a time has (:mod:`laggard.kvstore.client.controller_lock`)."""
+    return endpoint.key("controller")
+
+
+def begin_launch(client: redis.Redis, endpoint: Endpoint, launch: int, lock_id: str = "") -> None:
+    """Make `launch` the current one; from now on every write of an earlier launch is refused.
+
+    ``lock_id``: the caller's id in the controllers' lock, if the server has one.
+    """
     if launch < 0:
         raise ValueError(f"launch {launch} is negative; launches are numbered from 0")
-    current = cast("bytes | None", client.register_script(_BEGIN_LUA)(keys=[launch_key(endpoint)], args=[launch]))
+    begin = ReplicatedScript(client, endpoint, _BEGIN_LUA)
+    current = cast("bytes | None", begin(keys=[launch_key(endpoint), lock_key(endpoint)], args=[launch, lock_id]))
+    if current == b"lost":
+        raise LockLostError(endpoint.job, endpoint.address)
     if current is not None:
         raise StaleLaunchError(launch, int(current))
 

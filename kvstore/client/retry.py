@@ -19,8 +19,8 @@ _LONGEST_PAUSE_S = 0.5  # a small part of the time in which it is tried
 # A try that seems to have taken longer was interrupted: this process was stopped and continued, and the server may well
 # answer it now.
 _LONGEST_TRY_S = 10.0
-# The error of a server that is running somebody's long script, and has done nothing else.
-_BUSY = "BUSY "
+# Errors of a server that has done nothing: it runs somebody's long script, lacks replicas, or cannot write to its disk.
+_NOT_NOW = ("BUSY ", "NOREPLICAS ", "MISCONF ")
 # Error messages of a server without memory, for a plain command and for one inside a script.
 _MEMORY_FULL = ("OOM command not allowed", "command not allowed when used memory")
 
@@ -30,7 +30,7 @@ def is_passing(error: Exception) -> bool:
     if isinstance(error, redis.AuthenticationError):
         return False
     is_silent = isinstance(error, redis.ConnectionError | redis.TimeoutError)
-    return is_silent or (isinstance(error, redis.ResponseError) and str(error).startswith(_BUSY))
+    return is_silent or (isinstance(error, redis.ResponseError) and str(error).startswith(_NOT_NOW))
 
 
 class RetryPolicy:

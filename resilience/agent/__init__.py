@@ -10,10 +10,14 @@ stops while this process is not scheduled.
 
 import os
 
-__all__ = ["DIALS", "TOGETHER", "own_name"]
+__all__ = ["DIALS", "JOINS", "TOGETHER", "own_name"]
 
 DIALS = "--dials"
 """Tells an agent that only a join token comes through its standard input; what it sends first may follow."""
+
+JOINS = "--joins"
+"""Tells an agent that it also tells the process that has started it how the job goes. What it sends first follows, for
+how many seconds its tasks may save when it is told to end, and for how many it may wait for the other nodes."""
 
 TOGETHER = "--together"
 """Tells a handshake that one command has started it on many nodes, so that it has to say which one it is on."""

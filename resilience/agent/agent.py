@@ -29,7 +29,7 @@ import psutil
 
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH
 from laggard.logs import configure_logging
-from laggard.resilience.agent import DIALS, own_name
+from laggard.resilience.agent import DIALS, JOINS, own_name
 from laggard.resilience.agent.checks import Checks, CheckSettings
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.heartbeat import Heartbeat
@@ -48,7 +48,7 @@ from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.wire import ALIVE, KEEP_ALIVE, Report, encode
 from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
-from laggard.resilience.wire.node import Crashed, Ping, Pong, SetUp, ToldToEnd
+from laggard.resilience.wire.node import Crashed, JobEnded, Ping, Pong, SetUp, TakenIn, ToldToEnd
 from laggard.resilience.wire.tasks import EndLeftovers, LeftoversEnded
 
 _log = logging.getLogger("laggard.resilience.agent")
@@ -87,8 +87,12 @@ class Agent:
         others_s: float = 0.0,
         n_nodes: int = HeartbeatTiming().n_nodes,
         checks: CheckSettings | None = None,
+        tell: Callable[[JobEnded | TakenIn], object] = lambda _: None,
+        save_s: float = SAVE_S,
     ) -> None:
         self._commands = commands
+        self._tell = tell  # called with what concerns the process that has started the agent
+        self._save_s = save_s  # how long tasks may save after SIGTERM
         self._unread = b""
         self._sending = threading.Lock()
         self._answers = answers
@@ -96,6 +100,7 @@ class Agent:
         context.inbox.on(SetUp, self._set_up)
         context.inbox.on(Ping, lambda _: self._due.append(lambda: Pong(time.time())))
         context.inbox.on(EndLeftovers, self._end_leftovers)
+        context.inbox.on(JobEnded, tell)
         self._heartbeat = Heartbeat(lease_s, others_s, n_nodes)
         self._warm = WarmProcess(context)
         self._tasks = Tasks(context, self._warm)
@@ -154,7 +159,7 @@ class Agent:
         if not self._tasks.has_any_of_a_launch:
             sys.exit(EXIT_TERMINATED)
         self._due.append(ToldToEnd)  # the signal has also ended the selector's wait
-        self._context.later.after(SAVE_S, partial(sys.exit, EXIT_TERMINATED))
+        self._context.later.after(self._save_s, partial(sys.exit, EXIT_TERMINATED))
 
     def _send(self, report: Report) -> None:
         self._write(encode(report))
@@ -179,6 +184,7 @@ class Agent:
     def _set_up(self, command: SetUp) -> None:
         self._context.folder.set_up(command)
         self._heartbeat.set_up(command)
+        self._tell(TakenIn())
 
     def _end_strays(self) -> None:
         """End what a program of the controller's own has left here: if the controller was killed, nobody else does."""
@@ -225,7 +231,10 @@ def main(arguments: Sequence[str] = ()) -> int:
     configure_logging()
     try:
         with contextlib.suppress(BrokenPipeError):
-            if DIALS in arguments:
+            if arguments[:1] == [JOINS]:
+                first, save_s, others_s = arguments[1:]
+                _run_dialling([first], float(others_s), _tell_parent, float(save_s))
+            elif DIALS in arguments:
                 _run_dialling(arguments[1:])
             else:
                 _run_on_pipes()
@@ -235,19 +244,30 @@ def main(arguments: Sequence[str] = ()) -> int:
     return 0
 
 
-def _run_dialling(first_words: Sequence[str]) -> None:
+def _tell_parent(message: JobEnded | TakenIn) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it has ended, so the agent is about to
+        os.write(sys.stdout.fileno(), encode(message))
+
+
+def _run_dialling(
+    first_words: Sequence[str],
+    others_s: float = OTHERS_S,
+    tell: Callable[[JobEnded | TakenIn], object] | None = None,
+    save_s: float = SAVE_S,
+) -> None:
     from laggard.resilience.agent.dialling import Dialled, read_join_token  # most agents of one machine need no TLS
 
     token = read_join_token(sys.stdin.fileno())
     if not token.agent:
         token = token.of_node(own_name())
-    controller = Dialled(token, sys.stdin.fileno())
+    controller = Dialled(token, sys.stdin.fileno(), is_tied=tell is not None)
     for line in first_words:
         controller.answers.write(line.encode())
     try:
         with os.fdopen(controller.commands, "rb") as commands:
             n_nodes = token.n_nodes
-            Agent(commands, controller.answers, HeartbeatTiming(n_nodes).lease_s, OTHERS_S, n_nodes).run()
+            lease_s, tell = HeartbeatTiming(n_nodes).lease_s, tell or (lambda _: None)
+            Agent(commands, controller.answers, lease_s, others_s, n_nodes, tell=tell, save_s=save_s).run()
     finally:
         controller.finish()
 

@@ -51,12 +51,17 @@ class Channel:
         self.unconnected_since_s = time.monotonic()
         self._has_ended = False  # nothing more comes
         self._is_over = False  # nor can anything more be sent
-        loop.call(self._await_connection)
+        loop.call(self.await_connection)
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection now."""
         return self._connection is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is none, and will be none: it was abandoned, or the other end is gone."""
+        return self._is_over
 
     def read(self, take: Callable[[bytes], None], tell_end: Callable[[], None]) -> None:
         """Have something called, in the loop, with all that comes, what has come already included, and at the end."""
@@ -106,12 +111,11 @@ class Channel:
             self._connection = None
         return self._n_received
 
-    def attach(self, connection: TLSConnection, n_received: int, arrived: bytes) -> None:
-        """Go on over a new connection; in the loop."""
+    def attach(self, connection: TLSConnection, n_received: int, arrived: bytes) -> bool:
+        """Go on over a new connection, and return whether that can be done; in the loop."""
         if self._is_over or not self._n_confirmed <= n_received <= self._n_confirmed + len(self._unconfirmed):
             connection.close()  # it belongs to nobody, or claims to have received what was never sent
-            self._await_connection()
-            return
+            return False
         self._confirm(n_received)
         self._unsent.extendleft(reversed(self._unconfirmed))
         self._unconfirmed.clear()
@@ -120,12 +124,14 @@ class Channel:
         connection.take, connection.lost = self._receive, partial(self._lose, connection)
         self._send_on()
         self._receive(arrived)
+        return True
 
     @property
     def _is_flushed(self) -> bool:
         return not self._unsent and (self._connection is None or self._connection.is_flushed)
 
-    def _await_connection(self) -> None:
+    def await_connection(self) -> None:
+        """See to it that there will be a connection; in the loop."""
         if self._has_ended:
             self.abandon()  # nobody is left to connect to
         elif self._connection is None and not self._is_over:
@@ -135,7 +141,7 @@ class Channel:
         if self._connection is connection:
             self._connection = None
             self.unconnected_since_s = time.monotonic()
-            self._await_connection()
+            self.await_connection()
 
     def _begin_reading(self, take: Callable[[bytes], None], tell_end: Callable[[], None]) -> None:
         untaken, self._untaken = self._untaken, []
@@ -152,7 +158,7 @@ class Channel:
             size_bytes = _HEAD.size + (0 if length == _NO_PIECE else length)
             if size_bytes > _HEAD.size + _LONGEST_BYTES:
                 self.detach()  # a message of that length is none of ours
-                self._await_connection()
+                self.await_connection()
                 return
             if len(self._arrived) < size_bytes:
                 return

@@ -31,6 +31,7 @@ from laggard.resilience.agent.tls_connection import TLSConnection
 from laggard.resilience.wire import decode, encode
 from laggard.resilience.wire.handshake import CannotDial
 from laggard.resilience.wire.heartbeat_timing import HeartbeatTiming
+from laggard.system.ports import family_of
 
 _log = logging.getLogger("laggard.resilience.agent")
 
@@ -46,6 +47,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 2.0
 CONNECT_S = 4.0
 LAST_WORDS_S = 1.0
 _LONGEST_BYTES = 1 << 16
+_OTHER_CONTROLLER = ConnectionError("another controller answers than the one that the channel led to")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class JoinToken:
     agent: str
     secret: str = field(repr=False)
     n_nodes: int = 1  # how many nodes the job has, whose agents all dial
+    own: str = ""  # the address to dial from; empty: whichever the system chooses
 
     def of_node(self, name: str) -> JoinToken:
         """Return a node's own join token, derived from one for all. Pure."""
@@ -88,13 +91,15 @@ def read_join_token(descriptor: int) -> JoinToken:
 class Dialler:
     """An agent's end of a channel to the controller: dials whenever there is no connection."""
 
-    def __init__(self, loop: Loop, token: JoinToken, start_up: int) -> None:
+    def __init__(self, loop: Loop, token: JoinToken, start_up: int, *, is_tied: bool = False) -> None:
         self._loop = loop  # in which it does so
         self._token = token  # from the controller
         self._start_up = start_up  # the pipe that it came through: once that has ended, too, the controller is gone
+        self._is_tied = is_tied  # whether the agent ends with that pipe, even if it is connected
         self._is_alone = False
+        self._was_let_in = False
         self._n_failures = 0
-        self._has_complained = False
+        self._has_complained = is_tied  # what has started it says so itself
         self._is_waiting = False
         self.channel = Channel(loop, self._dial)  # what the agent and the controller say to each other
         loop.call(partial(loop.watch, start_up, selectors.EVENT_READ, self._read_start_up))
@@ -103,7 +108,7 @@ class Dialler:
         if not os.read(self._start_up, _LONGEST_BYTES):
             self._loop.unwatch(self._start_up)
             self._is_alone = True
-            if self._is_waiting:
+            if self._is_waiting or self._is_tied:
                 self.channel.abandon()
 
     def _dial(self, channel: Channel) -> None:
@@ -123,14 +128,21 @@ class Dialler:
     def _settle(self, channel: Channel, error: OSError | None) -> None:
         """Dial again after a while if an attempt has failed, and after a longer one if it was not the first."""
         if error is None:
-            self._n_failures = 0
+            self._n_failures, self._was_let_in = 0, True
             self._has_complained = True  # there is nothing to complain of any more
+            return
+        if self._is_tied and (error is _OTHER_CONTROLLER or self._is_refused(error)):
+            channel.abandon()  # what has started the agent finds the next controller
             return
         _log.debug("the controller cannot be reached: %s", error)
         self._n_failures += 1
         self._is_waiting = True
         wait_s = min(FIRST_WAIT_S * 2**self._n_failures, LONGEST_WAIT_S)
         self._loop.after(wait_s * random.uniform(0.5, 1.0), partial(self._dial, channel))
+
+    def _is_refused(self, error: OSError) -> bool:
+        """Return whether nobody listens any more where the controller did as long as it lived."""
+        return self._was_let_in and isinstance(error, ConnectionRefusedError)
 
 
 class _Attempt:
@@ -152,9 +164,11 @@ class _Attempt:
         self._complain = complain  # called if the controller's machine refuses, or lets us wait
         self._heard = b""
         self._is_connecting = True
-        self._plain = socket.socket()
+        self._plain = socket.socket(family_of(token.address))
         self._plain.settimeout(0.0)
         self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if token.own:
+            self._plain.bind((token.own, 0))
         self._plain.connect_ex((token.address, token.port))  # should it fail, so does sending
         loop.watch(self._plain, selectors.EVENT_WRITE, self._greet)
         loop.after(CONNECT_S, self._look_early)
@@ -199,10 +213,10 @@ class _Attempt:
     def _take(self, connection: TLSConnection, data: bytes) -> None:
         self._heard += data
         if len(self._heard) >= COUNT.size:
-            self._settle(None)
             (n_received,) = COUNT.unpack_from(self._heard)
             connection.set_patience(self._timing.replace_s)
-            self._channel.attach(connection, n_received, self._heard[COUNT.size :])
+            is_attached = self._channel.attach(connection, n_received, self._heard[COUNT.size :])
+            self._settle(None if is_attached else _OTHER_CONTROLLER)
 
 
 @lru_cache(maxsize=1)
@@ -215,9 +229,9 @@ def _context(authority: str) -> ssl.SSLContext:
 class Dialled:
     """The agent's end of a channel to the controller, as the files that :class:`.agent.Agent` works on."""
 
-    def __init__(self, token: JoinToken, start_up: int) -> None:
+    def __init__(self, token: JoinToken, start_up: int, *, is_tied: bool = False) -> None:
         self._loop = Loop("channel")
-        self._channel = Dialler(self._loop, token, start_up).channel
+        self._channel = Dialler(self._loop, token, start_up, is_tied=is_tied).channel
         self.answers = self._channel  # to which the agent's messages are written
         self.commands, self._passing_on = os.pipe()
         os.set_blocking(self._passing_on, False)

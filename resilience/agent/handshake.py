@@ -6,14 +6,17 @@ It is a program of its own because finding GPUs loads a driver, which the agent 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 
 from laggard.collectors.device import gpu_names
-from laggard.resilience.agent import DIALS, TOGETHER, own_name
+from laggard.resilience.agent import DIALS, JOINS, TOGETHER, own_name
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.wire import encode
 from laggard.resilience.wire.handshake import Handshake
+from laggard.system.memory import shared_memory_bytes
+from laggard.system.processors import usable_processors
 
 
 def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -24,13 +27,19 @@ def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     return gpu_names(environ)
 
 
+def found_here(gpus: Sequence[str]) -> Handshake:
+    """Return what this node has, given the names of its GPUs."""
+    return Handshake(usable_processors(), tuple(gpus), socket.gethostname(), shared_memory_bytes())
+
+
 def main(arguments: Sequence[str]) -> None:
     """Become the agent."""
     gpus = own_gpus() if "--gpus" in arguments else []
     if TOGETHER in arguments:
         os.environ[AGENT_MARK] += f"-{own_name()}"
-    handshake = encode(Handshake(len(os.sched_getaffinity(0)), tuple(gpus))).decode()
-    agent = [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", DIALS, handshake]
+    handshake = encode(found_here(gpus)).decode()
+    joins = arguments[arguments.index(JOINS) :] if JOINS in arguments else [DIALS]
+    agent = [sys.executable, "-P", "-m", "laggard.resilience.agent.agent", joins[0], handshake, *joins[1:]]
     os.execv(sys.executable, agent)  # noqa: S606 - no shell
 
 

@@ -14,11 +14,12 @@ import psutil
 
 from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.processes import FORCED_STOP_S, end_descendants
+from laggard.resilience.reading.ray_log import why_ray_ended
 from laggard.resilience.wire import ray as wire
 
 ORDERLY_STOP_S = 2.0
-LAST_LINES = 3
 PARTS = {"raylet", "gcs_server"}
+LOGS_OF_PARTS = "ray/session_2*/logs/[gr]*.err"
 
 
 class RayProcess:
@@ -93,6 +94,7 @@ class RayProcess:
             self._context.selector.unregister(descriptor)
             os.close(descriptor)
         self._exits = []
+        exit_code = self._process.poll()
         self._process.kill()
         self._process.wait()
         with contextlib.suppress(BrokenPipeError):
@@ -100,9 +102,10 @@ class RayProcess:
         others = self._pids_beside()
         end_descendants(lambda process: process.pid not in others, deadline_s=FORCED_STOP_S)
         self._process = None
-        self._context.send(wire.RayEnded(self._last_words()))
+        self._context.send(wire.RayEnded(self._last_words(), exit_code))
 
     def _last_words(self) -> str:
+        newest_first = sorted(self._context.folder.path.glob(LOGS_OF_PARTS), reverse=True)
         log = self._context.folder.log_of("ray")
-        lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-        return " / ".join(lines[-LAST_LINES:])
+        said = log.read_text(errors="replace") if log.exists() else ""
+        return why_ray_ended((path.read_text(errors="replace") for path in newest_first), said)

@@ -92,7 +92,7 @@ class WarmProcess:
         with Path(wanted.command[0]).open("rb") as file:
             is_program = file.read(len(_ELF)) == _ELF
         if not is_program:
-            self._why_not = f"{wanted.command[0]} is a script: what it runs is not known"
+            self._why_not = f"{wanted.command[0]} is a script: laggard cannot tell what it runs"
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = self._context.folder.environment(wanted.environment, writes_stacks=wanted.writes_stacks)

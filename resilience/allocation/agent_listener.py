@@ -44,6 +44,8 @@ _NO_DESCRIPTOR_S = 0.05
 # An agent's connection, twice while it dials again, and some to spare; and pipes to what starts an agent by itself.
 _DESCRIPTORS_TOGETHER, _DESCRIPTORS_ALONE = 3, 8
 _OTHER_DESCRIPTORS = 512
+# A member's id is the first half of its agents' ids: an agent that is started anew has another other half.
+MEMBER_BYTES = 8
 
 
 def allow_descriptors(n_agents: int) -> None:
@@ -64,12 +66,16 @@ def lack_of_descriptors(n_together: int, n_alone: int) -> str:
     return f"{n_agents} agents may need {needed} open files, and the limit is {hard} (ulimit -Hn): nodes may be lost"
 
 
+Open = Callable[[str], Channel | None]
+"""Returns the channel for an agent that dials from an address; none if it is not wanted now."""
+
+
 @dataclass(slots=True)
 class _Invited:
     """An agent that may dial."""
 
     secret: bytes
-    channel: Channel
+    open: Open
     used: set[bytes] = field(default_factory=set)  # so that nobody who has listened can send a greeting again
 
 
@@ -84,16 +90,24 @@ class _Caller:
 class AgentListener:
     """Listens for agents, and carries their channels, in a thread of its own until it is closed."""
 
-    def __init__(self, address: str, n_nodes: int = 1, proof_s: float = PROOF_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        n_nodes: int = 1,
+        proof_s: float = PROOF_S,
+        port: int = 0,
+        authority: Authority | None = None,
+    ) -> None:
         self._proof_s = proof_s  # how long a connection may take to prove itself
         self.admitted_at_once = ADMITTED_AT_ONCE  # of those that have: the others are read in between
         self._address = address  # of this machine, at which the agents reach it
         self._n_nodes = n_nodes  # how many nodes the job has
-        self._certificate = Authority().issue(address)
+        self._certificate = (authority or Authority()).issue(address)
         self._context = _server_context(self._certificate)
-        self._listener = listen(address, _BACKLOG)
+        self._listener = listen(address, _BACKLOG, port)
         self._listener.settimeout(0.0)
         self._invited: dict[bytes, _Invited] = {}
+        self._members: dict[bytes, _Invited] = {}
         self._agents: dict[Channel, bytes] = {}
         self._unproven = Unproven[_Caller](self._drop, max(MAX_UNPROVEN, n_nodes // 8))
         self._arrivals: dict[bytes, socket.socket] = {}  # of agents that have proved themselves, the first one first
@@ -118,6 +132,10 @@ class AgentListener:
             self._expect(bytes.fromhex(own.agent), bytes.fromhex(own.secret), channel)
         return together
 
+    def admit_member(self, member: bytes, secret: bytes, arrive: Open) -> None:
+        """Let agents in whose ids begin with a member's, once each of them has shown the member's secret."""
+        self._members[member] = _Invited(secret, arrive)
+
     def withdraw(self, channel: Channel) -> None:
         """Let nobody get to a channel any more."""
         del self._invited[self._agents.pop(channel)]
@@ -132,7 +150,7 @@ class AgentListener:
         return JoinToken(self._address, port, self._certificate.authority, agent, secret, self._n_nodes)
 
     def _expect(self, agent: bytes, secret: bytes, channel: Channel) -> None:
-        self._invited[agent] = _Invited(secret, channel)
+        self._invited[agent] = _Invited(secret, lambda _: channel)
         self._agents[channel] = agent
 
     def _look_for(self, channel: Channel, may_return: Callable[[float], bool]) -> None:
@@ -193,7 +211,7 @@ class AgentListener:
 
     def _examine(self, caller: _Caller) -> None:
         agent, once, proof = GREETING.unpack(caller.greeting)
-        invited = self._invited.get(agent)
+        invited = self._invitation(agent)
         if (
             invited is None
             or once in invited.used
@@ -211,11 +229,24 @@ class AgentListener:
         if former is not None:
             former.close()  # the agent has given that one up, but it keeps its turn
 
+    def _invitation(self, agent: bytes) -> _Invited | None:
+        member = self._members.get(agent[:MEMBER_BYTES])
+        if agent in self._invited or member is None:
+            return self._invited.get(agent)
+        return _Invited(member.secret, partial(self._take_in, agent, member))
+
+    def _take_in(self, agent: bytes, member: _Invited, address: str) -> Channel | None:
+        if agent not in self._invited:  # it has not dialled twice at once
+            if (channel := member.open(address)) is None:
+                return None
+            self._expect(agent, member.secret, channel)
+        return self._invited[agent].open(address)
+
     def _admit(self) -> None:
         """Begin TLS with some agents; the others wait for their turn, so that heartbeats are read in between."""
         for agent in list(itertools.islice(self._arrivals, self.admitted_at_once)):
             plain = self._arrivals.pop(agent)
-            if (invited := self._invited.get(agent)) is not None:
+            if (invited := self._invitation(agent)) is not None:
                 with contextlib.suppress(OSError):  # it has gone again
                     self._begin(plain, invited)
                     continue
@@ -225,7 +256,8 @@ class AgentListener:
 
     def _begin(self, plain: socket.socket, invited: _Invited) -> None:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        _Admission(TLSConnection(self._loop, plain, self._context, None, ANSWER_S), invited)
+        address = str(plain.getpeername()[0])
+        _Admission(TLSConnection(self._loop, plain, self._context, None, ANSWER_S), invited, address)
 
     def _drop_late(self, caller: _Caller) -> None:
         if caller in self._unproven:
@@ -243,9 +275,10 @@ class AgentListener:
 class _Admission:
     """A connection of an agent that still has to show its secret."""
 
-    def __init__(self, connection: TLSConnection, invited: _Invited) -> None:
+    def __init__(self, connection: TLSConnection, invited: _Invited, address: str) -> None:
         self._connection = connection
         self._invited = invited
+        self._address = address  # from where it dials
         self._heard = b""
         connection.take, connection.lost = self._take, self._give_up
 
@@ -255,13 +288,20 @@ class _Admission:
             return
         secret, count = self._heard[:SECRET_BYTES], self._heard[SECRET_BYTES : SECRET_BYTES + COUNT.size]
         if not hmac.compare_digest(secret, self._invited.secret):
-            self._connection.close()
-            self._give_up(ConnectionError("it does not know its secret"))
+            self._turn_away("it does not know its secret")
+            return
+        if (channel := self._invited.open(self._address)) is None:
+            self._turn_away("its place is taken")
             return
         (n_received,) = COUNT.unpack(count)
         self._connection.set_patience(None)
-        self._connection.write(COUNT.pack(self._invited.channel.detach()))
-        self._invited.channel.attach(self._connection, n_received, self._heard[SECRET_BYTES + COUNT.size :])
+        self._connection.write(COUNT.pack(channel.detach()))
+        if not channel.attach(self._connection, n_received, self._heard[SECRET_BYTES + COUNT.size :]):
+            channel.await_connection()
+
+    def _turn_away(self, why: str) -> None:
+        self._connection.close()
+        self._give_up(ConnectionError(why))
 
     def _give_up(self, error: OSError) -> None:
         _log.debug("an agent does not come through: %s", error)

@@ -147,6 +147,14 @@ class Allocation(ABC):
         del node
         return []
 
+    def has_new_agent(self, node: NodeRecord) -> bool:
+        """Return whether a new agent of a lost node has come by itself, and waits to be used."""
+        del node
+        return False
+
+    def announce_end(self, exit_code: int, remarks: Mapping[str, str]) -> None:  # noqa: B027 - as below
+        """Tell the nodes that the job ends, where something there ends like it, and what to remark on which host."""
+
     def close(self) -> None:  # noqa: B027 - there may be nothing to do
         """Wait a few seconds for what :meth:`clear` has begun."""
 

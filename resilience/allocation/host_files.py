@@ -1,6 +1,7 @@
 """Hosts as people, PBS and LSF list them: on the command line, in files, in variables. Pure, but for reading files.
 
-A host is written as ``[ssh://][user@]host[:port]``, and ``host`` may have ranges. What only says how many processes a
+A host is written as ``[ssh://][user@]host[:port]``, and ``host`` may have ranges, or be an address, one of IPv6 in
+brackets where a port follows. What only says how many processes a
 host should have is skipped, since each host is one node: further words of a line (``slots=8``, ``max_slots=8``, ``8``),
 MPICH's ``host:8``, and repetitions of a host. Open MPI's and MPICH's ``username=`` and ``user=`` say as whom to log in.
 """
@@ -11,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 
 from laggard.resilience.allocation.node_lists import expand_node_list, split_list
@@ -22,7 +24,7 @@ MAX_PORT = 65535
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ENTRY = re.compile(r"(ssh://)?(?:([^@\s]*)@)?([^@:\s]*)(?::(\d+))?/?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\\-]*")
-_IPV6 = re.compile(r"(ssh://)?([^@\s]*@)?\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%\w+)?\]?(:\d+)?/?")
+_IPV6 = re.compile(r"((?:ssh://)?(?:[^@\s]*@)?)\[?([0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?)\]?((?::\d+)?/?)")
 # What may follow a host on its line: settings of Open MPI and MPICH, or a number (LSF, and SGE with more behind it).
 _REST = re.compile(r"(\s+[\w-]+\s*=\s*\S+)*\s*|\s+\d+(\s.*)?")
 _USER_OF_LINE = re.compile(r"\suser(?:name)?\s*=\s*(\S+)", re.IGNORECASE)
@@ -97,22 +99,31 @@ def _first_word(line: str) -> tuple[str, str]:
 
 
 def _hosts_of(entry: str, user_of_line: str | None = None) -> Iterator[Host]:
-    if _IPV6.fullmatch(entry):
-        raise UsageError(repr(entry), "is an IPv6 address", "name the host, or give its IPv4 address")
-    match = _ENTRY.fullmatch(entry)
+    literal = _IPV6.fullmatch(entry)
+    match = _ENTRY.fullmatch(entry if literal is None else f"{literal[1]}address{literal[3]}")
     if match is None:
         raise _not_valid(entry)
     scheme, user, names, number = match.groups()
     login = user_of_line if user is None else user
     if login is not None and not _USER.fullmatch(login):
         raise UsageError(repr(entry), "has no valid user", "write user@host")
-    port = _port(entry, number, means_port=bool(scheme) or user is not None)
-    for name in expand_node_list(names):
-        if not _NAME.fullmatch(name):
+    port = _port(entry, number, means_port=bool(scheme) or user is not None or literal is not None)
+    for name in expand_node_list(names) if literal is None else [_ipv6(entry, literal[2])]:
+        if literal is None and not _NAME.fullmatch(name):
             raise _not_valid(name)
         yield Host(name, login, port)
     if not names:
         raise _not_valid(entry)
+
+
+def _ipv6(entry: str, text: str) -> str:
+    """Return an IPv6 address as the system writes it."""
+    try:
+        if "%" not in text:
+            return str(IPv6Address(text))
+    except ValueError:
+        pass
+    raise UsageError(repr(entry), "is not an IPv6 address that other hosts can use", "write it as 2001:db8::7")
 
 
 def _port(entry: str, number: str | None, *, means_port: bool) -> int | None:

@@ -29,26 +29,24 @@ from laggard.logs import LOG_VARIABLE, last_line_of
 from laggard.resilience.agent import TOGETHER
 from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import JoinToken
-from laggard.resilience.agent.handshake import own_gpus
 from laggard.resilience.agent.processes import AGENT_MARK
-from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
+from laggard.resilience.allocation.agent_listener import AgentListener, lack_of_descriptors
 from laggard.resilience.allocation.base import (
     AgentProcess,
-    Allocation,
     Tell,
     Transport,
     clear_this_machine,
-    device_variables,
     silent,
     start_here,
 )
 from laggard.resilience.allocation.discovery import REFUSAL_S, DialledAgent, OwnAgent, Pending, await_handshakes
+from laggard.resilience.allocation.machines import MachineAllocation
 from laggard.resilience.allocation.step import LAUNCH_S, Step, StepAgent
 from laggard.resilience.errors import AllocationError, UnreachableNodesError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire import encode
-from laggard.resilience.wire.handshake import CannotDial, Handshake
+from laggard.resilience.wire.handshake import CannotDial
 from laggard.system.ports import VARIABLE as PORT_RANGE
 from laggard.system.ports import port_range
 
@@ -63,21 +61,18 @@ END_S = 0.5
 _PASSED_ON_COMMAND_LINE = (LOG_VARIABLE, PORT_RANGE, "PYTHONPATH", "LD_LIBRARY_PATH", RUNTIME_ROOT_VARIABLE)
 
 
-class RemoteAllocation(Allocation):
+class RemoteAllocation(MachineAllocation):
     """Nodes on separate machines."""
 
     launch_s = LAUNCH_S  # how long a command may take to start the agents of many nodes
     refusal_s = REFUSAL_S  # how long an agent may take to answer if too many others do not
 
     def __init__(self, addresses: Mapping[str, str], transport: Transport, virtual_gpus: int) -> None:
+        super().__init__(addresses, virtual_gpus)
         self._transport = self.manager = transport  # how the others are reached
-        self._virtual = virtual_gpus > 0
-        virtual = tuple(str(gpu) for gpu in range(virtual_gpus))
-        self.nodes = tuple(NodeRecord(host, address, virtual) for host, address in addresses.items())
-        self._primary, *self._others = addresses
+        self._others = list(addresses)[1:]
         self._mark = secrets.token_hex(8)
         self._marks = {host: f"{self._mark}-{host}" for host in addresses}
-        self._n_cpus: dict[str, int] = {}
         self._pending: dict[str, Pending] = {}
         self._steps: list[Step] = []
         self._channels: dict[str, Channel] = {}
@@ -86,7 +81,6 @@ class RemoteAllocation(Allocation):
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
         """Start the agents of all other nodes in parallel and find out what each node has."""
-        allow_descriptors(len(self._others))
         self._pending = self._start_together()
         if lack := lack_of_descriptors(len(self._pending), len(self._others) - len(self._pending)):
             tell(lack)
@@ -100,11 +94,10 @@ class RemoteAllocation(Allocation):
             raise error
         for host in complaints:
             _end(self._pending.pop(host).agent)
-        self._n_cpus[self._primary] = len(os.sched_getaffinity(0))
-        if not self._virtual:
-            self._set_gpus(self._primary, tuple(own_gpus()))
+        self._learn_primary()
         for host, handshake in handshakes.items():
             self._learn(host, handshake)
+        self._tell_small(tell)
         answer = {str: f"no answer by {self._transport.name}", CannotDial: "no connection"}
         return {host: f"{answer[type(why)]} ({self._words_of(why, [host])})" for host, why in complaints.items()}
 
@@ -119,14 +112,6 @@ class RemoteAllocation(Allocation):
             return AllocationError(self._words_of(next(iter(cut_off.values())), [*cut_off]) + fix)
         words = {host: self._words_of(why, [host]) for host, why in complaints.items()}
         return self._unreachable(words)
-
-    def _learn(self, host: str, handshake: Handshake) -> None:
-        self._n_cpus[host] = handshake.n_cpus
-        if not self._virtual:
-            self._set_gpus(host, handshake.gpus)
-
-    def _set_gpus(self, host: str, gpus: tuple[str, ...]) -> None:
-        self.nodes = tuple(replace(node, devices=gpus) if node.hostname == host else node for node in self.nodes)
 
     def _tell_late(self, tell: Tell, late: Collection[str]) -> None:
         by_state: dict[str | CannotDial, list[str]] = {}
@@ -176,14 +161,9 @@ class RemoteAllocation(Allocation):
             )
         )
 
-    def ray_options(self, node: NodeRecord) -> Sequence[str]:
-        """Return the options of ``ray start`` for a node on another machine."""
-        # Ray would count all processors of the machine, even those that are not ours to use.
-        return [f"--num-gpus={len(node.devices)}", f"--num-cpus={self._n_cpus[node.hostname]}"]
-
     def environment(self, node: NodeRecord, directory: Path) -> dict[str, str]:
         """Return the variables that a process on the node needs to find its devices, and those it does not inherit."""
-        return {**self._transport.environment(), **device_variables(node, directory, virtual=self._virtual)}
+        return {**self._transport.environment(), **super().environment(node, directory)}
 
     def close(self) -> None:
         """Listen no more, and wait a few seconds for the end of steps and for what :meth:`clear` has begun."""

@@ -86,7 +86,7 @@ def _host_name(host: Host, deadline_s: float) -> str:
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s)
     except FileNotFoundError as error:
-        raise AllocationError("ssh is not on PATH, and the other hosts are reached by it: install it") from error
+        raise AllocationError("ssh is not on PATH, but the other hosts are reached with it: install it") from error
     except subprocess.TimeoutExpired as error:
         hangs = f"{shlex.join(command)} does not end within {deadline_s:g} s"
         raise AllocationError(f"{hangs}: look for Match exec in the configuration of ssh") from error

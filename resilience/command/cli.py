@@ -21,13 +21,15 @@ from laggard.resilience.command.unblocked_stderr import unblocked_stderr
 EXIT_USAGE = 2
 EXIT_FAILURE = 1
 COMMANDS = {
-    "demo": ("demo", "See it at work, on this machine, without a GPU."),
+    "demo": ("demo", "See laggard at work, on this machine, without a GPU."),
     "doctor": ("doctor", "Check the GPUs of this machine, or of many nodes."),
-    "explain": ("explain", "Tell a job's story: what it was worth, and why the rest was lost."),
+    "explain": ("explain", "Tell a job's story: what it was worth, and where the rest went."),
     "grafana": ("telemetry", "Write the configuration of Grafana and Prometheus."),
+    "kubernetes": ("kubernetes", "Write a manifest for a Kubernetes job."),
+    "nodes": ("nodes", "Show what the site remembers about its nodes."),
     "repair-state": ("repair_state", "Repair the damaged log of a state directory."),
     "replay": ("telemetry", "Serve telemetry dumps: their page, and Grafana."),
-    "report": ("report", "Make the report of a job: an HTML page."),
+    "report": ("report", "Write the report of a job: an HTML page."),
     "run": ("run", "Run a program."),
     "status": ("views", "Show the status of a running job, once."),
     "top": ("views", "Show the status of a running job, live."),
@@ -85,7 +87,7 @@ class _ProgramGroup(click.Group):
 def cli() -> None:
     """Find the slow GPU in your job and relaunch without its node.
 
-    To see it at work, type 'laggard demo'; for a program of yours, 'laggard PROGRAM', which is short for 'laggard run
+    To see it at work, type 'laggard demo'; for your own program, 'laggard PROGRAM', which is short for 'laggard run
     PROGRAM'.
     """
     # LAGGARD_LOG=debug shows what any of them does.

@@ -43,9 +43,9 @@ PAGE_DEADLINE_S = 30.0
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
-@click.command(short_help="See it at work, on this machine, without a GPU.")
+@click.command(short_help="See laggard at work, on this machine, without a GPU.")
 def demo() -> int:
-    """See it at work, in a minute, on this machine, without a GPU: a slow device is found and left behind."""
+    """See laggard at work, in a minute, on this machine, without a GPU: a slow device is found and left behind."""
     port = TelemetrySettings().aggregator_port
     port = free_port(LOOPBACK) if port_is_taken(port) else port
     page = f"http://{LOOPBACK}:{port}"

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -43,7 +44,9 @@ from laggard.resilience.command.past_checks import (
     update_past,
 )
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
+from laggard.resilience.decision.site import Sighting
 from laggard.resilience.errors import UsageError
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.resilience.text import abbreviated, counted, wrapped
 
 MAX_COLUMNS = 6
@@ -76,6 +79,14 @@ EXIT_NOT_CHECKED = 3
     "[default: laggard/devices.json in $XDG_STATE_HOME or ~/.local/state]",
 )
 @click.option(
+    "--node-history",
+    "history",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    envvar="LAGGARD_NODE_HISTORY",
+    metavar="DIR",
+    help="Record slow and faulty nodes for the jobs that use this folder.  [also: LAGGARD_NODE_HISTORY]",
+)
+@click.option(
     "--expect",
     type=click.IntRange(1),
     metavar="N",
@@ -89,6 +100,7 @@ def doctor(
     as_json: bool,
     virtual_gpus: int | None,
     past_file: Path | None,
+    history: Path | None,
     expect: int | None,
     all_nodes: bool,
     hostlist: str | None,
@@ -113,6 +125,8 @@ def doctor(
         checks = with_faults(checked, boards, past.inventory, expect or 0)
         diagnoses = diagnose(checks, past.readings)
         where = _remember(path, checks, boards)
+        if history is not None:
+            _note(NodeHistory(history), diagnoses)
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
             click.echo(f"laggard: {NO_GPU}", err=True)
             return EXIT_NOT_CHECKED
@@ -170,6 +184,20 @@ def _transports(options: JobOptions, *, all_nodes: bool) -> tuple[dict[str, Tran
     ssh = Ssh(hosts)
     names = ssh.names_of(hosts)
     return {host: None if is_this_machine(name) else ssh for host, name in names.items()}, names
+
+
+def _note(history: NodeHistory, diagnoses: Mapping[DeviceId, Diagnosis]) -> None:
+    """Note each failing device of a node in the site's memory."""
+    name = f"doctor-{time.strftime('%Y%m%d')}"  # once a day: a prolog runs often
+    noted = [
+        Sighting(host, time.time(), "failed", name, f"gpu {gpu}: {'; '.join(found.reasons)}")
+        for (host, gpu), found in diagnoses.items()
+        if found.condition in _FAILING
+    ]
+    try:
+        history.add(f"{name}-{os.getuid()}", noted)
+    except OSError as error:
+        click.echo(f"laggard: nothing can be added to --node-history: {error.strerror}", err=True)
 
 
 def _progress(*, shown: bool) -> Progress:

@@ -18,7 +18,7 @@ from laggard.resilience.views.source import running_timeline
 from laggard.resilience.views.story import story
 
 
-@click.command(short_help="Tell a job's story: what it was worth, and why the rest was lost.")
+@click.command(short_help="Tell a job's story: what it was worth, and where the rest went.")
 @click.argument("job", required=False, metavar="[JOB]")
 def explain(job: str | None) -> int:
     """Tell a job's story in at most twenty lines: what it was worth, each loss with its cause, and what to do."""

@@ -6,7 +6,7 @@ from redis import RedisError
 
 from laggard.collectors.errors import RayMissingError
 from laggard.errors import LaggardError
-from laggard.kvstore.errors import StateDirectoryError
+from laggard.kvstore.errors import SiteServerError, StateDirectoryError
 from laggard.logs import LogLevelError
 from laggard.resilience.errors import ProgramError, UsageError
 from laggard.system.ports import PortRangeError
@@ -14,6 +14,6 @@ from laggard.telemetry.errors import SettingsError
 
 USAGE_ERRORS = (
     *(RayMissingError, UsageError, ProgramError, SettingsError),
-    *(StateDirectoryError, LogLevelError, PortRangeError),
+    *(SiteServerError, StateDirectoryError, LogLevelError, PortRangeError),
 )
 FAILURES = (LaggardError, RedisError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,12 +11,16 @@ from laggard.collectors.device import gpu_names
 from laggard.collectors.ray_actors import require_ray
 from laggard.resilience.allocation.base import Allocation
 from laggard.resilience.allocation.host_files import Host, hosts_of_lsf, hosts_of_pbs, named_hosts
+from laggard.resilience.allocation.joined import JoinedAllocation, Pod
 from laggard.resilience.allocation.local import LocalAllocation
-from laggard.resilience.allocation.network import is_this_machine, resolve_addresses
+from laggard.resilience.allocation.network import address_of_first, is_this_machine, resolve_addresses
+from laggard.resilience.allocation.place import COMPLETION_INDEX, SECRET_VARIABLE, JoinSecret, place_in
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, transport_of_lsf
+from laggard.resilience.command.member import Member
 from laggard.resilience.command.options import JobOptions
+from laggard.resilience.controller.controller import ENDING_S
 from laggard.resilience.errors import AllocationError
 from laggard.resilience.ray.allocation import RayAllocation
 
@@ -27,7 +32,7 @@ class Elsewhere:
     primary: str
 
 
-def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ) -> Allocation | Elsewhere:
+def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ) -> Allocation | Elsewhere | Member:
     """Return the nodes of the job, before any of them has been contacted."""
     match options.manager(environ):
         case "slurm":
@@ -43,9 +48,26 @@ def find_allocation(options: JobOptions, environ: Mapping[str, str] = os.environ
         case "ray":
             require_ray()
             return RayAllocation(environ["RAY_ADDRESS"], options.virtual_gpus)
+        case "join":
+            return _of_copies(options, environ)
         case "local":
             gpus = () if options.virtual_gpus else gpu_names()
             return LocalAllocation(options.local_nodes or 1, options.virtual_gpus, gpus)
+
+
+def _of_copies(options: JobOptions, environ: Mapping[str, str]) -> Allocation | Member:
+    """Return the allocation if this copy of the command is the first one, else what the others do."""
+    file = options.join_secret_file
+    source = SECRET_VARIABLE if file is None else f"--join-secret-file={file}"
+    secret = JoinSecret.of_text(environ.get(SECRET_VARIABLE, "") if file is None else file.read_text(), source)
+    is_pod = COMPLETION_INDEX in environ
+    place = place_in(environ, options.join, socket.getfqdn() if is_pod else "")
+    save_s = options.grace_s + ENDING_S
+    if place.index:
+        return Member(place, secret, options.wait_for_nodes_s, save_s, finds_gpus=not options.virtual_gpus)
+    manager = Pod(save_s) if is_pod else None
+    address = address_of_first(place.host)
+    return JoinedAllocation(place, address, secret, options.virtual_gpus, options.wait_for_nodes_s, manager)
 
 
 def _of_slurm(virtual_gpus: int, environ: Mapping[str, str]) -> Allocation | Elsewhere:

@@ -9,7 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from laggard.kvstore.client.connection import JOB_ID_RULE, is_job_id
 from laggard.kvstore.control import NodeRecord
+from laggard.kvstore.server.site import endpoint_of
+from laggard.resilience.allocation.place import PORT, SECRET_VARIABLE
 from laggard.resilience.command.option import declared_in, flag_of, option
 from laggard.resilience.decision.events import OnFailure, Settings
 from laggard.resilience.decision.hang import HangTimeout
@@ -18,7 +21,7 @@ from laggard.resilience.text import abbreviated
 from laggard.resilience.wire.detection import Watched
 
 Preload = Literal["auto", "none"]
-Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray"]
+Manager = Literal["local", "slurm", "ssh", "pbs", "lsf", "ray", "join"]
 # Variables that identify a job of each manager, and the error without them; every LSF job has the last one.
 _NEEDED: Mapping[Manager, tuple[tuple[str, ...], str, str]] = {
     "slurm": (("SLURM_JOB_ID",), "needs a Slurm job (SLURM_JOB_ID)", "run laggard inside salloc or sbatch"),
@@ -54,8 +57,8 @@ class JobOptions:
     )
     quarantine_s: float = option(
         86400,
-        "How long a bad node stays excluded; twice as long each further time, up to 7 times; with --state-dir, from "
-        "later jobs there too.",
+        "How long a bad node stays excluded; twice as long each further time, up to 7 times; with --state-dir or "
+        "--state-server, from later jobs there too.",
         "SECONDS",
         least=1,
     )
@@ -86,7 +89,8 @@ class JobOptions:
     )
     wait_for_nodes_s: float = option(
         300,
-        "With --resilient: how long to wait for lost nodes to return before the job ends for lack of nodes.",
+        "With --resilient: how long to wait for lost nodes to return before the job ends for lack of nodes. With "
+        "--join: how long the nodes wait for each other.",
         "SECONDS",
         least=0,
     )
@@ -121,7 +125,18 @@ class JobOptions:
     wlm: Manager | None = option(
         None,
         "Workload manager that provides the nodes.",
-        unset="ssh if hosts are given, slurm, pbs or lsf inside such a job, ray if RAY_ADDRESS is set, else local",
+        unset="ssh if hosts are given, join if there is a secret for it, slurm, pbs or lsf inside such a job, ray if "
+        "RAY_ADDRESS is set, else local",
+    )
+    join: str | None = option(
+        None,
+        "Something else starts this command on every node: the node at this address is the primary, and the others "
+        "join it.",
+        "HOST[:PORT]",
+        unset=f"MASTER_ADDR, or the Job's pod with index 0; port {PORT}",
+    )
+    join_secret_file: Path | None = option(
+        None, "File with the secret that all nodes share.", "FILE", exists=True, unset=f"from {SECRET_VARIABLE}"
     )
     hostlist: str | None = option(
         None, "Hosts to reach by ssh, as host, user@host:port or node[01-16]; the first is this machine.", "A,B"
@@ -223,12 +238,44 @@ class JobOptions:
     )
     port_range: str | None = option(
         None,
-        "Ports at which the job listens, where a firewall lets no others through.",
+        "Ports on which the job may listen, where a firewall blocks all others.",
         "FIRST-LAST",
         unset="any that are free",
         also="LAGGARD_PORT_RANGE",
     )
     state_port: int | None = option(None, "Port of the state server.", "PORT", least=1, most=65535, unset="a free one")
+    state_server: str | None = option(
+        None,
+        "Keep the program's state in the site's own Valkey or Redis, such as rediss://HOST:PORT/0; the same command "
+        "resumes from it, on any machine.",
+        "URL",
+        unset="one that laggard starts",
+    )
+    job_name: str | None = option(
+        None, "Name of the job, and of its state in --state-server.", "NAME", unset="the program's"
+    )
+    state_password_file: Path | None = option(
+        None,
+        "File with the password for --state-server, which only you can read.  [also: LAGGARD_STATE_PASSWORD, the "
+        "password itself]",
+        "FILE",
+        exists=True,
+        needs=("--state-server",),
+    )
+    state_ca: Path | None = option(
+        None,
+        "PEM file with the certificate authority of --state-server.",
+        "FILE",
+        exists=True,
+        unset="those that each node trusts",
+        needs=("--state-server",),
+    )
+    state_replicas: int = option(
+        0, "How many replicas of --state-server must have a commit before it counts.", "N", needs=("--state-server",)
+    )
+    state_in_memory: bool = option(
+        False, "Accept a --state-server that keeps nothing on disk.", needs=("--state-server",)
+    )
     ray_port: int | None = option(None, "Port of the Ray head node.", "PORT", least=1, most=65535, unset="a free one")
 
     verbose: bool = option(
@@ -247,10 +294,18 @@ class JobOptions:
         unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
     )
 
+    node_history: Path | None = option(
+        None,
+        "What the site's jobs remember about its nodes, in a shared folder: nodes that failed before are used last, "
+        "and what this job finds is added. 'laggard nodes' shows it.",
+        "DIR",
+        unset="nothing",
+        also="LAGGARD_NODE_HISTORY",
+    )
     notify: str | None = option(
         None,
-        "Send a line there for each verdict, failure and relaunch, and at the end, as Slack and others take them. Keep "
-        "a secret address in the variable, since others on the machine can read the command line.",
+        "Post a line there for each verdict, failure and relaunch, and at the end, in the format of Slack and others. "
+        "Keep a secret address in the variable, since others on the machine can read the command line.",
         "URL",
         unset="nowhere",
         also="LAGGARD_NOTIFY",
@@ -265,6 +320,18 @@ class JobOptions:
                     given += f"={value:g}" if isinstance(value, float) else f"={value}"
                 fix = f"add {'it' if len(needs) == 1 else 'one'}, or leave this out"
                 raise UsageError(given, f"has no effect without {' or '.join(needs)}", fix)
+        if self.job_name is not None and not is_job_id(self.job_name):
+            raise UsageError(f"--job-name={self.job_name}", "cannot be a job's name", f"use {JOB_ID_RULE}")
+        if self.state_server is not None:
+            self._check_state_server(self.state_server)
+
+    def _check_state_server(self, url: str) -> None:
+        if self.job_name is None:
+            raise UsageError("--state-server", "needs --job-name", "it tells this job's State there from others'")
+        endpoint_of(url, self.job_name, "")
+        for flag, given in (("--state-dir", self.state_dir), ("--state-port", self.state_port)):
+            if given is not None:
+                raise UsageError(f"--state-server and {flag}", "cannot be combined", "leave one out")
 
     def _has(self, wanted: str) -> bool:
         """Return whether an option is given: ``--detect``, or with this value ``--detect=slow-gpu``."""
@@ -276,6 +343,8 @@ class JobOptions:
         """Return what manages the nodes: as named, else as other options imply, else the first that is detected."""
         hosts = self.hostlist is not None or self.hostfile is not None
         named = self.wlm or ("ssh" if hosts else None) or ("local" if self.local_nodes is not None else None)
+        if named is None and (self.join or self.join_secret_file or environ.get(SECRET_VARIABLE)):
+            named = "join"
         if self.local_nodes is not None and named != "local":
             given = f"--local-nodes={self.local_nodes}"
             raise UsageError(given, f"is for virtual nodes, not for {named}", "leave it out")

@@ -48,7 +48,9 @@ def run_on_primary(primary: str, arguments: Sequence[str]) -> int:
         signal.signal(each, forward)
     exit_code = step.wait()
     if exit_code == 0 and primary not in slurm_node_names():  # srun reports success when a node is lost
-        raise AllocationError(f"the primary, {primary}, is lost: with --state-dir, the same command resumes from State")
+        raise AllocationError(
+            f"the primary, {primary}, is lost: with --state-dir or --state-server, the same command resumes from State"
+        )
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

@@ -19,7 +19,7 @@ def make_report(record: Path) -> None:
     write_report(read_inputs(record), record)
 
 
-@click.command(short_help="Make the report of a job: an HTML page.")
+@click.command(short_help="Write the report of a job: an HTML page.")
 @click.argument("job", required=False, metavar="[JOB]")
 @click.option(
     "--output",
@@ -29,7 +29,7 @@ def make_report(record: Path) -> None:
     help="Where to write it.  [default: the record's folder]",
 )
 def report(job: str | None, output: Path | None) -> int:
-    """Make the report of a job: a self-contained HTML page."""
+    """Write the report of a job: a self-contained HTML page."""
     # JOB is the name of a running job or of one of the last 20 jobs, as 'laggard status' and the end of a job print it;
     # the program's name alone selects its newest job. It may also be the folder of a job's record or a state directory.
     # Without it, the report is of the newest job.

@@ -19,22 +19,25 @@ from laggard.collectors.errors import RayMissingError
 from laggard.collectors.ray_actors import require_ray
 from laggard.detectors.errors import GroupsError
 from laggard.detectors.judging.groups import read_groups
-from laggard.kvstore.client.connection import is_loopback
-from laggard.kvstore.errors import PortTakenError
+from laggard.kvstore.client.connection import Endpoint
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
+from laggard.resilience.allocation.agent_listener import allow_descriptors
+from laggard.resilience.allocation.joined import JoinedAllocation
+from laggard.resilience.allocation.place import own_variables
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
 from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.member import Member
 from laggard.resilience.command.option import flag_of
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import passed_on, run_options
+from laggard.resilience.command.state import site_endpoint, state_keeper, tell_where
 from laggard.resilience.controller.controller import Controller
 from laggard.resilience.controller.detection import NO_DETECTION, Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
-from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.errors import UsageError
@@ -47,17 +50,12 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.resilience.record.notifier import notified
 from laggard.resilience.wire.detection import Watch
 from laggard.system.ports import FIRST_PORT_OF_USERS, PortRange, free_port, port_is_taken, port_needs_root
 from laggard.system.ports import VARIABLE as PORT_RANGE
 from laggard.telemetry.course import JobBegan
-
-LOOPBACK = "127.0.0.1"
-NOT_ENCRYPTED = (
-    "State and its password cross the network unencrypted: set LAGGARD_STATE_SERVER to a redis-server "
-    "or valkey-server with TLS"
-)
 
 
 @click.command(short_help="Run a program.", context_settings={"allow_interspersed_args": False})
@@ -80,16 +78,26 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     if options.port_range:
         os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)
-    check_folders(report_dir=options.report_dir if options.report else None, checkpoint_dir=options.checkpoint_dir)
+    check_folders(
+        report_dir=options.report_dir if options.report else None,
+        checkpoint_dir=options.checkpoint_dir,
+        node_history=options.node_history,
+    )
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
     detection = _detection(options, groups)
     checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     options.check_notify()
     command = (command_of_module if options.module else command_of)(program, arguments)
-    job = _job_name(program if options.module else Path(program).stem)
+    job = options.job_name or _job_name(program if options.module else Path(program).stem)
     allocation = find_allocation(options)
     if isinstance(allocation, Elsewhere):
         return run_on_primary(allocation.primary, as_typed)
+    if isinstance(allocation, Member):
+        return allocation.serve()
+    if isinstance(allocation, JoinedAllocation):
+        for name in os.environ.keys() - own_variables(os.environ).keys():
+            del os.environ[name]
+    site = site_endpoint(options, job, allocation.nodes[0].address, os.environ)
     options = _without_ray(options, len(allocation.nodes))
     for passed in passed_on(as_typed, arguments):
         _tell(f"{passed} goes to {program}: write it before {program} if it is for laggard, else '-- {program}'")
@@ -104,6 +112,7 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
     signals = StopSignals()
     signals.listen()
+    allow_descriptors(len(allocation.nodes))
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if head_only else 0 :])
@@ -125,8 +134,10 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             head_only=head_only,
             checkpoints=checkpoints,
             may_be_warm=options.preload == "auto",
+            history=None if options.node_history is None else NodeHistory(options.node_history),
+            name=f"{job}-{folders.id}",
         )
-        return _run_job(plan, allocation, folders, job, options, missing, signals)
+        return _run_job(plan, allocation, folders, job, options, site, missing, signals)
 
 
 def _without_ray(options: JobOptions, n_nodes: int) -> JobOptions:
@@ -210,34 +221,18 @@ def _job_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.@-]", "_", name)
 
 
-def _state_supervisor(
-    options: JobOptions, directory: Path, job: str, address: str, account: Account
-) -> StateSupervisor:
-    try:
-        return StateSupervisor(
-            directory,
-            job=job,
-            host=LOOPBACK if is_loopback(address) else address,
-            port=options.state_port,
-            on_loading=partial(account.tell, "state"),
-        )
-    except PortTakenError as taken:
-        raise UsageError(
-            f"port {taken.port} for the state server is taken: name another with --state-port, or leave it out"
-        ) from taken
-
-
 def _run_job(
     plan: JobPlan,
     allocation: Allocation,
     folders: Folders,
     job: str,
     options: JobOptions,
+    site: Endpoint | None,
     missing: Mapping[str, str],
     signals: StopSignals,
 ) -> int:
     account = Account()
-    keeper = _state_supervisor(options, folders.state, job, allocation.nodes[0].address, account)
+    keeper = state_keeper(options, site, folders.state, job, allocation.nodes[0].address, account)
     telemetry = plan.telemetry
     card = JobBegan(job, folders.id, tuple(plan.command), tuple(allocation.nodes), telemetry.level, telemetry.port)
     controller: Controller | None = None
@@ -255,9 +250,7 @@ def _run_job(
             ) as record,
             notified(options.notify, job, account),
         ):
-            account.tell("state", f"server at {keeper.endpoint.address}, its files in {folders.state}")
-            if keeper.endpoint.exposed:
-                account.tell("warning", NOT_ENCRYPTED, "bold yellow")
+            tell_where(keeper, site, folders.state, account)
             if telemetry.level:
                 account.tell("telemetry", telemetry.where)
             controller = Controller(plan, allocation, keeper, account, record, missing, signals)
@@ -268,8 +261,11 @@ def _run_job(
                     account.tell("logs", f"of this job's processes: {logs}")
         return exit_code
     finally:  # even if the state server was lost for good, its log is there
-        folders.keep_state = exit_code != 0 and controller is not None and controller.leaves_something
-        if controller is not None and options.state_dir is None and not folders.keep_state:
+        is_kept = exit_code != 0 and controller is not None and controller.leaves_something
+        folders.keep_state = is_kept and site is None
+        if controller is not None and options.state_dir is None and site is None and not is_kept:
             controller.remove_checkpoints()
+        if is_kept and site is not None:
+            account.tell("state", f"kept at {site.address}: the same command goes on from it")
         if folders.keep_state:
             account.tell("state", f"kept: add --state-dir {folders.state} to go on from it")

@@ -116,7 +116,9 @@ class _WholeNumber(_Number):
 
 def _refuse(_context: click.Context, option: click.Parameter, given: bool) -> None:
     if given:
-        instead = "name a --state-dir on a shared file system, and the same command resumes from it on any node"
+        instead = (
+            "name a --state-server, or a --state-dir on a shared file system: the same command resumes on any node"
+        )
         raise UsageError(option.opts[0], "is not supported", instead)
 
 

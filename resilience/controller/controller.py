@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from laggard.kvstore.client.environment import TELEMETRY_LEVEL
@@ -25,12 +26,13 @@ from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.outages import Outages
 from laggard.resilience.controller.records import Records, RequestReader
-from laggard.resilience.controller.replacing import Replacing
+from laggard.resilience.controller.replacing import Moved, Replacing
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.resource_manager import ResourceManager
 from laggard.resilience.controller.returning import Returning
 from laggard.resilience.controller.shard_servers import ShardServers
-from laggard.resilience.controller.state_server_supervisor import StateSupervisor
+from laggard.resilience.controller.site_memory import SiteMemory
+from laggard.resilience.controller.state_keeper import StateKeeper
 from laggard.resilience.controller.stop_signals import WARNINGS, StopSignals
 from laggard.resilience.controller.stopping import StopRequested
 from laggard.resilience.decision import wording
@@ -40,6 +42,7 @@ from laggard.resilience.decision.events import (
     End,
     Event,
     JobStatus,
+    NodeDrained,
     NodeJoined,
     NodeLost,
     NodeReturned,
@@ -51,9 +54,12 @@ from laggard.resilience.decision.events import (
     ProgramEnded,
     ProgramFailed,
     ProgramHung,
+    RanksReplaced,
     Relaunch,
     Report,
 )
+from laggard.resilience.decision.failure import Failure
+from laggard.resilience.decision.in_place import in_place, moves
 from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.policy import decide
 from laggard.resilience.decision.reasons import NodeWord, Stopped
@@ -63,6 +69,7 @@ from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import NodeFiles
 from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record import wording as record_wording
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import FailureFound, LaunchEndCause, NodeAdded
 from laggard.resilience.text import abbreviated, duration
@@ -82,11 +89,13 @@ _CAUSES: Mapping[type[Event], LaunchEndCause] = {
     ProgramEnded: "end",
     ProgramFailed: "failure",
     ProgramHung: "hang",
+    RanksReplaced: "failure",
     NodesAccused: "exclusion",
     NodeLost: "node lost",
     NodeReturned: "node lost",
     NodeJoined: "node lost",
     NodesDrained: "node lost",
+    NodeDrained: "node lost",
     NodesMissing: "node lost",
     OutageEnded: "failure",
     OutageTooLong: "failure",
@@ -100,7 +109,7 @@ class Controller:
         self,
         plan: JobPlan,
         allocation: Allocation,
-        keeper: StateSupervisor,
+        keeper: StateKeeper,
         account: Account,
         record: Path | None = None,
         missing: Mapping[str, str] | None = None,
@@ -113,12 +122,14 @@ class Controller:
         self._changed = keeper.changed
         self._clock = SteadyClock()
         self._hosts = tuple(node.hostname for node in allocation.nodes)
-        self._records = Records(keeper.endpoint)
+        self._records = Records(keeper.endpoint, keeper.lock_id)
+        self._records.next_launch()  # before anything is written
         self._reserve = Reserve(keeper.endpoint)
         self._requests = RequestReader(keeper.endpoint, self._changed, self._records.last_request_id())
         self._status = JobStatus(Roster((), primary=self._hosts[0]), 0.0)
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
+        self._tried: set[NodeWord] = set()  # what was said of nodes in use for which ranks were to go on elsewhere
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
@@ -131,6 +142,7 @@ class Controller:
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
+        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         give_up_after_s = plan.settings.give_up_after_s
         self._outages = Outages(self._cluster, self._hosts[0], keeper.endpoint, give_up_after_s, self._clock.now_s)
@@ -164,7 +176,7 @@ class Controller:
     def run(self) -> int:
         """Run the job; return its exit code."""
         adopt_orphans()
-        failed = True  # until it is known: an exception fails the job too
+        failed, ended = True, False  # until it is known: an exception fails the job too
         try:
             remembered, ledger = self._records.read_exclusions(), self._records.read_ledger()
             self._ask_manager()
@@ -177,14 +189,19 @@ class Controller:
                 with_devices=frozenset(node.hostname for node in self._allocation.nodes if node.devices),
                 head_only=self._plan.head_only,
                 missing=self._missing,
-                drained=self._manager.words,
+                avoided=[
+                    *self._manager.words,
+                    *self._site.suspects(self._hosts, partial(self._account.tell, "history")),
+                ],
             )
             exit_code = self._end(begun) if isinstance(begun, End) else self._run_launches(begun)
-            failed = exit_code != 0
+            failed, ended = exit_code != 0, True
         except StopRequested as stop:
-            failed, exit_code = False, 128 + stop.signum
+            failed, exit_code, ended = False, 128 + stop.signum, True
             self._stop(stop)
         finally:
+            if ended:
+                self._allocation.announce_end(exit_code, self._site.remarks)
             self._shut_down(failed=failed)
         self._account.close(self._roster.excluded_hosts, exit_code, self._roster.set_aside)
         return exit_code
@@ -253,29 +270,58 @@ class Controller:
         match self._decide(event):
             case End() as decision:
                 return self._end(decision, cause)
+            case Report() as report if isinstance(event, NodeDrained | RanksReplaced):
+                self._relieve(report, event)
             case Report(status, reason):
-                self._set_status(status)
+                self._set_status(status, wording.reason(reason))
                 self._tell_report(event, wording.reason(reason))
                 self._launches.remove_node(lost)
-            case Relaunch(status, reason, new_cluster, wait_s, goes_back):
-                self._set_status(status)
-                self._account.launch_ended(reason, cause, wait_s)
-                begins = status.waits_since_s is None and status.outage is None
-                what = (
-                    "outage"
-                    if status.outage and isinstance(event, ProgramFailed)
-                    else "relaunch"
-                    if begins
-                    else "waits"
-                )
-                self._account.tell(what, wording.reason(reason), "bold yellow")
-                self._begin_at_s = max(self._begin_at_s, time.monotonic() + wait_s)
-                self._launches.end(lost, self._roster, new_cluster=new_cluster)
-                if goes_back:
-                    self._launches.go_back(goes_back)
+            case Relaunch() as relaunch:
+                may_move = isinstance(event, NodesAccused | NodeLost) and not relaunch.new_cluster
+                if not (may_move and self._move(relaunch, event) == "moved"):
+                    self._relaunch(relaunch, event, lost)
         if lost is not None and lost != self._roster.primary and self._plan.settings.resilient:
             self._returning.bring_back(lost)
         return None
+
+    def _move(self, decision: Relaunch | Report, event: Event) -> Moved:
+        """Have only the ranks of nodes that leave go on elsewhere, if that is possible."""
+        before, after = self._status, in_place(self._status, decision.status)
+        if not (found := moves(before, after, self._plan.settings.devices)):
+            return "not begun"
+        # Who gives the nodes knows what is wrong with a drained one: nothing is noted about it.
+        self._set_status(after, "" if isinstance(event, NodeDrained) else wording.reason(decision.reason))
+        if isinstance(event, NodeLost):
+            self._launches.remove_node(event.host)
+        placed, devices = after.placed, after.placement.devices
+        moved = self._replacing.move(found, placed, devices, decision.reason, _CAUSES[type(event)])
+        # A program that has ended meanwhile is not run again.
+        return "moved" if self._launches.exit_code == 0 else moved
+
+    def _relieve(self, report: Report, event: NodeDrained | RanksReplaced) -> None:
+        """Leave a node without a relaunch, if that is possible; otherwise it stays in use."""
+        before = self._status
+        match self._move(report, event):
+            case "moved" if isinstance(event, NodeDrained):
+                with contextlib.suppress(ValueError):
+                    self._manager.notices.remove(event.word)  # which says that it stays in use
+            case "not begun":
+                stays = {*before.roster.active} <= {*report.status.roster.active}
+                self._set_status(report.status if stays else replace(before, ledger=report.status.ledger))
+            case "stopped":
+                self._relaunch(Relaunch(report.status, report.reason), event, None)
+
+    def _relaunch(self, relaunch: Relaunch, event: Event, lost: str | None) -> None:
+        status = relaunch.status
+        self._set_status(status, wording.reason(relaunch.reason))
+        self._account.launch_ended(relaunch.reason, _CAUSES[type(event)], relaunch.wait_s)
+        begins = status.waits_since_s is None and status.outage is None
+        what = "outage" if status.outage and isinstance(event, ProgramFailed) else "relaunch" if begins else "waits"
+        self._account.tell(what, wording.reason(relaunch.reason), "bold yellow")
+        self._begin_at_s = max(self._begin_at_s, time.monotonic() + relaunch.wait_s)
+        self._launches.end(lost, self._roster, new_cluster=relaunch.new_cluster)
+        if relaunch.goes_back:
+            self._launches.go_back(relaunch.goes_back)
 
     def _tell_report(self, event: Event, text: str) -> None:
         match event:
@@ -318,6 +364,15 @@ class Controller:
         found = tuple(words[host] for host in self._roster.reserve if host in words)
         return NodesDrained(found) if found else None
 
+    def _drained_in_use(self) -> NodeDrained | None:
+        """Return a node in use that is drained, if its ranks can go on elsewhere; each word is tried once."""
+        if not (self._roster.reserve and self._replacing.all_can_stay):
+            return None
+        words = self._words()
+        found = [words[host] for host in self._roster.active if host in words and words[host] not in self._tried]
+        self._tried.update(found[:1])
+        return NodeDrained(found[0]) if found else None
+
     def _words(self) -> Mapping[str, NodeWord]:
         """Return what is wrong with which node, as those say who give the nodes."""
         return {**self._manager.words, **self._cluster.leaving()}
@@ -336,11 +391,12 @@ class Controller:
             evidence = "; ".join(str(verdict.evidence) for verdict in verdicts)
             self._account.tell("reserve", f"{abbreviated(sorted(hosts))} passed over: {evidence}", "bold yellow")
             if isinstance(decision := self._decide(NodesAccused(hosts)), Report):
-                self._set_status(decision.status)
+                self._set_status(decision.status, evidence)
 
-    def _set_status(self, status: JobStatus) -> None:
+    def _set_status(self, status: JobStatus, why: str = "") -> None:
         # stored before we act on it, since we may be killed in between
         roster = status.roster
+        self._site.follow(self._roster, roster, why)
         if (roster.excluded, roster.past) != (self._roster.excluded, self._roster.past):
             self._records.write_exclusions((*roster.excluded, *roster.past), self._hosts)
         if status.ledger != self._status.ledger:
@@ -353,7 +409,7 @@ class Controller:
         if end.exit_code == 0:  # a signal that comes while all is put away, and the report written, asks for nothing
             self._signals.anticipate()
         if end.status is not None:
-            self._set_status(end.status)
+            self._set_status(end.status, wording.reason(end.reason))
         self._account.launch_ended(end.reason, cause)
         self._account.tell("end", wording.reason(end.reason), "bold green" if end.exit_code == 0 else "bold red")
         self._launches.stop_program(self._plan.grace_s)
@@ -375,7 +431,13 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
-        if changed := self._drained() or self._join_next() or self._returned() or self._look_at_outage():
+        if (
+            changed := self._drained()
+            or self._drained_in_use()
+            or self._join_next()
+            or self._returned()
+            or self._look_at_outage()
+        ):
             return changed
         match self._launches.check_for_hang():
             case None:
@@ -441,8 +503,9 @@ class Controller:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        if (ends := self._replacing.replace(self._status.placed, self._status.placement.devices)) is None:
-            return None
+        ends = self._replacing.replace(self._status.placed, self._status.placement.devices)
+        if isinstance(ends, Failure):
+            return RanksReplaced(ends, self._launches.examine_nodes(self._roster))
         if lost := self._cluster.lost():
             return self._loss_of(lost[0])
         return self._failure_of(ends)
@@ -486,10 +549,14 @@ class Controller:
                 verdicts, doubt = believed(request, {self._roster.primary, self._roster.active[0]})
                 for verdict in verdicts:
                     self._account.verdict(verdict)
+                    self._site.remarks[verdict.host] = record_wording.verdict(verdict)
                 if doubt and self._doubted_in != request.launch:
                     self._doubted_in = request.launch
                     self._account.tell("notice", doubt, "bold yellow")
                 accused = frozenset(verdict.host for verdict in verdicts if verdict.action == "restart")
+                for verdict in verdicts:
+                    if verdict.host in accused:
+                        self._site.note(verdict.host, str(verdict.evidence))
                 return NodesAccused(accused) if accused else None
 
     def _shut_down(self, *, failed: bool) -> None:
@@ -500,6 +567,9 @@ class Controller:
             last.callback(self._returning.close)
             self._manager.close()
             self._requests.stop()
+            self._site.close()
+            if self._site.trouble:
+                self._account.tell("notice", self._site.trouble, "bold yellow")
 
     def _end_descendants(self) -> None:
         try:

@@ -32,7 +32,7 @@ from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.records import Records
 from laggard.resilience.controller.reserve import Reserve
 from laggard.resilience.controller.shard_servers import IN_MEMORY, CheckpointOptions, ShardServers
-from laggard.resilience.controller.state_server_supervisor import StateSupervisor
+from laggard.resilience.controller.state_keeper import StateKeeper
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
 from laggard.resilience.controller.warm_ranks import WarmRanks
 from laggard.resilience.decision.events import ProgramHung, Reason, Settings
@@ -51,7 +51,9 @@ from laggard.resilience.nodes.rank_variables import in_order
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
+from laggard.resilience.record.entries import LaunchEndCause
 from laggard.resilience.record.job_logs import save_logs
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.system.ports import give_back, port_for_later
 from laggard.system.printer import Printer, unbuffered
 from laggard.system.steady_clock import SteadyClock
@@ -59,6 +61,7 @@ from laggard.telemetry.course import Gap
 
 PRINT_DEADLINE_S = 5.0
 END_DEADLINE_S = 5.0
+LEAVE_S = 5.0
 # A program that fails later than this after a worker was killed has failed for another reason.
 RECENT_KILL_S = 60.0
 # How long copies of checkpoints that are under way hold up a relaunch.
@@ -90,6 +93,8 @@ class JobPlan:
     checkpoints: CheckpointOptions = IN_MEMORY  # where checkpoints may go
     may_be_warm: bool = False  # whether ranks may be forked from warm processes
     below: Below = secrets.randbelow  # draws where suspects go
+    history: NodeHistory | None = None  # what the site remembers of its nodes
+    name: str = "a job"  # under which it remembers this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class Launches:
         plan: JobPlan,
         allocation: Allocation,
         cluster: Cluster,
-        keeper: StateSupervisor,
+        keeper: StateKeeper,
         records: Records,
         reserve: Reserve,
         hangs: Hangs,
@@ -219,13 +224,19 @@ class Launches:
         ports = [self._keeper.endpoint.port, *([self.program.port] if isinstance(self.program, Ranks) else ())]
         return Examined(failure, evidence_against(checks), targets_in(lines, own, ports), self.course())
 
+    def examine_nodes(self, roster: Roster) -> tuple[Found, ...]:
+        """Return what speaks against which node, while the program runs."""
+        hosts = tuple(dict.fromkeys((*roster.active, *roster.reserve)))
+        self._cluster.begin_checks(hosts)
+        return evidence_against(self._cluster.finish_checks(hosts))
+
     def check_for_hang(self) -> ProgramHung | Sequence[ProcessEnd] | None:
         """Return the hang of the current program, if it hangs."""
         return None if self.program is None else self._hangs.check(self.program)
 
     def fence_first(self) -> None:
-        """Fence whatever an earlier job has left in the state directory, before the first launch."""
-        self._fence()
+        """End whatever an earlier job has left, which can write no more, before the first launch."""
+        self._close_old(self._records.launch)
         self._signs_at_start = self._records.signs(self.number)
         if self.number > 0:
             self._tell_lost_checkpoints()
@@ -269,6 +280,9 @@ class Launches:
             self.remove_node(lost)
             self._cluster.restart(roster)
         else:
+            node = self._cluster.nodes.get(lost or "")  # it may be removed already
+            if node is not None and node.told_to_end:  # its ranks can save as well
+                self.stop_program(self._plan.grace_s)
             self.remove_node(lost)
             self._cluster.begin_change(roster)
             self.stop_program(self._plan.grace_s)
@@ -280,36 +294,35 @@ class Launches:
             self.see_progress()
             self.program = None
             self._relaunch_s.append(time.monotonic())
-            self._fence()
+            self._close_old(self._records.next_launch())
             self._relaunch_s.append(time.monotonic())
 
     def begin_replacing(self, ranks: Collection[int], roster: Roster, devices: Devices) -> None:
         """Begin a launch in which new processes take the place of these ranks, and the others go on."""
-        if not isinstance(self.program, Ranks):
-            raise TypeError("only ranks can be replaced")
         before = self.number
         self.number = self._records.next_launch()
         self._records.write_launch(self._record(roster, devices, None))
         self._records.publish(Replaced(self.number, before, tuple(sorted(ranks))))
-        self.program.replace(ranks, self.number)
 
-    def finish_replacing(self, why: Reason, roster: Roster, gap: Gap) -> None:
+    def finish_replacing(self, why: Reason, cause: LaunchEndCause, program: Ranks, roster: Roster, gap: Gap) -> None:
         """Take note that all ranks go on in the launch that was begun last."""
         self._plan.detection.stop(self._cluster, self._seen)
         self._hangs.end()
         self.see_progress()
-        self._account.launch_ended(why, "failure")
+        self._account.launch_ended(why, cause)
         self._seen = self.number
         self._signs_at_start = self._records.signs(self.number)
         self._began_s = self._clock.now_s()
         self._account.launch_began(self.number, roster.active, roster.reserve, gap, roster.primary)
+        self.warm.moved(roster)
+        program.wait_for_left(LEAVE_S)
         with contextlib.suppress(NodeDownError):  # the loss is the controller's next event
             self._report_leftovers(self._cluster.finish_change(roster, self.number))
             self._start_helpers(roster)
 
     def remove_node(self, host: str | None) -> None:
         """Remove a lost node from the cluster, and with it the checkpoints in its memory."""
-        if host is not None:
+        if host is not None and host in self._cluster.nodes:
             self._cluster.remove(host)
             if self._shard_servers.wanted:
                 self._records.forget_shard_server(self._plan.runtime_dir.name, host)
@@ -378,9 +391,9 @@ class Launches:
         state_server = ends_of_logs(self._plan.runtime_dir / "state")
         save_logs(self._plan.runtime_dir, {**self._cluster.collect_logs(), "state-server": state_server})
 
-    def _fence(self) -> None:
-        """Close the old launch: it can write no more, and nothing of it runs here."""
-        self.number = self._seen = self._records.next_launch()
+    def _close_old(self, number: int) -> None:
+        """Take up a launch that was raised, so that the old one can write no more, and end what runs of it here."""
+        self.number = self._seen = number
         try:
             self._report_leftovers(self._end_leftovers())
         except ProcessesStillRunningError as error:

@@ -23,7 +23,7 @@ from laggard.kvstore.checkpoints.complete import (
 )
 from laggard.kvstore.checkpoints.settings import Registry
 from laggard.kvstore.client.connection import Endpoint
-from laggard.kvstore.client.fence import begin_launch, current_launch
+from laggard.kvstore.client.fence import FencedWriter, begin_launch, current_launch
 from laggard.kvstore.client.retry import RetryPolicy, is_passing
 from laggard.kvstore.control import Control, LaunchRecord, Request
 from laggard.kvstore.errors import StaleLaunchError
@@ -39,21 +39,25 @@ READ_WAIT_S = 1.0
 class Records:
     """The records of one job."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, lock_id: str = "") -> None:
         self._client = endpoint.connect()
         self._endpoint = endpoint  # the job's state server
+        self._lock_id = lock_id  # of this controller in the server's lock, if it has one
         self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
+        self.launch = -1  # the launch number that this controller has raised last, under which it writes
 
     def next_launch(self) -> int:
-        """Raise the launch number and return it: from here on the old launch cannot write."""
+        """Raise the launch number and return it: from here on nothing of before can write, nor another controller."""
         previous = self._retry.call(lambda: current_launch(self._client, self._endpoint))
-        launch = 0 if previous is None else previous + 1
+        # A failover may have lost the last one.
+        launch = max(self.launch, -1 if previous is None else previous) + 1
         self._retry.call(lambda: self._begin(launch))
+        self.launch = launch
         return launch
 
     def _begin(self, launch: int) -> None:
         try:
-            begin_launch(self._client, self._endpoint, launch)
+            begin_launch(self._client, self._endpoint, launch, self._lock_id)
         except StaleLaunchError as stale:
             if stale.current != launch:  # otherwise our first attempt succeeded and its answer was lost
                 raise
@@ -62,7 +66,8 @@ class Records:
         """Return the name of the folder for this State's checkpoints in a shared directory; always the same."""
         key = self._endpoint.key("checkpoint-folder")
         name = f"{self._endpoint.job}-{secrets.token_hex(4)}"
-        self._retry.call(lambda: self._client.set(key, name, nx=True))
+        writer = FencedWriter(self._client, self._endpoint, self.launch)
+        self._retry.call(lambda: writer.execute([("SET", key, name, "NX")]))
         return cast("bytes", self._retry.call(lambda: self._client.get(key))).decode()
 
     def copies_under_way(self, launch: int) -> int:
@@ -106,7 +111,7 @@ class Records:
     def write_exclusions(self, exclusions: Sequence[Exclusion], hosts: Collection[str]) -> None:
         """Store which of ``hosts`` are excluded, or have been; what is stored of other hosts stays as it is."""
         others = [exclusion for exclusion in self.read_exclusions() if exclusion.host not in hosts]
-        self._retry.call(lambda: self._control(0).keep("exclusions", [*others, *exclusions]))
+        self._retry.call(lambda: self._control(self.launch).keep("exclusions", [*others, *exclusions]))
 
     def read_exclusions(self) -> list[Exclusion]:
         """Return the stored exclusions, including those by earlier jobs and those that are over."""
@@ -115,7 +120,7 @@ class Records:
     def write_ledger(self, incidents: Sequence[Incident], hosts: Collection[str]) -> None:
         """Store what began on ``hosts``; what is stored of other hosts stays as it is."""
         others = [incident for incident in self.read_ledger() if incident.host not in hosts]
-        self._retry.call(lambda: self._control(0).keep("ledger", [*others, *incidents]))
+        self._retry.call(lambda: self._control(self.launch).keep("ledger", [*others, *incidents]))
 
     def read_ledger(self) -> list[Incident]:
         """Return the stored ledger, including what earlier jobs have entered."""

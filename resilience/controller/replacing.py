@@ -1,8 +1,11 @@
-"""Replacing lost ranks while the others keep their processes, in the order that keeps the invariants.
+"""Replacing ranks while the others keep their processes, in the order that keeps the invariants.
 
 The launch number is raised: from here on nothing that is not in the new launch can write. Then it is published who is
 replaced, and the others adopt the new launch. Once each rank has said so, all connect, and only then what is left of
 the old launch is ended. Whatever does not come by its deadline, a relaunch takes its place.
+
+Ranks of a node that the job goes on without train until others stand by on the node that takes its place. Then all stop
+before the same step, and the rest is as above.
 """
 
 from __future__ import annotations
@@ -10,32 +13,38 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from laggard.kvstore.control import Request
-from laggard.kvstore.membership import Formation, Formed, Message, Offer, Ready
+from laggard.kvstore.membership import Formation, Formed, Leaving, Message, Offer, Ready
 from laggard.records import record_of
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision import wording as decision_wording
-from laggard.resilience.decision.events import ProgramHung, Settings
-from laggard.resilience.decision.failure import explain
+from laggard.resilience.decision.events import ProgramHung, Reason, Settings
+from laggard.resilience.decision.failure import Failure, explain
 from laggard.resilience.decision.in_place import Loss, LostRank, Obstacle, formation, hung_rank, obstacle
 from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.reasons import Fact
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
+from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.record.account import Account
-from laggard.resilience.record.entries import FailureFound
+from laggard.resilience.record.entries import FailureFound, LaunchEndCause
 from laggard.telemetry.course import Gap
 
 # Until new processes have run the program up to its first step, unless that took the ranks longer in the beginning; and
 # then until all ranks have connected.
 READY_S = 30.0
+Moved = Literal["moved", "not begun", "stopped"]
+"""What became of ranks that were to go on elsewhere: in the last case the others wait for them in vain."""
 FORM_S = 20.0
+# Until ranks that train have ended two steps.
+PAUSE_S = 120.0
 HOUR_S = 3600.0
 
 
@@ -63,10 +72,18 @@ class Replacing:
         self._why_not = ""
         self._ready: dict[int, Ready] = {}
         self._formed: set[int] = set()
+        self._handed_over: dict[int, tuple[int, ...]] = {}  # of ranks that leave, the steps that they handed over
         self._start_s = 0.0  # how long it took the ranks to offer that they stay
         self._failed_at: int | None = None  # the step at which ranks were replaced last
         self._replaced: set[int] = set()  # the ranks that were
         self._replaced_s: deque[float] = deque()
+
+    @property
+    def all_can_stay(self) -> bool:
+        """Whether all ranks of the current launch could go on if others were lost."""
+        program = self._launches.program
+        is_known = self._launch == self._launches.number and not self._why_not
+        return is_known and isinstance(program, Ranks) and len(self._offered) == program.size
 
     def take(self, request: Request) -> None:
         """Take what a rank of the current launch has said."""
@@ -84,8 +101,8 @@ class Replacing:
                     self._formed.add(rank)
                     self._offered.add(rank)
 
-    def replace(self, roster: Roster, devices: Devices) -> Sequence[ProcessEnd] | None:
-        """Replace the ranks that have ended; return None if that was done, and otherwise how they ended."""
+    def replace(self, roster: Roster, devices: Devices) -> Failure | Sequence[ProcessEnd]:
+        """Replace the ranks that have ended; return why they failed if that was done, and otherwise how they ended."""
         program = self._launches.program
         if not isinstance(program, Ranks):
             return ()
@@ -96,15 +113,78 @@ class Replacing:
             lost, ends = program.lost(self._launches.number if n_tries else -1)
             all_ends += ends
             loss = self._loss(program, lost, n_tries)
-            if (found := obstacle(loss)) is None:
-                n_tries += 1
-                found = self._try(lost, program, roster, devices)
+            found: Formation | Obstacle | None = obstacle(loss)
             if found is None:
+                n_tries += 1
+                # A step that ends the same rank twice, or raises twice, would do so again.
+                is_alike = any(each.rank in self._replaced or each.exit_code > 0 for each in lost)
+                ranks = [each.rank for each in lost]
+                found = self._try(ranks, program, roster, devices, {}, self._failed_at if is_alike else None)
+            if isinstance(found, Formation):
+                self._failed_at = found.step
                 self._replaced = {each.rank for each in lost}
-                self._finish(all_ends, roster, began_s)
-                return None
+                return self._finish(all_ends, program, roster, began_s)
             if found != "lost again":
                 return self._give_up(found, all_ends if n_tries else ())
+
+    def move(
+        self, moves: Mapping[str, str], roster: Roster, devices: Devices, why: Reason, cause: LaunchEndCause
+    ) -> Moved:
+        """Have ranks of some nodes go on elsewhere, and the others with their processes.
+
+        If these nodes are there, all ranks stop before a step for it.
+        """
+        program = self._launches.program
+        if not moves or not isinstance(program, Ranks):
+            return "not begun"
+        self._of_launch(self._launches.number)
+        self._take_requests()
+        began_s, is_planned = time.monotonic(), moves.keys() <= self._cluster.nodes.keys()
+        moving, (ended, _) = program.on(moves), program.lost(-1)
+        lost = [
+            *(LostRank(rank, -signal.SIGKILL) for rank in moving),
+            *(each for each in ended if each.rank not in moving),
+        ]
+        nodes = {out: self._cluster.nodes[into] for out, into in moves.items()}
+        why_not = obstacle(self._loss(program, lost, 0))
+        if why_not is None and is_planned:
+            why_not = self._stand_by(moving, nodes, program)
+        if why_not is not None:
+            program.drop_new()
+            self._give_up(why_not, ())
+            return "not begun"
+        found: Formation | Obstacle | None = self._stop_before_a_step(moving, program) if is_planned else None
+        if is_planned:
+            began_s = time.monotonic()
+        if found is None:
+            found = self._try([each.rank for each in lost], program, roster, devices, nodes)
+        if not isinstance(found, Formation):
+            program.drop_new()
+            self._give_up(found, ())
+            return "stopped"
+        self._replaced_s.append(time.monotonic())
+        gap = Gap(0.0, 0.0, self._replaced_s[-1] - began_s)
+        why = (*why, Fact("moved in place", number=found.step))
+        self._account.tell("moved", decision_wording.reason(why), "bold yellow")
+        self._launches.finish_replacing(why, cause, program, roster, gap)
+        return "moved"
+
+    def _stand_by(self, ranks: Sequence[int], nodes: Mapping[str, Node], program: Ranks) -> Obstacle | None:
+        """Have new processes stand by for ranks that leave; return what came instead."""
+        number = self._launches.number
+        self._ready.clear()  # of ranks that formed this launch
+        program.begin_new(ranks, number, number + 1, nodes)
+        ready_s = max(READY_S, 2 * self._start_s)
+        return self._await(program, lambda: len(self._ready) == len(ranks), "not ready", ready_s)
+
+    def _stop_before_a_step(self, ranks: Sequence[int], program: Ranks) -> Obstacle | None:
+        """Have all ranks stop before a step, and some hand over what only they have; return what came instead."""
+        self._ready.clear()
+        self._records.publish(Leaving(self._launches.number, tuple(ranks)))
+        if found := self._await(program, lambda: len(self._ready) == program.size, "not paused", PAUSE_S):
+            return found
+        self._handed_over = {rank: self._ready[rank].own for rank in ranks}
+        return None
 
     def end_hung(self, hang: ProgramHung) -> bool:
         """Kill the rank that all others wait for, if it can be replaced; return whether it was killed."""
@@ -134,33 +214,46 @@ class Replacing:
             settings.max_restarts_per_hour if settings.resilient and settings.on_failure != "end" else 0,
         )
 
-    def _try(self, lost: Sequence[LostRank], program: Ranks, roster: Roster, devices: Devices) -> Obstacle | None:
-        self._launches.begin_replacing({each.rank for each in lost}, roster, devices)
+    def _try(
+        self,
+        ranks: Sequence[int],
+        program: Ranks,
+        roster: Roster,
+        devices: Devices,
+        nodes: Mapping[str, Node],
+        failed_at: int | None = None,
+    ) -> Formation | Obstacle:
+        """Have new processes take the places of these ranks; return what all go on from, or what came instead."""
+        handed_over = self._handed_over
+        self._launches.begin_replacing(ranks, roster, devices)
         number = self._launches.number
         self._of_launch(number)
+        if not program.has_new:
+            program.begin_new(ranks, number, number, nodes)
+        program.take_over()
         if found := self._await(
             program, lambda: len(self._ready) == program.size, "not ready", max(READY_S, 2 * self._start_s)
         ):
             return found
-        # A step that ends the same rank twice, or raises twice, would do so again.
-        is_alike = any(each.rank in self._replaced or each.exit_code > 0 for each in lost)
-        form = formation(number, self._ready, self._failed_at if is_alike else None)
+        kept = {int(rank): steps for each in self._ready.values() for rank, steps in each.of_others.items()}
+        form = formation(number, self._ready, failed_at, {**kept, **handed_over})
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)
         if found := self._await(program, lambda: len(self._formed) == program.size, "not formed", FORM_S):
             return found
-        self._failed_at = form.step
-        return None
+        return form
 
-    def _finish(self, ends: Sequence[ProcessEnd], roster: Roster, began_s: float) -> None:
+    def _finish(self, ends: Sequence[ProcessEnd], program: Ranks, roster: Roster, began_s: float) -> Failure:
         formed_s = time.monotonic()
         self._replaced_s.append(formed_s)
         failure = explain(by_one_clock(ends, self._cluster.clocks()), {})
         self._account.take_note(FailureFound(failure))
-        self._launches.finish_replacing((failure, Fact("in place")), roster, Gap(0.0, 0.0, formed_s - began_s))
+        gap = Gap(0.0, 0.0, formed_s - began_s)
+        self._launches.finish_replacing((failure, Fact("in place")), "failure", program, roster, gap)
         why = decision_wording.reason((failure, Fact("in place")))
         self._account.tell("replaced", f"{why}; all go on from step {self._failed_at}", "bold yellow")
+        return failure
 
     def _give_up(self, found: Obstacle, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:
         if found != "not asked for":
@@ -173,7 +266,8 @@ class Replacing:
 
         def has_news() -> bool:
             has_request = any(request.kind == "member" for request in self._requests)
-            return has_request or program.exit_code is not None or bool(self._cluster.lost())
+            has_ended = program.exit_code is not None or program.has_lost_new
+            return has_request or has_ended or bool(self._cluster.lost())
 
         while not done():
             if not wait_for(self._changed, has_news, until_s - time.monotonic()):
@@ -181,8 +275,10 @@ class Replacing:
             self._take_requests()
             if self._cluster.lost():
                 return "node lost"
+            if program.has_lost_new:
+                return "new process failed"
             if program.exit_code is not None:
-                return "lost again"
+                return "lost again" if program.exit_code else "has ended"
         return None
 
     def _take_requests(self) -> None:
@@ -198,6 +294,6 @@ class Replacing:
     def _of_launch(self, launch: int) -> None:
         if launch != self._launch:
             self._launch = launch
-            self._why_not = ""
+            self._why_not, self._handed_over = "", {}
             for each in (self._offered, self._ready, self._formed):
                 each.clear()

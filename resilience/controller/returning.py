@@ -162,6 +162,8 @@ class Returning:
         for host, absent in list(self._away.items()):
             if urgent:
                 absent.due_s = min(absent.due_s, absent.tried_s + self._first_wait_s)
+            if absent.trouble is not None and self._allocation.has_new_agent(absent.record):
+                absent.due_s = 0.0
             if (faults := self._advance(absent, roster)) is not None:
                 del self._away[host]
                 return NodeReturned(host, faults)

@@ -10,8 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import redis
 
@@ -27,6 +25,7 @@ from laggard.kvstore.errors import (
 )
 from laggard.kvstore.server.process import StateServer
 from laggard.resilience.agent.awake import AwakeClock
+from laggard.resilience.controller.state_keeper import StateKeeper
 from laggard.system.memory import oom_kills
 
 _log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ MAX_STARTS_PER_MINUTE = 60
 FAILED_STARTS_LIMIT_S = 300.0
 
 
-class StateSupervisor:
+class StateSupervisor(StateKeeper):
     """A state server that is restarted when it dies or hangs.
 
     Clients only see a pause: they connect again, and everything that was committed is there.
@@ -69,6 +68,7 @@ class StateSupervisor:
         first_backup_s: float = FIRST_BACKUP_S,
         kills: Callable[[], int] = oom_kills,
     ) -> None:
+        super().__init__()
         self._hang_timeout_s = hang_timeout_s
         self._ping_interval_s = ping_interval_s
         self._kills = kills  # counts what the kernel has killed for want of memory
@@ -80,11 +80,7 @@ class StateSupervisor:
             deadline_s=LOAD_DEADLINE_S,
             on_loading=on_loading,
         )
-        self.changed = threading.Condition()  # notified when `messages` or `failure` has changed
-        self.messages: deque[str] = deque()  # what has happened to the server, for the user
-        self.failure: KVStoreError | None = None  # why it could not be restarted
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
-        self._stopping = False
         self._oom_kills = deque([kills()], maxlen=OOM_LOOKS)
         self._oom_death_s = -math.inf
         self._backup_at_s = time.monotonic() + first_backup_s
@@ -98,7 +94,7 @@ class StateSupervisor:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the server listens; this never changes."""
+        """Where the server listens."""
         return self._server.endpoint
 
     @property
@@ -107,7 +103,7 @@ class StateSupervisor:
         return self._server.pid
 
     def stop(self) -> None:
-        """End the server and do not restart it. Stopping twice does nothing."""
+        """End the server and do not restart it."""
         with self.changed:
             self._stopping = True
             self.changed.notify_all()
@@ -116,14 +112,6 @@ class StateSupervisor:
         self._awake_clock.stop()
         self._thread.join(LOAD_DEADLINE_S)
         self._watcher.join(LOAD_DEADLINE_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _watch_for_hang(self) -> None:
         while not self._is_stopping_after(self._ping_interval_s):
@@ -147,18 +135,12 @@ class StateSupervisor:
         except (redis.RedisError, OSError) as error:  # the next one may do
             _log.warning("no backup of State: %s", error)
 
-    def _is_stopping_after(self, wait_s: float) -> bool:
-        with self.changed:
-            return self.changed.wait_for(lambda: self._stopping or self.failure is not None, wait_s)
-
     def _keep(self) -> None:
         while (exit_code := self._server.wait_exit(None)) is not None and not self._stopping:
             try:
                 self._restart(exit_code)
             except Exception as error:  # noqa: BLE001 - the controller ends the job with it
-                with self.changed:
-                    self.failure = error if isinstance(error, KVStoreError) else ServerLostError(str(error))
-                    self.changed.notify_all()
+                self._fail(error if isinstance(error, KVStoreError) else ServerLostError(str(error)))
                 return
 
     def _restart(self, exit_code: int) -> None:
@@ -187,16 +169,11 @@ class StateSupervisor:
             return
         now_s = time.monotonic()
         if now_s - self._oom_death_s < OOM_WINDOW_S:
-            raise StateFullError(directory, "for want of memory, the kernel killed the server again", MEMORY_ADVICE)
+            raise StateFullError(directory, "the kernel killed the server again because memory ran out", MEMORY_ADVICE)
         self._oom_death_s = now_s
         self._oom_kills.clear()
         self._oom_kills.append(self._kills())
-        self._say("for want of memory, the kernel killed the server; it is restarted once")
-
-    def _say(self, message: str) -> None:
-        with self.changed:
-            self.messages.append(message)
-            self.changed.notify_all()
+        self._say("the kernel killed the server because memory ran out; it is restarted once")
 
     def _say_loading(self, message: str) -> None:
         if self._stopping:  # nobody needs it any more

@@ -66,8 +66,12 @@ class WarmRanks:
         """Take note of a launch that has begun, and keep warm processes on its nodes."""
         if not self.possible:
             return
-        self._roster = roster
         self._untold = ranks if launch > 0 else None
+        self.moved(roster)
+
+    def moved(self, roster: Roster) -> None:
+        """Keep warm processes on the nodes that are in use now, and in reserve."""
+        self._roster = roster
         if self._is_kept:
             self._keep()
 

@@ -36,17 +36,18 @@ def stays(of: NodeWord) -> str:
 _OBSTACLES: Mapping[Obstacle, str] = {
     "cannot stay": "{why}",
     "has ended": "a rank has ended already",
-    "lost again": "ranks are lost meanwhile",
-    "new process failed": "a new process has failed in its start",
+    "lost again": "more ranks were lost meanwhile",
+    "new process failed": "a new process failed while it started",
     "no common step": "there is no step whose state all of them have",
     "node lost": "a node is lost",
-    "not begun": "not all of them have begun their steps",
+    "not begun": "not all of them have started their steps",
     "not formed": "they did not connect in time",
+    "not paused": "no step has ended in time",
     "not ready": "they were not ready in time",
     "same step": "ranks were replaced at this step before",
-    "too many lost": "more than half of them are lost",
+    "too many lost": "more than half of them would be replaced",
     "too often": "--max-restarts-per-hour is used up by replaced ranks",
-    "tried enough": "ranks are lost again and again meanwhile",
+    "tried enough": "ranks keep being lost meanwhile",
 }
 
 

@@ -22,10 +22,10 @@ def begin(
     with_devices: frozenset[str] = frozenset(),
     head_only: bool = False,
     missing: Collection[str] = (),
-    drained: Collection[str] = (),
+    avoided: Collection[str] = (),
 ) -> JobStatus | End:
     """Return the status of a job that begins, or its end where exclusions by earlier jobs leave too few nodes."""
-    # Nodes that were only lost are back, unless they are missing.
+    # Nodes that were only lost are back, unless they are missing. Those to be avoided are used last.
     quarantine_s = settings.quarantine_s
     hosts, primary = hosts[1:] if head_only else hosts, hosts[0]
     known = [e for e in remembered if e.host in hosts and e.until_s(quarantine_s) > now_s - MEMORY_S]
@@ -33,7 +33,7 @@ def begin(
     back = [e for e in known if e in over or (e.lost and not evidence_against(e.host, ledger, now_s).is_enough)]
     excluded = tuple(replace(e, lost=False) for e in known if e not in back)
     out = {e.host for e in excluded}
-    last = {*(e.host for e in back), *drained} - {primary, *out}
+    last = {*(e.host for e in back), *avoided} - {primary, *out}
     good = (*(h for h in hosts if h not in out | last), *(h for h in hosts if h in last))
     past = tuple(kept for e in back if (kept := e.kept()))
     needed = with_devices if not with_devices.isdisjoint(hosts[: settings.nodes]) else frozenset[str]()

@@ -7,7 +7,7 @@ from typing import Any
 
 from laggard.kvstore.checkpoints.complete import Newest
 from laggard.resilience.decision.enough import is_enough, too_few, without
-from laggard.resilience.decision.events import JobStatus, ProgramFailed, ProgramHung, Settings
+from laggard.resilience.decision.events import JobStatus, ProgramFailed, ProgramHung, RanksReplaced, Settings
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.ledger import (
     BAR,
@@ -23,6 +23,8 @@ from laggard.resilience.decision.ledger import (
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.row import Setback
+
+AGAIN_AND_AGAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Case:
     @property
     def unfit_reserve(self) -> frozenset[str]:
         """The nodes in reserve that were found bad when they were checked after a failure."""
-        evidence = self.event.evidence if isinstance(self.event, ProgramFailed) else ()
+        evidence = self.event.evidence if isinstance(self.event, ProgramFailed | RanksReplaced) else ()
         return frozenset(found.host for found in evidence) & frozenset(self.roster.reserve)
 
     @property
@@ -158,6 +160,21 @@ class Case:
         host, row = self.suspect, self.row
         again = len(row) > 1 and row[-2].host == host and bool(host)
         return host if again and not self.settings.places_ranks and self.may_set_aside(host) else ""
+
+    @property
+    def fails_most(self) -> bool:
+        """Whether failures begin on the suspect again and again, and fewer on all other nodes together."""
+        own = sum(each.host == self.suspect for each in self.ledger)
+        return own >= AGAIN_AND_AGAIN and 2 * own > len(self.ledger) and self.may_set_aside(self.suspect)
+
+    @property
+    def relieved(self) -> JobStatus | None:
+        """The status with a node of the reserve in the place of a drained one; None: none can take its place."""
+        host: str = self.event.word.host
+        after = self.status_without(frozenset({host}), lost=True)
+        is_like = len(after.roster.active) == len(self.roster.active)
+        is_in_use = self.settings.resilient and host in self.roster.active and host != self.roster.primary
+        return after if is_in_use and is_like else None
 
     @property
     def is_kept_out(self) -> bool:

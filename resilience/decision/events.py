@@ -85,6 +85,15 @@ class ProgramFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksReplaced:
+    """Ranks failed and were replaced, and the others kept their processes."""
+
+    failure: Failure
+    evidence: tuple[Found, ...] = ()  # what was found on the nodes when they were checked
+    course: Course = UNKNOWN_COURSE
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramHung:
     """The program hangs: it has shown no sign of life for too long."""
 
@@ -116,6 +125,13 @@ class NodesDrained:
     """The manager of nodes in reserve says that they are down or drained."""
 
     words: tuple[NodeWord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """The manager of a node in use says that it is down or drained, or takes it away."""
+
+    word: NodeWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +174,12 @@ class OutageTooLong:
 Event = (
     ProgramEnded
     | ProgramFailed
+    | RanksReplaced
     | ProgramHung
     | NodesAccused
     | NodeLost
     | NodesDrained
+    | NodeDrained
     | NodeReturned
     | NodeJoined
     | NodesMissing

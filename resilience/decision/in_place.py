@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from laggard.kvstore.membership import Formation, Ready
-from laggard.resilience.decision.events import ProgramHung
+from laggard.resilience.decision.events import JobStatus, ProgramHung
 
 Obstacle = Literal[
     "not asked for",
@@ -22,6 +22,7 @@ Obstacle = Literal[
     "no common step",
     "not ready",
     "not formed",
+    "not paused",
     "node lost",
     "lost again",
 ]
@@ -71,13 +72,36 @@ def obstacle(loss: Loss) -> Obstacle | None:
     return "too often" if loss.n_last_hour >= loss.most_per_hour else None
 
 
+def in_place(before: JobStatus, after: JobStatus) -> JobStatus:
+    """Return a status with the nodes that come in at the places of those that leave; all others keep theirs."""
+    return replace(after, placement=replace(after.placement, order=before.placed.active))
+
+
+def moves(before: JobStatus, after: JobStatus, devices: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
+    """Return which node takes the place of which; empty: of none, or ranks have other numbers than before.
+
+    Parameters
+    ----------
+    before, after
+        The job's status now, and then, as of `in_place`.
+    devices
+        The devices of each node, each of which has a rank.
+    """
+    old, new = before.placed.active, after.placed.active
+    found = {out: into for out, into in zip(old, new, strict=False) if out != into}
+    is_alike = all(len(devices.get(out, ())) == len(devices.get(into, ())) for out, into in found.items())
+    return found if len(old) == len(new) and is_alike and {*new}.isdisjoint(found) else {}
+
+
 def hung_rank(hang: ProgramHung) -> int | None:
     """Return the rank that all others wait for; None if that is not a single one, or not known."""
     last = hang.stacks.standings[-1] if hang.stacks and hang.stacks.standings else None
     return last.rank if last is not None and last.n_ranks == 1 and last.host == hang.suspect else None
 
 
-def formation(launch: int, ready: Mapping[int, Ready], failed_at: int | None) -> Formation | Obstacle:
+def formation(
+    launch: int, ready: Mapping[int, Ready], failed_at: int | None, handed_over: Mapping[int, tuple[int, ...]]
+) -> Formation | Obstacle:
     """Return what all ranks of a launch go on from, or what speaks for a relaunch.
 
     Parameters
@@ -88,9 +112,12 @@ def formation(launch: int, ready: Mapping[int, Ready], failed_at: int | None) ->
         What each rank has, by its number.
     failed_at
         The step at which ranks were replaced last, if these were lost in the same way.
+    handed_over
+        The steps of which others know what was a rank's own.
     """
     holders = [rank for rank, each in sorted(ready.items()) if each.have]
-    common = set.intersection(*({*each.own} & {*(each.have or each.own)} for each in ready.values()))
+    own = {rank: {*each.own, *handed_over.get(rank, ())} for rank, each in ready.items()}
+    common = set.intersection(*(own[rank] & {*(each.have or own[rank])} for rank, each in ready.items()))
     if not holders or not common:
         return "no common step"
     step = max(common)

@@ -12,7 +12,7 @@ Advice = Literal["--resilient would relaunch it", "--resilient would relaunch wi
 OfProgram = Literal[
     "own error", "the program's", "hangs", "last failure", "last hang", "moved", "devices moved", "pause"
 ]
-OfSave = Literal["one save back", "in place"]
+OfSave = Literal["one save back", "in place", "moved in place"]
 OfReturn = Literal["answers again", "excluded for", "not excluded", "in reserve", "examined first"]
 OfAccused = Literal["--resilient relaunches", "irreplaceable", "--exhaust-resources would go on", "not accused in use"]
 OfLost = Literal["node", "unused", "waiting", "not returned", "quarantined", "out of reserve"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from laggard.resilience.decision import events
-from laggard.resilience.decision.case import Case
+from laggard.resilience.decision.case import AGAIN_AND_AGAIN, Case
 from laggard.resilience.decision.enough import too_few, without
 from laggard.resilience.decision.events import (
     Decision,
@@ -83,6 +83,27 @@ def _drain(case: Case) -> Report:
     hosts = frozenset(word.host for word in words)
     roster = case.roster.without(hosts, len(case.roster.active), case.now_s, lost=True)
     return Report(replace(case.status, roster=roster), (NodesDrained(words),))
+
+
+def _relieve(case: Case) -> Report:
+    after = case.relieved or case.status
+    return Report(after, (case.event, _change(case.roster, after.roster)))
+
+
+def _after_replacement(case: Case) -> JobStatus:
+    """Return the status once ranks are replaced on their nodes, and bad nodes have left the reserve."""
+    return replace(case.reserve_without(case.unfit_reserve), ledger=case.ledger)
+
+
+def _move_from(case: Case, hosts: frozenset[str]) -> Report:
+    after = replace(case.status_without(hosts | case.unfit_reserve), ledger=case.ledger)
+    return Report(after, (case.failure, *case.event.evidence, *case.evidence, _change(case.roster, after.roster)))
+
+
+def _move_aside(case: Case) -> Report:
+    after = _after_replacement(case)
+    after = replace(after, roster=after.roster.setting_aside(case.suspect))
+    return Report(after, (case.failure, *case.evidence, _change(case.roster, after.roster)))
 
 
 def _stay_out(case: Case, exclusion: Exclusion, why: ReasonPart) -> Report:
@@ -278,6 +299,25 @@ RULES: Sequence[Rule] = (
         lambda c: _after_setback(c, c.failure, *c.event.evidence),
     ),
     Rule(
+        events.RanksReplaced,
+        "a check of all nodes finds a bad one in use, or the evidence against one is 100 or more",
+        "have its ranks go on in reserve, if all others keep their processes; otherwise it stays in use",
+        lambda c: bool(c.proven) or c.convicted is not None,
+        lambda c: _move_from(c, c.proven or frozenset({c.suspect})),
+    ),
+    Rule(
+        events.RanksReplaced,
+        f"within a day {AGAIN_AND_AGAIN} or more began on a node, and fewer on all others together; not the primary",
+        "have its ranks go on in reserve, where it waits, if all others keep their processes",
+        lambda c: c.fails_most,
+        _move_aside,
+    ),
+    _otherwise(
+        events.RanksReplaced,
+        "enter it in the ledger",
+        lambda c: Report(_after_replacement(c), (c.failure, Fact("in place"))),
+    ),
+    Rule(
         events.ProgramHung,
         "without `--resilient`",
         "report",
@@ -357,6 +397,14 @@ RULES: Sequence[Rule] = (
         "take them out of the reserve, until the manager says otherwise and they pass their probe",
         _drain,
     ),
+    Rule(
+        events.NodeDrained,
+        "it is not the primary, and one in reserve can take its place",
+        "have its ranks go on there, if all others keep their processes; otherwise it stays in use",
+        lambda c: c.relieved is not None,
+        _relieve,
+    ),
+    _otherwise(events.NodeDrained, "it stays in use", lambda c: Report(c.status, (c.event,))),
     Rule(
         events.NodeReturned,
         "it is no longer excluded",

@@ -19,6 +19,7 @@ from laggard.resilience.decision.stacks import HELD, Doing, Standing, Standstill
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.reading.targets import NoAnswer, Target, Unanswered
 from laggard.resilience.text import abbreviated, duration
+from laggard.system.ports import host_and_port
 
 # Of the processes that ended beside the one that was first.
 MAX_OTHERS_NAMED = 3
@@ -33,7 +34,7 @@ _AFTER: Mapping[FactKind | None, str] = {**dict.fromkeys(("hangs", "last failure
 # The words of the facts whose name is not what is said.
 _FACTS: Mapping[FactKind, str] = {
     "--resilient relaunches": "without --resilient nothing is relaunched",
-    "--exhaust-resources would go on": "--exhaust-resources would go on without it",
+    "--exhaust-resources would go on": "with --exhaust-resources the job would go on without it",
     "answers again": "{hosts} answers again",
     "devices moved": "devices of {hosts} change places",
     "devices too few": "no node with devices is left: {hosts} cannot run the program",
@@ -43,12 +44,13 @@ _FACTS: Mapping[FactKind, str] = {
     "hourly restarts used up": "--max-restarts-per-hour={number} is used up",
     "in reserve": "it is in the reserve",
     "in place": "replaced, and the other ranks keep their processes",
+    "moved in place": "its ranks go on there from step {number}, and the others keep their processes",
     "irreplaceable": "no other node could take the place of {hosts}",
     "last failure": "the last failure",
     "last hang": "the last hang",
     "no progress": "no progress for {duration}: no commit to State, no step reported (--give-up-after)",
     "moved": "{hosts} change places",
-    "nodes too few": "{good_nodes} left for --nodes={of}; --exhaust-resources would go on with fewer",
+    "nodes too few": "{good_nodes} left for --nodes={of}; with --exhaust-resources the job would go on with fewer",
     "not accused in use": "no accused node is in use",
     "not excluded": "{hosts} is not excluded",
     "not returned": "{hosts} {have} not returned within {duration}",
@@ -70,9 +72,9 @@ _FINDINGS: Mapping[FindingKind, str] = {
     "gpu gone": "gpu {of} is gone",
     "wrong results": "gpu {of} gives {fault}",
     "disk full": "the disk of {of} is full",
-    "memory lost": "only {number:.1f} of its {total:.1f} GB of memory are there",
+    "memory lost": "only {number:.1f} of its {total:.1f} GB of memory are present",
     "memory in use": "its memory is in use by others: {number:.1f} of {total:.1f} GB are free",
-    "kernel line": "its kernel says {of!r}",
+    "kernel line": "its kernel reports {of!r}",
     "no reading": "its devices give no reading",
     "slow": "{slow}",
 }
@@ -153,7 +155,7 @@ def _how_it_ended(of: Failure) -> str:
     if of.lingers_s is not None:
         return f"raised an error and has hung for {duration(of.lingers_s)} since"
     if of.exit_code is None:
-        return f"ended after {duration(of.ran_s)}, Ray does not know how"
+        return f"ended after {duration(of.ran_s)}; Ray does not know how"
     if of.exit_code < 0:
         return f"was killed by {signal_name(-of.exit_code)} after {duration(of.ran_s)}"
     child = SIGNALS_OF_CHILDREN.get(of.exit_code)
@@ -263,7 +265,7 @@ def why_lost(of: WhyLost) -> str:
         case "silent":
             return f"no heartbeat for {of.silent_s:.1f} s"
         case "Ray ended":
-            return "Ray on it has ended"
+            return "its Ray processes have ended"
 
 
 def stuck(of: StuckProcesses) -> str:
@@ -285,7 +287,7 @@ def target(of: Target) -> str:
         case "name":
             return of.host or "the name server"
         case "port":
-            return f"[{of.host}]:{of.port}" if ":" in of.host else f"{of.host}:{of.port}"
+            return host_and_port(of.host, of.port)
         case _:
             return of.of
 
@@ -319,7 +321,7 @@ def node_word(of: NodeWord) -> str:
 def went_back(of: Newest) -> str:
     """Return that it did not help to set a checkpoint aside."""
     both = f"the {of.name} of step {of.checkpoint.step} and from the one before it, of step {of.before.step}"
-    return f"it fails from {both}: change the program, or have it go on from something else"
+    return f"it fails from {both}: change the program, or start it from something else"
 
 
 _PARTS: Mapping[type, Callable[[Any], str]] = {
@@ -333,6 +335,7 @@ _PARTS: Mapping[type, Callable[[Any], str]] = {
     events.ProgramHung: hang,
     events.NodeLost: lost,
     events.NodesDrained: drained,
+    events.NodeDrained: lambda of: node_word(of.word),
     events.NodeReturned: returned,
     Unanswered: waits_for,
     events.OutageEnded: lambda of: f"{target(of.outage.target)} answers again after {duration(of.lasted_s)}",

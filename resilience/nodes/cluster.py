@@ -291,7 +291,9 @@ class Cluster:
         return node.agent.gone or self._is_silent(node)
 
     def _is_silent(self, node: Node) -> bool:
-        """Return whether nothing has come from an agent for too long."""
+        """Return whether nothing has come from an agent for too long; that of the only node is only slow."""
+        if len(self._numbers) == 1:
+            return False  # it is a child of ours, whose end we see
         silent_s = self._silent_s(node)
         if not node.agent.has_started:
             return silent_s > self._timing.first_heartbeat_s

@@ -82,6 +82,8 @@ class Ranks:
         self._records = [in_order(node.record, devices) for node in nodes]
         self._host_list = host_file(self._records)
         self._writes_stacks, self._may_be_warm = writes_stacks, may_be_warm
+        self._new: list[_Rank] = []  # those that are to take the places of others
+        self._left: list[_Rank] = []  # those whose places were taken last
         for node, record, of_node in zip(nodes, self._records, self._variables(launch), strict=True):
             for number, own in enumerate(of_node):
                 name = f"program-{launch}-{number}" if per_device else f"program-{launch}"
@@ -108,14 +110,53 @@ class Ranks:
         )
         rank.node.tasks.start(start, _relay(rank, self._printer))
 
-    def replace(self, numbers: Collection[int], launch: int) -> None:
-        """Start new processes, of a new launch, in the place of these ranks; the others go on."""
+    def begin_new(self, numbers: Collection[int], launch: int, joins_in: int, moves: Mapping[str, Node]) -> None:
+        """Start processes that take the places of these ranks in a launch, those of some nodes on other nodes."""
+        self._records = [moves[each.hostname].record if each.hostname in moves else each for each in self._records]
+        self._host_list = host_file(self._records)
         own = [each for of_node in self._variables(launch) for each in of_node]
         records = {record.hostname: record for record in self._records}
         for rank in [rank for rank in self._ranks if rank.number in numbers]:
-            new = replace(rank, task=f"program-{launch}-{rank.place}", began_in=launch)
-            self._ranks[rank.place] = new
-            self._start(new, records[rank.node.record.hostname], {**own[rank.place], JOINS: "1"}, launch)
+            node = moves.get(rank.node.record.hostname, rank.node)
+            record = records[node.record.hostname]
+            device = record.devices[int(own[rank.place]["LOCAL_RANK"])]
+            task = f"program-{joins_in}-{rank.place}"
+            new = replace(rank, node=node, task=task, device=device, began_in=joins_in)
+            self._new.append(new)
+            self._start(new, record, {**own[rank.place], JOINS: str(joins_in)}, launch)
+
+    def take_over(self) -> None:
+        """Let the processes that were begun last be ranks from now on."""
+        self._left = [self._ranks[new.place] for new in self._new]
+        for new in self._new:
+            self._ranks[new.place] = new
+        self._new = []
+
+    def drop_new(self) -> None:
+        """Kill the processes that were begun to take the places of others."""
+        for rank in self._new:
+            rank.node.tasks.signal(rank.task, signal.SIGKILL)
+        self._new = []
+
+    @property
+    def has_new(self) -> bool:
+        """Whether processes stand by to take the places of others."""
+        return bool(self._new)
+
+    @property
+    def has_lost_new(self) -> bool:
+        """Whether a process has ended that was to take the place of another one."""
+        return any(rank.end is not None for rank in self._new)
+
+    def wait_for_left(self, deadline_s: float) -> None:
+        """Wait until those have ended whose places were taken last."""
+        wait_for(
+            self._changed, lambda: all(rank.end is not None or rank.node.agent.gone for rank in self._left), deadline_s
+        )
+
+    def on(self, hosts: Collection[str]) -> list[int]:
+        """Return which ranks run on these nodes."""
+        return [rank.place for rank in self._ranks if rank.node.record.hostname in hosts]
 
     def kill_rank(self, number: int) -> None:
         """Kill one rank."""

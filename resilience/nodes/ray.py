@@ -19,7 +19,7 @@ class NodeRay:
         # `down`: not started, or stopped by us; `up`: running; `ended`: ended on its own, did not start, or left the
         # cluster
         self.state: Literal["down", "up", "ended"] = "down"
-        self.last_words = ""  # the end of Ray's log, once Ray has ended
+        self.end = RayEnded()  # what it said as it ended last
         self._send = send
         self._stopping = False
         self._is_warm = False
@@ -43,6 +43,10 @@ class NodeRay:
         self._stopping = True
         self._send(StopRay())
 
+    def give_up(self) -> None:
+        """End the node's Ray processes because the node does not join: then they count as ``ended``."""
+        self._send(StopRay())
+
     def _take_end(self, report: RayEnded) -> None:
         self.state = "down" if self._stopping else "ended"
-        self.last_words = report.last_words
+        self.end = report

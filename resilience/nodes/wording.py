@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from signal import Signals
+
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.nodes.notices import About, NotHeld, Notice, Unreadable
 from laggard.resilience.text import duration
 from laggard.resilience.wire.node import Crashed
+from laggard.resilience.wire.ray import RayEnded
 from laggard.resilience.wire.tasks import TaskEnded, WillRestart
 from laggard.system.clock_offset import ClockOffset
 
@@ -37,7 +40,15 @@ def _about(of: About) -> str:
 
 def held(sentence: str) -> str:
     """Return why processes that cannot be ended do no harm: one that was killed never leaves the kernel again."""
-    return f"{sentence}; killed but held in the kernel, they run nothing more; the job goes on beside them"
+    return f"{sentence}; they were killed and run nothing more, but the kernel still holds them; the job goes on"
+
+
+def ray_ended(end: RayEnded) -> str:
+    """Return why Ray is not up on a node."""
+    if end.last_words or end.exit_code is None:
+        return end.last_words or "Ray's processes say nothing"
+    how = f"ended with exit code {end.exit_code}" if end.exit_code >= 0 else f"died of {Signals(-end.exit_code).name}"
+    return f"'ray start' {how} and says nothing"
 
 
 def _last_line(exit_code: int, why: str) -> str:

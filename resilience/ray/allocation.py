@@ -83,6 +83,7 @@ class DriverProcess:
 
     def __init__(self, address: str, *, with_devices: bool = True) -> None:
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         if not host or not port.isdigit():
             raise UsageError(f"RAY_ADDRESS={address} is not an address: give host:port of the head, or --wlm=local")
         if not listens(host, int(port)):

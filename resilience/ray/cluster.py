@@ -22,6 +22,7 @@ from laggard.resilience.decision.origin import ProcessEnd
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
+from laggard.resilience.nodes import wording
 from laggard.resilience.nodes.cluster import (
     RAY_ADDRESS,
     START_DEADLINE_S,
@@ -33,13 +34,13 @@ from laggard.resilience.nodes.node import Node
 from laggard.resilience.ray.private_api import HeadClient
 from laggard.resilience.text import abbreviated
 from laggard.system.certificates import Authority
-from laggard.system.ports import listens
+from laggard.system.ports import host_and_port, listens
 
 POLL_S = 0.05
 # Virtual nodes share this machine's processors: if all started at once, each would take longer than Ray allows.
 MAX_JOINING = (os.cpu_count() or 1) + 2
 # Ray gives a node half a minute to start, however busy the machine is.
-JOIN_ATTEMPTS = 3
+JOIN_ATTEMPTS, HEAD_ATTEMPTS = 3, 2
 _RAY_SETTINGS = {
     # A node whose processes are gone refuses three checks and leaves Ray's records within two seconds; a node that is
     # only starved has five seconds to answer each check.
@@ -80,7 +81,7 @@ class RayCluster(Cluster):
         super().__init__(allocation, directory, setup, changed)
         self._token = secrets.token_hex(32)
         self._authority = Authority()
-        self.address = f"{self._primary.address}:{port}"
+        self.address = host_and_port(self._primary.address, port)
         self._port = port  # port of Ray's head on the primary
         self._head: HeadClient | None = None
         self._waiting: list[str] = []
@@ -150,11 +151,16 @@ class RayCluster(Cluster):
         ]:
             self.nodes[host].ray.state = "down"
             self._waiting.append(host)
+            if host == self._primary.hostname:  # that of the others has ended for want of a head
+                self._head = None
+                for other in self._attempts.keys() - {host}:
+                    self._attempts[other] = min(1, self._attempts[other])
 
     def _may_try_again(self, node: Node) -> bool:
-        if node.record == self._primary or node.record.address in self._joined:
-            return False  # all others need the head, and a node that has left the cluster is lost
-        return 0 < self._attempts[node.record.hostname] < JOIN_ATTEMPTS
+        if node.record.address in self._joined:
+            return False  # it has left the cluster, so it is lost
+        most = HEAD_ATTEMPTS if node.record == self._primary else JOIN_ATTEMPTS
+        return 0 < self._attempts[node.record.hostname] < most
 
     def finish_change(self, roster: Roster, launch: int) -> int:
         """Leave exactly a launch's hosts in the cluster, and no process of a launch before ``launch`` on any host."""
@@ -231,15 +237,25 @@ class RayCluster(Cluster):
             self._joined = members
             self._start_waiting()
             if time.monotonic() > until_s:
-                missing = [node for node in nodes if node.record.address not in members]
-                for node in missing:
-                    self._attempts[node.record.hostname] = JOIN_ATTEMPTS
-                    node.ray.state = "ended"
-                self._raise_if_lost(missing)
+                if missing := [node for node in nodes if node.record.address not in members]:
+                    self._give_up(missing)
+                    until_s = time.monotonic() + START_DEADLINE_S
+                    continue
                 others = abbreviated(sorted(members - addresses))
                 raise ClusterError(f"{others} did not leave the cluster within {START_DEADLINE_S:.0f} s")
             self.wait_for(lambda: False, POLL_S)  # Ray's records have no event to wait for
         self._joined = members
+
+    def _give_up(self, missing: Sequence[Node]) -> None:
+        """End what has not joined in time: the head's processes once, if it is missing, else those of all."""
+        head = [node for node in missing if node.record == self._primary]
+        for node in head or missing:
+            node.ray.give_up()
+            if not head:
+                self._attempts[node.record.hostname] = JOIN_ATTEMPTS
+        self.wait_for(lambda: all(node.ray.state == "ended" for node in head or missing), STOP_DEADLINE_S)
+        for node in head or missing:
+            node.ray.state = "ended"
 
     def _members(self) -> set[str]:
         if not listens(self._primary.address, self._port):
@@ -248,4 +264,4 @@ class RayCluster(Cluster):
         return self._head.alive_addresses()
 
     def _last_words(self, node: Node) -> str:
-        return node.ray.last_words or "no log"
+        return wording.ray_ended(node.ray.end)

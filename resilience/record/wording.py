@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 
 from laggard.collectors.causes import Cause
 from laggard.detectors.verdict import Verdict
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.failure import Failure
-from laggard.resilience.record.effective_time import Basis, EffectiveTime
+from laggard.resilience.decision.site import Standing
+from laggard.resilience.record.effective_time import SHOWN_FROM_S, Basis, EffectiveTime
 from laggard.resilience.record.timeline import RecordedFailure
 from laggard.resilience.text import abbreviated, counted, duration
 from laggard.telemetry.course import Gap, LaunchBegan
@@ -69,6 +72,17 @@ def summary(n_launches: int, excluded: Sequence[str], set_aside: str, took_s: fl
     )
 
 
+def ending(exit_code: int | None, times: EffectiveTime) -> str:
+    """Return how a job ended and after how long, in a few words."""
+    return f"{'no end recorded' if exit_code is None else f'exit code {exit_code}'} after {duration(times.total_s)}"
+
+
+def lost(times: EffectiveTime) -> str:
+    """Return how much work a job lost or did again; empty if none."""
+    lost_s = times.parts.lost_s + times.parts.repeated_s
+    return f"{duration(lost_s)} of work lost" if lost_s >= SHOWN_FROM_S else ""
+
+
 def effective_time(of: EffectiveTime) -> str:
     """Return how much of a job's time became progress."""
     if of.ratio is None:
@@ -78,3 +92,23 @@ def effective_time(of: EffectiveTime) -> str:
         f"effective training time: {duration(of.parts.effective_s)} of {duration(of.total_s)} "
         f"({100 * of.ratio:.0f} %), by the {_MEASURED_BY[of.basis]}"
     )
+
+
+def standing(of: Standing) -> str:
+    """Return why a node is used last, as the user reads it when the job begins."""
+    failed = counted(len(of.failures), "job was", "jobs were")
+    return f"{of.host} is used last ({chance_of(of)} likely to be bad): {failed} left by it; {newest_failure(of)}"
+
+
+def chance_of(of: Standing) -> str:
+    """Return the chance that a node is bad."""
+    return "pinned" if math.isinf(of.odds) else f"{100 * of.chance:.0f} %"
+
+
+def newest_failure(of: Standing) -> str:
+    """Return what speaks against a node most recently; empty if nothing does."""
+    if not of.failures:
+        return ""
+    last = of.failures[-1]
+    day = time.strftime("%Y-%m-%d", time.gmtime(last.time_s))
+    return f"{day}, {last.job}" + (f": {last.why}" if last.why else "")

@@ -33,21 +33,22 @@ class Costs:
         return self.without_relaunch_s - self.with_relaunch_s
 
 
-def costs_of(timeline: Timeline) -> Costs:
-    """Estimate a job's costs from its timeline."""
+def costs_of(timeline: Timeline, *, on_gpus: bool = True) -> Costs:
+    """Estimate a job's costs from its timeline; what it saved only on GPUs, and if that is not longer than the job."""
     ran_s = tuple(_end_s(launch, timeline) - launch.began_s for launch in timeline.launches)
     times = effective_time(timeline)
     gap_s = tuple(sum(launch.gap_s.values()) for launch in timeline.launches)
     for index, launch in enumerate(timeline.launches):
         verdict = timeline.verdict_that_ended(launch)
-        if verdict is not None and not math.isnan(verdict.of.slowdown):
+        if on_gpus and verdict is not None and not math.isnan(verdict.of.slowdown):
             work_device_s = sum(
                 (ran - parts.slow_s) * _n_devices(later, timeline.devices)
                 for later, ran, parts in list(zip(timeline.launches, ran_s, times.launches, strict=True))[index + 1 :]
             )
             without_relaunch_s = work_device_s * verdict.of.slowdown / _n_devices(launch, timeline.devices)
             with_relaunch_s = _end_s(timeline.launches[-1], timeline) - launch.ended_s
-            return Costs(times, ran_s, gap_s, without_relaunch_s, with_relaunch_s)
+            found = Costs(times, ran_s, gap_s, without_relaunch_s, with_relaunch_s)
+            return found if found.saved_s <= times.total_s else Costs(times, ran_s, gap_s)
     return Costs(times, ran_s, gap_s)
 
 

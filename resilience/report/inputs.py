@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
 from laggard.resilience.record.journal import JOURNAL_FILE, read_journal
 from laggard.resilience.record.recorder import UTILIZATION
@@ -38,6 +39,7 @@ class ReportInputs:
     store: History | None = None  # all samples; None if there are none
     probes: tuple[str, ...] = ()  # metrics
     has_utilization: bool = False
+    has_virtual_devices: bool = False
     own_metrics: tuple[str, ...] = ()
     links: Mapping[int, LinkMatrix] = field(default_factory=dict)
 
@@ -61,8 +63,10 @@ def read_inputs(path: Path) -> ReportInputs:
         for each in metrics_of(store.series_keys())
         if each["kind"] == "program" and each["name"] not in {*_NOT_DRAWN, *probes}
     )
-    has_utilization = UTILIZATION in on_hosts
-    return ReportInputs(timeline, store, probes, has_utilization, own_metrics, _links(store, timeline))
+    is_virtual = any(dict(tags).get("model") == VirtualDevice.model for _, tags in store.series_keys())
+    return ReportInputs(
+        timeline, store, probes, UTILIZATION in on_hosts, is_virtual, own_metrics, _links(store, timeline)
+    )
 
 
 def _links(store: History, timeline: Timeline) -> dict[int, LinkMatrix]:

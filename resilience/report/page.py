@@ -29,7 +29,7 @@ MAX_LOG_LINES = 500
 
 def write_report(inputs: ReportInputs, folder: Path) -> Path:
     """Write the page to an existing folder; return its path."""
-    timeline, costs = inputs.timeline, costs_of(inputs.timeline)
+    timeline, costs = inputs.timeline, costs_of(inputs.timeline, on_gpus=not inputs.has_virtual_devices)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(
         duration=duration,
@@ -60,8 +60,9 @@ def write_report(inputs: ReportInputs, folder: Path) -> Path:
         "version": version("laggard"),
     }
     facts, more = (environment.from_string(_read(f"{name}.html.j2")).render(values) for name in ("facts", "tables"))
-    state = "Report of a job" if timeline.exit_code is not None else "Report of a job without a recorded end"
-    document = frozen_document(timeline.name, frozen(inputs, state), facts=facts, more=more, style=_read("report.css"))
+    state = "; ".join(filter(None, (wording.ending(timeline.exit_code, costs.times), wording.lost(costs.times))))
+    title = f"{timeline.name}: {state}"
+    document = frozen_document(title, frozen(inputs, state), facts=facts, more=more, style=_read("report.css"))
     path = folder / PAGE_FILE
     write_private(path, document.html.decode())
     return path
@@ -73,10 +74,11 @@ def _read(name: str) -> str:
 
 def _headline(timeline: Timeline) -> str:
     excluded = list(dict.fromkeys(host for launch in timeline.launches for host in launch.excluded))
+    failures = timeline.failures if timeline.exit_code else ()
     parts = [
         counted(len(timeline.launches), "launch", "launches"),
         f"excluded: {abbreviated(excluded)}" if excluded else "no node excluded",
-        "no end recorded" if timeline.exit_code is None else f"exit code {timeline.exit_code}",
+        *(wording.failure(failure) for failure in failures[-1:]),
     ]
     return "; ".join(parts)
 

@@ -58,15 +58,13 @@ def story(timeline: Timeline, times: EffectiveTime, *, running: bool) -> list[st
 def _outcome(timeline: Timeline, times: EffectiveTime, *, running: bool) -> str:
     launches = counted(len(timeline.launches), "launch", "launches")
     nodes = f" on {abbreviated(timeline.hosts)}" if timeline.launches else ""
-    length = duration(times.total_s)
     if running:
-        return f"running for {length}, {launches} so far{nodes}"
-    end = "no end recorded" if timeline.exit_code is None else f"exit code {timeline.exit_code}"
-    return f"{end} after {length}, {launches}{nodes}"
+        return f"running for {duration(times.total_s)}, {launches} so far{nodes}"
+    return f"{wording.ending(timeline.exit_code, times)}, {launches}{nodes}"
 
 
 def _before_what(timeline: Timeline) -> str:
-    return "in trouble of laggard's own" if timeline.launches else "before its first launch"
+    return "because of an error in laggard" if timeline.launches else "before its first launch"
 
 
 def _last_words(timeline: Timeline) -> str:
@@ -86,7 +84,7 @@ def _losses(timeline: Timeline, times: EffectiveTime) -> Iterator[_Loss]:
                 launch.began_s,
                 parts.repeated_s,
                 f"launch {launch.number} repeated {duration(parts.repeated_s)} of work that was kept before",
-                "was its newest checkpoint there, and could it be read?",
+                "check that its newest checkpoint was there and could be read",
             )
         yield from _slow(timeline, launch, parts)
         if launch.cause not in {"", "end"} or (launch.why and parts.lost_s >= SHOWN_FROM_S):
@@ -117,7 +115,7 @@ def _in_all(timeline: Timeline, times: EffectiveTime) -> Iterator[_Loss]:
     if parts.waiting_s >= SHOWN_FROM_S:
         first = next(each for each in launches if each.wait_s > 0)
         what = f"waits after failures took {duration(parts.waiting_s)}"
-        to_do = "mend what failed or did not answer; --backoff sets the first wait"
+        to_do = "fix what failed or did not answer; --backoff sets the first wait"
         yield _Loss(first.ended_s, parts.waiting_s, what, to_do)
 
 
@@ -161,7 +159,7 @@ def _to_do(timeline: Timeline, launch: Launch) -> str:
         what = "see what its ranks waited for"
         return f"{what}: {failure.stacks} beside the report" if failure and failure.stacks else what
     if launch.cause == "node lost":
-        return "ask who runs the nodes; 'laggard doctor' there before they are used again"
+        return "ask the nodes' administrator; run 'laggard doctor' there before they are used again"
     if verdict is not None:
         return _about_device(verdict, excluded=True)
     if failure is not None:
@@ -177,13 +175,13 @@ def _about_device(verdict: RecordedVerdict, *, excluded: bool) -> str:
 def _about_failure(failure: RecordedFailure) -> str:
     match failure.kind:
         case "program":
-            return "mend the program: its standard error has the traceback"
+            return "fix the program: its standard error has the traceback"
         case "hardware":
             return f"have {failure.host} checked: 'laggard doctor' and the kernel's log there"
         case "network":
-            return f"nothing if it stays at one; otherwise have the links of {failure.host} checked"
+            return f"nothing, unless it happens again: then have the links of {failure.host} checked"
         case "capacity":
             return f"more room on {failure.host} (disk, /dev/shm, memory), or less use of it by the program"
         case "transient":
-            return "nothing if it stays at one"
+            return "nothing, unless it happens again"
     return f"see the end of its standard error, and the kernel's log on {failure.host}"

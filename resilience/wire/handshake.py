@@ -13,6 +13,8 @@ class Handshake(Report):
 
     n_cpus: int  # that we may use
     gpus: tuple[str, ...]  # their names, as in CUDA_VISIBLE_DEVICES there
+    host: str  # name of the machine
+    shared_memory_bytes: int  # size of /dev/shm
 
 
 @dataclass(frozen=True, slots=True)

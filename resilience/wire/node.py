@@ -36,6 +36,19 @@ class ToldToEnd(Report):
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnded(Command):
+    """The job has ended: what has started the agent ends like it."""
+
+    exit_code: int
+    remark: str = ""  # what the operators of the node should know
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn(Report):
+    """The controller uses the agent; told to what has started it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Crashed(Report):
     """The agent ends by an error of its own."""
 

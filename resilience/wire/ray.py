@@ -31,4 +31,5 @@ class StopRay(Command):
 class RayEnded(Report):
     """It has ended, and all that it had started."""
 
-    last_words: str = ""
+    last_words: str = ""  # why, by its logs
+    exit_code: int | None = None  # of `ray start`; None: one of its parts has ended before it

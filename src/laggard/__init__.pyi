@@ -1,6 +1,8 @@
 # The package's public names: read by type checkers, and by laggard.lazy, which loads them.
 from laggard.collectors import CollectorGroup as CollectorGroup
 from laggard.collectors import InlineProbe as InlineProbe
+from laggard.collectors import SlowGPU as SlowGPU
+from laggard.collectors import device_readers as device_readers
 from laggard.collectors import local_device as local_device
 from laggard.collectors import node_strategy as node_strategy
 from laggard.collectors import section as section
@@ -14,6 +16,7 @@ from laggard.detectors import SlowLinkDetector as SlowLinkDetector
 from laggard.detectors import Verdict as Verdict
 from laggard.errors import LaggardError as LaggardError
 from laggard.kvstore import Checkpointer as Checkpointer
+from laggard.kvstore import NodeRecord as NodeRecord
 from laggard.kvstore import State as State
 from laggard.kvstore import Transaction as Transaction
 from laggard.kvstore.errors import ClosedTransactionError as ClosedTransactionError

@@ -16,7 +16,7 @@ const sharedOptions = (place, height, axis = "time") => ({
   },
   scales: { x: { time: axis === "time", range: (_, low, high) => place.range ?? [low, high > low ? high : low + 1] } },
   hooks: {
-    setCursor: [() => place.read()],
+    setCursor: [() => place.read(true)],
     setSelect: [
       (chart) => {
         if (chart.select.width < 8) return;
@@ -99,14 +99,21 @@ class Place {
     this.plot.textContent = "";
     this.plot.append(element("p", text, { className: "soft" }));
     this.words.replaceChildren();
+    this.said = "";
   }
 
   /** Put what lies under the cursor into words; without a cursor, the newest values. */
-  read() {
-    if (!this.chart) return;
+  read(isMove = false) {
+    if (!this.chart || (isMove && !isNear(this.words, 0))) return;
     const { idx, left, top } = this.chart.cursor;
-    const isPointed = idx !== null && idx !== undefined && left >= 0;
-    const rows = this.rowsAt(isPointed ? idx : null, isPointed && top >= 0 ? this.chart.posToVal(top, "y") : null);
+    const at = left >= 0 ? idx ?? null : null;
+    const y = at !== null && top >= 0 && this.chart.over.matches(":hover") ? this.chart.posToVal(top, "y") : null;
+    if (isMove && at === this.at && y === null) return;
+    this.at = at;
+    const rows = this.rowsAt(at, y);
+    const said = JSON.stringify(rows);
+    if (said === this.said) return; // who hears it hears it once
+    this.said = said;
     this.words.replaceChildren(...rows.map(([name, text, colour, dash]) => {
       const row = element("span", "", { className: "value" });
       if (colour) {
@@ -166,6 +173,12 @@ class Place {
   }
 }
 
+/** Whether something is in the window or so close to it: what nobody sees is neither asked for nor put into words. */
+const isNear = (box, pixels) => {
+  const { top, bottom } = box.getBoundingClientRect();
+  return bottom > -pixels && top < window.innerHeight + pixels;
+};
+
 /** Let the browser keep a file of this page's own. */
 const keep = (blob, name) => {
   const link = element("a", "", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.-]+/g, "_") });
@@ -214,14 +227,15 @@ const drawLines = (place, drawn, { unit, isPercentiles, range, axis = "time", is
     const read = (list) => list.map((line) => ({ line, value: pick(line.values) })).filter(({ value }) => value !== null);
     const rows = [["", isNewest ? "newest" : `${axisWords[axis]}${axisReading[axis](x[at])}`]];
     for (const { line, value } of read(named)) rows.push([line.name, words(value), ...look(line)]);
-    const rest = read(others).sort((a, b) => a.value - b.value);
+    const rest = read(others);
+    const most = (isMore, list = rest) => list.reduce((a, b) => (isMore(b.value, a.value) ? b : a));
     if (rest.length) {
-      const [low, high] = [rest[0], rest.at(-1)].map(({ line, value }) => `${words(value)} (${line.name})`);
+      const [low, high] = [most((a, b) => a < b), most((a, b) => a > b)].map(({ line, value }) => `${words(value)} (${line.name})`);
       const many = named.length ? counted(rest.length, "other", "others") : counted(rest.length, "line", "lines");
       rows.push([many, `${low} to ${high}`, translucent(blue)]);
     }
     if (rest.length && y !== null) {
-      const near = rest.reduce((a, b) => (Math.abs(b.value - y) < Math.abs(a.value - y) ? b : a));
+      const near = most((a, b) => Math.abs(a - y) < Math.abs(b - y), [...read(named), ...rest]);
       rows.push([`at the pointer: ${near.line.name}`, words(near.value)]);
     }
     const [low, high] = band ? [pick(band.low), pick(band.high)] : [null, null];

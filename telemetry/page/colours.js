@@ -34,8 +34,8 @@ const ratioColour = (ratio) => {
 const ratioColourAt = (share) => ratioColour(0.8 + share * 1.2);
 
 const lineColours = {
-  light: ["#b3261e", "#9a5b00", "#7a2f8c", "#116b60", "#1f5f9e", "#8a1d5b"],
-  dark: ["#ff8a7a", "#f0b357", "#d49be0", "#5fd0bf", "#7db4ec", "#f08dc0"],
+  light: ["#b3261e", "#116b60", "#7a2f8c", "#9a5b00", "#1f5f9e", "#8a1d5b"],
+  dark: ["#ff8a7a", "#5fd0bf", "#d49be0", "#f0b357", "#7db4ec", "#f08dc0"],
 };
 const lineDashes = [[], [8, 4], [2, 3], [10, 3, 2, 3], [4, 4], [14, 4]];
 

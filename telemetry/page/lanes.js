@@ -4,7 +4,7 @@ const lanes = ["launch", "verdict", "failure", "xid", "other"];
 const laneOf = (kind) => (kind === "launch-end" ? "launch" : lanes.includes(kind) ? kind : "other");
 const laneNames = { launch: "launches", verdict: "verdicts", failure: "failures", xid: "GPU errors", other: "other" };
 const laneSigns = { launch: "▮", verdict: "▼", failure: "✕", xid: "◆", other: "●" };
-const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 1, other: 3 };
+const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 3, other: 1 };
 const mostNodes = 16;
 const rowHeight = 26;
 const pointedPixels = 10;
@@ -38,6 +38,7 @@ const drawLanes = (place, range, job) => {
   };
   const options = { ...sharedOptions(place, 58 + rowHeight * rows.length), form: rows.map((row) => row.name) };
   options.hooks.draw = [draw];
+  options.cursor.y = false;
   options.scales.y = { range: [0, rows.length] };
   options.series = [{}, { stroke: "transparent", points: { show: false } }];
   options.axes = [

@@ -101,16 +101,19 @@ async function load(asked) {
   const shown = range();
   byId("lane-legend").textContent = drawLanes(places.lane, shown, job);
   eventTable.show(job, state.eventKind, state.find);
-  const map = loadMap(job, shown, isStale).then(() => loadPeers(job, shown, isStale));
-  await Promise.all([map, loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
+  await loadMap(job, shown, isStale); // first, since the server has much to read for the rest
+  await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
   if (isStale()) return;
   writeView();
-  performance.mark("all drawn");
+  markOnce("all drawn");
   document.documentElement.dataset.loaded = String(asked);
 }
 
+/** When something was first drawn; more marks would fill the memory of a page that is left open. */
+const markOnce = (name) => performance.getEntriesByName(name).length || performance.mark(name);
+
 function drawHead(job) {
-  document.title = `${printable(job.name)} – laggard`;
+  document.title = `${printable(job.live ? job.name : `${job.name}: ${job.state}`)} – laggard`;
   byId("name").textContent = printable(job.name);
   const { start, end } = range();
   byId("range-text").textContent = `${moment(start)} to ${moment(end)}, ${span(end - start)}, your time zone`;
@@ -183,7 +186,7 @@ async function loadMap(job, shown, isStale) {
     return parts.join(", ");
   };
   deviceMap.show(devices, colour, describe, state.selected);
-  performance.mark("devices drawn");
+  markOnce("devices drawn");
   const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, answer.unit), reading(high, answer.unit)];
   const notes = [devices.every((each) => each.gpu === "") ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
   if (!values.length) notes.push("none has a reading");

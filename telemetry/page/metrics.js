@@ -5,47 +5,54 @@ const nearPixels = 400;
 const kinds = { program: "the program's", node: "of the nodes", device: "of the devices" };
 const curvePlaces = new Map();
 
-/** The metrics whose names have what is looked for; those that are pinned come first. */
+/** The metrics that are pinned, and then those of a kind, or those of all kinds whose names have what is looked for. */
 function chosenMetrics(job) {
-  const named = new Map(job.metrics.map((each) => [each.name, each]));
-  const pinned = state.pinned.filter((name) => named.has(name)).map((name) => named.get(name));
+  const charted = job.metrics.filter((each) => Object.hasOwn(kinds, each.kind));
+  const pinned = state.pinned.flatMap((name) => charted.find((each) => each.name === name) ?? []);
   const words = state.wanted.toLowerCase().split(/\s+/);
-  const rest = job.metrics.filter((each) => each.kind === state.kind && !state.pinned.includes(each.name) && words.every((word) => each.name.toLowerCase().includes(word)));
+  const matching = charted.filter((each) => !pinned.includes(each) && words.every((word) => each.name.toLowerCase().includes(word)));
+  const rest = matching.filter((each) => each.kind === state.kind);
+  if (state.wanted) rest.push(...matching.filter((each) => each.kind !== state.kind));
   return { metrics: [...pinned, ...rest].slice(0, Math.max(firstCharts, state.shown)), count: pinned.length + rest.length };
 }
 
 /** By which tags a metric's lines are told apart. */
 function groupingOf(metric) {
-  if (state.by) return metric.by.find((tags) => JSON.stringify(tags) === state.by) ?? [];
+  if (state.by === "[]") return [];
+  if (state.by) return metric.by.find((tags) => JSON.stringify(tags) === state.by) ?? metric.by[0] ?? [];
   return state.axis === "launch" ? [] : metric.by[0] ?? [];
 }
 
 async function loadCurves(job, shown, isStale) {
+  showControls(job);
   const { metrics, count } = chosenMetrics(job);
-  showControls(job, metrics.length, count);
+  const none = state.wanted ? `None has “${printable(state.wanted)}” in its name.` : "The program has sent none: Telemetry().add_data(name, value) does.";
+  const left = job.n_metrics - job.metrics.length;
+  const unlisted = left > 0 ? `; ${left.toLocaleString("en")} more of this job are not listed` : "";
+  byId("curves-text").textContent = (count ? `${metrics.length} of ${counted(count, "metric", "metrics")}` : none) + unlisted;
+  byId("curve-more").hidden = metrics.length === count;
   arrange(metrics);
   const steps = new Map();
-  const isDue = ({ box, asked }) => asked !== state.asked && isNear(box);
+  const isDue = ({ box, asked }) => asked !== state.asked && isNear(box, nearPixels);
   const near = metrics.filter((metric) => isDue(curvePlaces.get(metric.name)));
   await Promise.all(near.map((metric) => loadCurve(job, metric, shown, steps, isStale)));
 }
 
-function showControls(job, drawn, count) {
+function showControls(job) {
   const own = job.metrics.filter((each) => Object.hasOwn(kinds, each.kind));
   byId("curves").closest("section").hidden = !own.length && !job.live;
   const there = Object.keys(kinds).filter((kind) => own.some((each) => each.kind === kind));
   if (there.length && !there.includes(state.kind)) state.kind = there[0];
   fill(byId("curve-kind"), there.map((kind) => [kind, kinds[kind]]), state.kind);
   const tags = [...new Map(own.filter((each) => each.kind === state.kind).flatMap((each) => each.by.map((by) => [JSON.stringify(by), by.at(-1)]))).entries()];
-  fill(byId("curve-by"), [["", "its own tags"], ["[]", "nothing: all together"], ...tags], state.by);
+  const groupings = [["", "its own tags"], ["[]", "nothing: all together"], ...tags];
+  if (!groupings.some(([by]) => by === state.by)) state.by = "";
+  fill(byId("curve-by"), groupings, state.by);
   const hasSteps = job.metrics.some((each) => each.name === stepMetric);
   const axes = Object.entries(axisNames).filter(([axis]) => (axis !== "step" || hasSteps) && (axis !== "launch" || job.launches.length > 1));
   if (!axes.some(([axis]) => axis === state.axis)) state.axis = "time";
   fill(byId("curve-axis"), axes, state.axis);
   byId("curve-log").checked = state.isLog;
-  const none = state.wanted ? `None ${kinds[state.kind]} has “${printable(state.wanted)}” in its name.` : "The program has sent none: Telemetry().add_data(name, value) does.";
-  byId("curves-text").textContent = count ? `${drawn} of ${counted(count, "metric", "metrics")}` : none;
-  byId("curve-more").hidden = drawn === count;
 }
 
 /** Give each metric its place, in order; what is there already stays, since somebody may be reading it. */
@@ -66,17 +73,11 @@ function arrange(metrics) {
   });
 }
 
-/** Whether a chart is in the window or close: what nobody sees is not asked for. */
-const isNear = (box) => {
-  const { top, bottom } = box.getBoundingClientRect();
-  return bottom > -nearPixels && top < window.innerHeight + nearPixels;
-};
-
 async function loadCurve(job, metric, shown, steps, isStale) {
   const place = curvePlaces.get(metric.name);
   place.asked = state.asked;
   const by = groupingOf(metric);
-  const ask = (name) => data.curve(name, shown, points(), { by });
+  const ask = (name) => data.curve(name, shown, points(metric.kind === "device" ? deviceMap.devices.length : 1), { by });
   const key = JSON.stringify(by);
   if (state.axis === "step" && !steps.has(key)) steps.set(key, ask(stepMetric));
   const [answer, reached] = await Promise.all([ask(metric.name), steps.get(key)]);

@@ -35,7 +35,9 @@ function readView() {
   state.pinned = given.getAll("pin");
   state.isLog = given.has("log");
   state.weight = smoothings.some(([weight]) => weight === given.get("smooth")) ? Number(given.get("smooth")) : 0;
-  state.selected = new Map(given.getAll("device").map((text) => {
+  const [from, to] = ["from", "to"].map((key) => (given.has(key) ? Number(given.get(key)) : NaN));
+  state.along = state.axis !== "time" && to > from ? [from, to] : null;
+  state.selected = new Map(given.getAll("device").filter((text) => text.lastIndexOf("/") > 0).map((text) => {
     const at = text.lastIndexOf("/");
     return [text, [text.slice(0, at), text.slice(at + 1)]];
   }));
@@ -49,6 +51,7 @@ function writeView() {
   }
   if (state.fixed) Object.entries(state.fixed).forEach(([key, ms]) => view.set(key, Math.round(ms)));
   else if (state.span !== viewDefaults.span) view.set("span", state.span ?? "all");
+  state.along?.forEach((x, i) => view.set(["from", "to"][i], Number(x.toPrecision(6))));
   state.pinned.forEach((name) => view.append("pin", name));
   if (state.isLog) view.set("log", "1");
   if (state.weight) view.set("smooth", state.weight);

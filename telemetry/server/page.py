@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from starlette.responses import Response
 
+from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.curves import ask, curve_by, curve_of, newest_of, step
 from laggard.telemetry.errors import BadQueryError, RequestError
 from laggard.telemetry.page import live_document
@@ -46,7 +47,7 @@ def job(service: Service, call: Call) -> Response:
     """``/page/job``: what there is to show in a time range, in milliseconds of Unix time."""
     span = _span(call)
     events = service.events(0, span.end_us)
-    reach = service.reach()
+    reach, keys = service.reach(), service.source.series_keys()
     # A launch that began before the range goes on in it.
     shown = [event for event in events if event.time_us >= span.start_us or event.kind == "launch"]
     return JsonResponse(
@@ -59,7 +60,8 @@ def job(service: Service, call: Call) -> Response:
             "nodes": sorted(reach.nodes),
             "missing": sorted(reach.missing),
             "launches": launches_of(events),
-            "metrics": metrics_of(service.source.series_keys()),
+            "metrics": metrics_of(keys),
+            "n_metrics": len({metric for metric, _ in keys} - {EVENTS}),
             **accused_of(events),
             **events_of(shown),
         }

@@ -23,7 +23,7 @@ from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import TelemetryServerError
 from laggard.telemetry.events import EventLog, events_of_series
 from laggard.telemetry.nodes.bus import Listener, NodeAsker
-from laggard.telemetry.nodes.restart_notice import tell_if_restarted
+from laggard.telemetry.nodes.notices import tell_if_restarted
 from laggard.telemetry.nodes.sources import LocalSource, NodesSource
 from laggard.telemetry.nodes.watch import NodeWatch
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US

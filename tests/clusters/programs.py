@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.clusters.site import Site
 
-__all__ = ["COUNTING", "EXAMPLE", "PER_NODE", "RANKS", "script"]
+__all__ = ["COUNTING", "EXAMPLE", "MEETING", "ON_EACH_NODE", "PER_NODE", "RANKS", "script"]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slow_gpu.py"
 PER_NODE = ("--virtual-gpus=1", "--per-node")
@@ -43,6 +43,45 @@ COUNTING = """
         ray.wait(counting, timeout=0.1)
     print("counting", flush=True)
     ray.get(counting)
+"""
+
+# Each rank reaches State, and the one that waits at the address where all meet.
+MEETING = """
+    import os, socket
+
+    from laggard.kvstore import State
+
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ["NODE_RANK"] == "0":
+        (family, *_), *_ = socket.getaddrinfo(*address)
+        with socket.create_server(address, family=family) as rendezvous:
+            for _ in range(2):
+                rendezvous.accept()
+    else:
+        State.current()["meeting"] = address  # as soon as it is reached, somebody listens there
+        while True:
+            try:
+                socket.create_connection(address, 5).close()
+                break
+            except ConnectionRefusedError:
+                continue
+    print("met at", address[0], flush=True)
+"""
+
+# Each of three workers says where it is.
+ON_EACH_NODE = """
+    import socket
+
+    import ray
+
+    ray.init()
+
+    @ray.remote(num_gpus=1)
+    class Here:
+        def name(self):
+            return socket.gethostname()
+
+    print("on", *sorted(ray.get([each.name.remote() for each in [Here.remote() for _ in range(3)]])))
 """
 
 # A program without Ray: each process prints its rank; those of the first launch wait to be ended.

@@ -11,6 +11,7 @@ import pytest
 
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch
+from tests.clusters.programs import MEETING, ON_EACH_NODE
 from tests.clusters.site import NODES, Site
 
 Start = Callable[..., ClusterJob]
@@ -37,40 +38,6 @@ table inet filter {{
 """
 # What one machine does not let out.
 NOT_OUT = "table inet filter {{ chain output {{ type filter hook output priority 0; tcp dport 50000-50099 drop; }}; }}"
-RANK = """
-    import os, socket
-
-    from laggard.kvstore import State
-
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if os.environ["NODE_RANK"] == "0":
-        with socket.create_server(address) as rendezvous:
-            for _ in range(2):
-                rendezvous.accept()
-    else:
-        State.current()["meeting"] = address  # as soon as it is reached, somebody listens there
-        while True:
-            try:
-                socket.create_connection(address, 5).close()
-                break
-            except ConnectionRefusedError:
-                continue
-    print("met", flush=True)
-"""
-RAY = """
-    import socket
-
-    import ray
-
-    ray.init()
-
-    @ray.remote(num_gpus=1)
-    class Here:
-        def name(self):
-            return socket.gethostname()
-
-    print("on", *sorted(ray.get([each.name.remote() for each in [Here.remote() for _ in range(3)]])))
-"""
 
 
 @pytest.fixture
@@ -92,8 +59,8 @@ def walls(hosts: Site) -> Iterator[Callable[..., None]]:
 @pytest.mark.parametrize(
     ("program", "options", "says"),
     [
-        (RANK, ("--per-node", "--detect=slow-link", "--detect-interval=1"), "met"),
-        (RAY, (), f"on {FIRST} {SECOND} {THIRD}"),
+        (MEETING, ("--per-node", "--detect=slow-link", "--detect-interval=1"), "met at 10.78.0.1"),
+        (ON_EACH_NODE, (), f"on {FIRST} {SECOND} {THIRD}"),
     ],
     ids=["per-node", "ray"],
 )

@@ -81,7 +81,7 @@ def test_a_node_whose_cable_is_pulled_is_named(wires: Wires) -> None:
     wires.network.cut("node3")
     verdict = wires.verdict()
     assert (verdict["host"], verdict["severity"], verdict["action"]) == ("node3", "faulty", "restart")
-    assert "no other node reaches it any more" in verdict["words"]["evidence"]
+    assert "no other node can reach it" in verdict["words"]["evidence"]
 
 
 def test_a_link_that_goes_down_again_and_again_is_told_and_accuses_nobody(wires: Wires) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from laggard.detectors.judging.diagnosis import diagnose
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.remote_check import check_hosts
+from laggard.resilience.record.node_history import NodeHistory
 
 DEADLINE_S = 120.0
 
@@ -56,9 +58,12 @@ def test_the_processor_is_checked_as_virtual_devices_if_that_is_asked_for(tmp_pa
 
 
 def test_devices_that_are_expected_and_missing_are_a_fault(tmp_path: Path) -> None:
-    past = ("--past", str(tmp_path / "past.json"))
-    done = run_doctor("--expect=2", *past, CUDA_VISIBLE_DEVICES="")
+    past, history = ("--past", str(tmp_path / "past.json")), tmp_path / "nodes"
+    history.mkdir()
+    done = run_doctor("--expect=2", f"--node-history={history}", *past, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
+    noted = {each.why for each in NodeHistory(history).read() if each.host == socket.gethostname()}
+    assert any("0 of 2 expected devices are there" in why for why in noted)
     assert "0 of 2 expected devices are there" in done.stdout  # and no virtual ones instead
 
     assert run_doctor("--expect=1", *past, **virtual_devices(1, tmp_path)).returncode == 0

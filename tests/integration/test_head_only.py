@@ -37,5 +37,8 @@ ACCUSES = """
 
 def test_a_primary_that_cannot_be_spared_is_kept_and_the_account_says_what_would_help(start_job: Start) -> None:
     job = start_job("--local-nodes=2", "--virtual-gpus=1", "--resilient", "--per-node", program=ACCUSES)
-    job.wait_for("no relaunch: no other node could take the place of node1; --exhaust-resources would go on without it")
+    job.wait_for(
+        "no relaunch: no other node could take the place of node1; "
+        "with --exhaust-resources the job would go on without it"
+    )
     assert "launch    1" not in job.account

@@ -1,4 +1,4 @@
-"""Ctrl-C at any time: exit code 130 and no traceback, of the command and of the examples, while they load too."""
+"""Ctrl-C at any time: exit code 130 and no traceback, of the command, while it loads too, and of the examples."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from tests.made_up_job import T0, series
 from tests.waiting import DEADLINE_S, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SCRIPTS = sorted([*EXAMPLES.glob("*.py"), EXAMPLES / "telemetry_full/telemetry_full.py"])
-LIBRARIES = ("click", "lightning", "numpy", "psutil", "ray", "scipy", "torch", "transformers")
+LIBRARIES = ("click", "redis")
 LOADING = "loading"
 
 
@@ -67,11 +66,8 @@ def slow_libraries(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["-m", "laggard", "status"], *([str(script)] for script in SCRIPTS)], ids=lambda words: words[-1]
-)
-def test_while_it_loads(arguments: list[str], slow_libraries: str) -> None:
-    with started(sys.executable, *arguments, PYTHONPATH=slow_libraries) as process:
+def test_while_it_loads(slow_libraries: str) -> None:
+    with started(sys.executable, "-m", "laggard", "status", PYTHONPATH=slow_libraries) as process:
         line_of(process, LOADING)
         assert interrupted(process) == (130, "")
 
@@ -85,7 +81,7 @@ def test_while_workers_are_started() -> None:
 
 
 def test_while_a_sub_command_loads(slow_libraries: str, tmp_path: Path) -> None:
-    (tmp_path / "redis.py").write_text((Path(slow_libraries) / "ray.py").read_text())
+    (tmp_path / "redis.py").write_text((Path(slow_libraries) / "redis.py").read_text())
     with started(sys.executable, "-m", "laggard", "status", PYTHONPATH=str(tmp_path)) as process:
         line_of(process, LOADING)
         assert interrupted(process) == (130, "")
@@ -95,7 +91,7 @@ def test_while_a_dump_is_served(tmp_path: Path) -> None:
     write_dump(str(tmp_path), "node1", T0, series())
     dumps = {
         "replay": ("-m", "laggard", "replay", f"--port={free_port('127.0.0.1')}"),
-        "mini": (str(EXAMPLES / "mini_telemetry.py"), "--port=0"),
+        "mini": (str(EXAMPLES / "mini_telemetry.py"), f"--port={free_port('127.0.0.1')}"),
     }
     for command in dumps.values():
         with started(sys.executable, *command, str(tmp_path)) as process:

@@ -37,6 +37,7 @@ Start = Callable[..., RunningJob]
 
 def test_exclusions_of_other_nodes_stay_as_they_are(state_server: StateServer) -> None:
     records = Records(state_server.endpoint)
+    records.next_launch()
     records.write_exclusions([Exclusion("node2", 1700000000.5)], set())
     assert records.read_exclusions() == [Exclusion("node2", 1700000000.5)]
     third = Exclusion("node3", 1700000001.0, lost=True, count=3)
@@ -47,6 +48,7 @@ def test_exclusions_of_other_nodes_stay_as_they_are(state_server: StateServer) -
 def test_the_ledger_of_other_nodes_stays_as_it_is(state_server: StateServer) -> None:
     records = Records(state_server.endpoint)
     assert records.read_ledger() == []
+    records.next_launch()
     elsewhere, *here = [
         Incident("elsewhere", 1.0, 4.0),
         Incident("node2", 2.0, 0.3, "1", {"node2": 3}, is_loss=True),

@@ -105,9 +105,9 @@ def test_a_server_that_the_kernel_kills_for_want_of_memory_is_restarted_once(tmp
             kills[0] += 1  # as the kernel counts
             psutil.Process(killed).kill()
             wait_until(lambda: keeper.failure or (keeper.pid != killed and len(keeper.messages) == 2))  # noqa: B023
-        assert keeper.messages[0] == "for want of memory, the kernel killed the server; it is restarted once"
+        assert keeper.messages[0] == "the kernel killed the server because memory ran out; it is restarted once"
         assert isinstance(keeper.failure, StateFullError)
-        assert re.search(r"for want of memory, .* again\); .* give the primary node more memory$", str(keeper.failure))
+        assert re.search(r"again because memory ran out\); .* give the primary node more memory$", str(keeper.failure))
 
 
 def test_a_server_that_somebody_kills_is_not_taken_for_one_without_memory(keeper: StateSupervisor) -> None:

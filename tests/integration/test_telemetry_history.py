@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from laggard.kvstore.client.fence import begin_launch
+from laggard.kvstore.control import Control
 from laggard.kvstore.series.sample_store import key_of
 from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.client import request_dump
@@ -149,6 +152,30 @@ def test_a_node_that_was_started_anew_goes_on_where_it_was(
     for (answer,) in found:
         assert len(answer.values) == 20
         assert set(answer.values.tolist()) == {60 * 61 / 2}
+
+
+def test_a_node_says_once_how_many_seconds_of_samples_fit_if_they_are_fewer_than_asked_for(
+    state_server: StateServer, tmp_path: Path
+) -> None:
+    client, endpoint = state_server.endpoint.connect(), state_server.endpoint
+    begin_launch(client, endpoint, 0)
+    control = Control(client, endpoint, 0)
+    number = control.last_request_id()
+    settings = TelemetrySettings(store_megabytes=1)
+    noise = np.random.default_rng(0).random(200_000)
+    with NodeTelemetry(session_of(state_server, tmp_path, "node1"), settings, keep_interval_s=0.01) as telemetry:
+        begin_us = round((time.time() - 200) * SECOND_US)
+        for part in np.split(noise, 20):
+            telemetry.store.extend(key_of("m", {}), begin_us + np.arange(len(part)) * 1000, part)
+            begin_us += len(part) * 1000
+        (_, request), *more = control.requests(number, DEADLINE_S)
+
+    assert more == []
+    assert re.fullmatch(
+        r"node1: 1 MiB \(store_megabytes\) hold the samples of about \d+ s of 300 s \(default_tmdb_window\); "
+        "before that there are summaries of a second",
+        *request.body,
+    )
 
 
 def test_a_dump_has_what_a_telemetry_process_had_that_was_killed_a_moment_ago(

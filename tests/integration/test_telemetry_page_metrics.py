@@ -115,6 +115,13 @@ def test_a_metric_is_found_by_a_part_of_its_name_and_pinned_ahead_of_all(page: s
     assert tab.measure(TITLES) == ["loss", "layer29"], "the address holds it"
 
 
+def test_what_is_looked_for_is_found_among_the_metrics_of_all_kinds(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=cpu")
+    assert tab.measure(TITLES) == ["cpu_percent"]
+    choose(tab, "#curve-search", "nothing <i>")
+    tab.wait_for("document.querySelector('#curves-text').textContent === 'None has “nothing <i>” in its name.'")
+
+
 def test_charts_lie_side_by_side_where_there_is_room(page: str, tab: Browser) -> None:
     columns = "new Set([...document.querySelectorAll('#curves > div')].map((each) => each.offsetLeft)).size"
     for width, expected in ((390, 1), (1280, 2), (2560, 4)):
@@ -124,7 +131,8 @@ def test_charts_lie_side_by_side_where_there_is_room(page: str, tab: Browser) ->
 
 
 def test_only_charts_that_are_in_the_window_are_asked_for(page: str, tab: Browser) -> None:
-    tab.fetched.clear()
+    tab.open("about:blank", 390, 900)
+    tab.fetched.clear()  # with all that the last page asked for
     show(tab, page, "span=all", width=390)
     asked = sum("page/curve" in each for each in tab.fetched)
     assert asked < 12
@@ -152,6 +160,30 @@ def test_along_steps_what_was_done_again_counts_once_and_launches_lie_over_one_a
     tab.wait_for("location.hash.includes('x=launch')")
 
 
+def test_a_part_of_the_steps_is_drawn_large_and_kept_in_the_address(page: str, tab: Browser) -> None:
+    show(tab, page, "x=step&metric=loss")
+    tab.measure("document.querySelector('#curves').scrollIntoView()")
+    over = "document.querySelector('#curves .u-over')"
+    left, top, width = tab.measure(f"(({{x, y, width}}) => [x, y, width])({over}.getBoundingClientRect())")
+    for kind, share in (("mousePressed", 0.25), ("mouseMoved", 0.3), ("mouseMoved", 0.5), ("mouseReleased", 0.5)):
+        x = left + share * width
+        tab.call("Input.dispatchMouseEvent", type=kind, x=x, y=top + 9, button="left", buttons=1, clickCount=1)
+    tab.wait_for("/from=[34]\\d.*&to=[789]\\d/.test(location.hash)")
+    seen = tab.measure("location.hash")
+    show(tab, page, seen[1:])
+    assert tab.measure("location.hash") == seen
+
+
+def test_what_the_address_says_wrongly_is_passed_over(page: str, tab: Browser) -> None:
+    show(
+        tab,
+        page,
+        "x=__proto__&by=bad{&kind=toString&device=/&span=-1&smooth=7&start=5&end=2&map=nope&from=9&to=x&pin=<i>",
+    )
+    assert tab.measure("location.hash") == "#map=cpu_percent&span=all&pin=%3Ci%3E"
+    assert len(tab.measure(TITLES)) == 12
+
+
 def test_a_chart_is_read_by_keys_and_saved_as_numbers_and_as_a_picture(page: str, tab: Browser) -> None:
     show(tab, page, "metric=loss")
     tab.measure("window.kept = []; URL.createObjectURL = (blob) => (window.kept.push(blob), 'data:,')")
@@ -166,6 +198,33 @@ def test_a_chart_is_read_by_keys_and_saved_as_numbers_and_as_a_picture(page: str
     assert lines[0].startswith('"time","rank 0"')
     when_there = "new Promise((done) => (function look() { kept[1] ? done(kept[1].size) : setTimeout(look, 20); })())"
     assert tab.measure(when_there) > 5000
+
+
+def numbers(tab: Browser) -> list[list[float | None]]:
+    """Return the rows of the first chart, as its button saves them."""
+    tab.measure("window.kept = []; URL.createObjectURL = (blob) => (window.kept.push(blob), 'data:,')")
+    tab.measure("document.querySelector('#curves button[title$=\"numbers\"]').click()")
+    rows = tab.measure("window.kept[0].text()").split("\r\n")[1:]
+    return [[float(cell) if cell else None for cell in row.split(",")] for row in rows]
+
+
+def test_between_two_launches_the_lines_have_a_gap_and_nowhere_else(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=loss")
+    gaps = [row[0] for row in numbers(tab) if row[1:] == [None] * RANKS]
+    assert len(gaps) == 1
+    assert T0 + 99 < (gaps[0] or 0) < T0 + 131
+
+
+def test_a_logarithmic_axis_has_no_values_of_0_or_below_and_smoothed_lines_lag(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=loss")
+    raw = numbers(tab)
+    show(tab, page, "metric=loss&log=1")
+    assert min(value for row in numbers(tab) for value in row[1:] if value is not None) > 0
+    assert min(value for row in raw for value in row[1:] if value is not None) < -50
+    show(tab, page, "metric=loss&smooth=0.9")
+    smooth = numbers(tab)
+    assert smooth[0][1:] == pytest.approx(raw[0][1:])
+    assert all((late or 0) > (value or 0) + 5 for late, value in zip(smooth[-1][1:], raw[-1][1:], strict=True))
 
 
 def test_metrics_of_nodes_are_charts_with_a_line_for_each_node(page: str, tab: Browser) -> None:

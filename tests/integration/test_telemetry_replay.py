@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -168,25 +167,3 @@ def test_duckdb_opens_any_number_of_dumps_in_one_line(tmp_path: Path) -> None:
 
 def test_a_dump_of_many_samples_is_read_whole(tmp_path: Path) -> None:
     assert read_dump([dump(tmp_path, "node1", 0, 20_000)]).samples.size().samples == 40_001
-
-
-def test_the_example_makes_up_a_job_and_serves_it(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    command: list[str | Path] = [
-        "examples/mini_telemetry.py",
-        "--demo",
-        "--port",
-        str(port),
-        "--grafana",
-        tmp_path / "grafana",
-    ]
-    with served(*command) as served_port:
-        found, _ = query(served_port, "max:15m-max:gpu-probe-time{host=*}", "15m-ago")
-
-    assert served_port == port
-    slowest = {element["tags"]["host"]: max(element["dps"].values()) for element in found}
-    assert slowest["node2"] > 1.3 * slowest["node1"]
-    assert (tmp_path / "grafana" / "dashboards" / "overview.json").exists()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["BLOWS", "WITHOUT_RAY", "WITH_RAY", "Blow", "Fault", "Victim", "plan_of"]
+__all__ = ["BLOWS", "ON_SITE", "WITHOUT_RAY", "WITH_RAY", "Blow", "Fault", "Victim", "plan_of"]
 
 Victim = Literal["worker", "driver", "agent", "raylet", "head", "state server", "controller"]
 Blow = Literal["killed", "stopped", "fails", "raises"]
@@ -27,6 +27,8 @@ WITH_RAY: Mapping[Victim, int] = {
 }
 # Without Ray each worker is one of its ranks, and there is no driver.
 WITHOUT_RAY: Mapping[Victim, int] = {"worker": 12, "agent": 2, "state server": 12, "controller": 1}
+# On a server of the site's, a job goes on whenever its controller is killed, after a wait of ten seconds.
+ON_SITE: Mapping[Victim, int] = {"worker": 6, "agent": 1, "state server": 8, "controller": 4}
 LONGEST_PAUSE_S = 1.0
 
 

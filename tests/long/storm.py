@@ -18,13 +18,15 @@ from pathlib import Path
 
 import psutil
 
+from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from tests.integration.jobs import RunningJob, is_warm
-from tests.long.plan import WITH_RAY, WITHOUT_RAY, Blow, Fault, Victim, plan_of
+from tests.long.plan import ON_SITE, WITH_RAY, WITHOUT_RAY, Blow, Fault, Victim, plan_of
 from tests.processes import command_line, command_lines, seen_of
+from tests.site_servers import SiteServer, site_server
 from tests.waiting import wait_until
 
 __all__ = ["ACTORS", "COUNT", "Outcome", "storm"]
@@ -41,7 +43,6 @@ OPTIONS = (
     "--max-restarts-per-hour=100000",
     "--backoff=0.1",
     "--hang-timeout=10",
-    "--state-dir=state",
 )
 # Counts until a file appears; each committed number is then noted in a separate file.
 COUNT = """
@@ -97,6 +98,7 @@ counters = [Counter.remote() for _ in range(2)]
 ray.get([counter.count.remote(rank) for rank, counter in enumerate(counters)])
 """
 RANKS = (0, 1)
+JOB = "program"
 EXPECTED_ENDINGS = (0, EXIT_TOO_FEW_NODES, EXIT_NO_PROGRESS, -signal.SIGKILL)
 # A program that fails in the same way again before it has counted ends the job with its own exit code.
 ENDS_AS_BEFORE = r"end +.* failures without progress, the last two at the same place"
@@ -124,10 +126,11 @@ class Outcome:
 
 
 class _Storm:
-    def __init__(self, directory: Path, chance: random.Random, *, ray: bool) -> None:
-        self._ray = ray
+    def __init__(self, directory: Path, chance: random.Random, site: SiteServer | None, *, ray: bool) -> None:
+        self._ray, self._site = ray, site
         (directory / "program.py").write_text(COUNT + (SOMETIMES + ACTORS if ray else COUNT_ON_NODE))
-        self._options = OPTIONS if ray else (*OPTIONS, "--per-node")
+        options = OPTIONS if ray else (*OPTIONS, "--per-node")
+        self._options = (*options, *(["--state-dir=state"] if site is None else site.options(JOB)))
         self._worker = "ray::Counter" if ray else f"{sys.executable} program.py"
         self._directory = directory
         self._chance = chance
@@ -150,6 +153,9 @@ class _Storm:
                     process = self._chance.choice(found)
                     blow = blow if blow in {"killed", "stopped"} or not self._ray else "killed"
                     process.send_signal(SIGNALS[blow])
+                    if self._site is not None and victim == "state server" and blow == "killed":
+                        self._site.kill()
+                        self._site.start()
                     if blow == "stopped":
                         self._stopped.append((time.monotonic() + fault.stopped_s, process))
                     self.outcome.hit[victim] += 1
@@ -205,6 +211,8 @@ class _Storm:
         controller = psutil.Process(self.job.process.pid)
         if victim == "controller":
             return [controller]
+        if victim == "state server" and self._site is not None and self._site.process is not None:
+            return [psutil.Process(self._site.process.pid)]
         if command := self._worker if victim == "worker" else COMMANDS.get(victim):
             found = [process for process in self.job.processes() if command in command_line(process)]
             return [process for process in found if seen_of([process], is_warm) == [False]]
@@ -212,7 +220,7 @@ class _Storm:
         return [child for child in controller.children() if sought in command_line(child)]
 
 
-def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool) -> Outcome:
+def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool, site: str = "") -> Outcome:
     """Run a job through ``n_faults`` faults, or through as many as begin within ``longest_s`` seconds.
 
     Parameters
@@ -225,16 +233,21 @@ def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool) -
         When to begin no more.
     ray
         The program's workers are Ray's actors; otherwise they are ranks of it, one on each node.
+    site
+        Kind of the site's server that keeps State; without one, the job has its own.
 
     Raises
     ------
     AssertionError
         If an increment was lost or counted twice, if something did not end in time, or if a process was left.
     """
-    with tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp") as name:  # a short path, for Ray's sockets
-        directory = Path(name)
-        course = _Storm(directory, random.Random(seed), ray=ray)
-        plan = plan_of(seed, n_faults, WITH_RAY if ray else WITHOUT_RAY)
+    with contextlib.ExitStack() as stack:
+        directory = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="lt-", dir="/tmp"))
+        )  # for Ray's sockets
+        server = stack.enter_context(site_server(site, directory / "site")) if site else None
+        course = _Storm(directory, random.Random(seed), server, ray=ray)
+        plan = plan_of(seed, n_faults, WITH_RAY if ray else ON_SITE if site else WITHOUT_RAY)
         try:
             until_s = time.monotonic() + longest_s
             for fault in takewhile(lambda _: time.monotonic() < until_s, plan):
@@ -242,16 +255,17 @@ def storm(seed: int, n_faults: int, longest_s: float = math.inf, *, ray: bool) -
             course.finish()
         finally:
             course.job.end()
-        check(directory, course.outcome)
+        if server is None:
+            endpoint = stack.enter_context(StateServer.start(directory / "state", job=JOB)).endpoint
+        check(directory, course.outcome, endpoint if server is None else server.endpoint(JOB))
     return course.outcome
 
 
-def check(directory: Path, outcome: Outcome) -> None:
+def check(directory: Path, outcome: Outcome, endpoint: Endpoint) -> None:
     """Compare State with what was acknowledged to the workers."""
-    with StateServer.start(directory / "state", job="program") as server:
-        client = server.endpoint.connect()
-        outcome.launches = (current_launch(client, server.endpoint) or 0) + 1
-        state = State(client, server.endpoint, launch=0)
+    with endpoint.connect() as client:
+        outcome.launches = (current_launch(client, endpoint) or 0) + 1
+        state = State(client, endpoint, launch=0)
         for rank in RANKS:
             acknowledged = [int(line) for line in (directory / f"committed{rank}").read_text().split()]
             n = state[f"n{rank}"]

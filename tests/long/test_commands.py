@@ -28,6 +28,7 @@ from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import ask
+from tests.integration.test_site_job import SITE_JOB
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
 from tests.made_up_job import T0, running_job, series, write_record
@@ -47,6 +48,7 @@ from tests.printed import (
     INTERACTIVE,
     LINK_JOB,
     MAIN_JOB,
+    MANIFEST,
     PROLOG,
     RECORDING,
     REQUEUE,
@@ -134,6 +136,8 @@ TRUE, RUN_TRUE = "laggard true", "laggard run --per-node true"
 REPORT_OF_A_FOLDER = f"laggard report {RECORD}"
 SRUN = shlex.join(Srun().command("node1", ["python3", "-m", "laggard.resilience.agent.agent"]))
 WITH_TOKEN = "laggard grafana with-token --token-file laggard-token/1/telemetry-token"
+RECORDED = "laggard doctor --node-history nodes --virtual-gpus=2"
+REMEMBERED = "laggard nodes --node-history nodes"
 REPAIR, TO_BACKUP = "laggard repair-state damaged", "laggard repair-state --backup damaged"
 FILLED = {
     "laggard --per-node": ON_EVERY_NODE,
@@ -143,8 +147,13 @@ FILLED = {
     "laggard PROGRAM": TRUE,
     "laggard [OPTIONS] PROGRAM": FIRST_JOB,
     "laggard grafana": "laggard grafana provisioning-dir",
+    "laggard kubernetes": MANIFEST,
     "laggard grafana DIR": "laggard grafana provisioning-dir",
     "laggard grafana DIR --token-file /tmp/laggard-.../1/telemetry-token": WITH_TOKEN,
+    "laggard grafana DIR --token-file FILE": WITH_TOKEN,
+    "laggard doctor --node-history DIR": RECORDED,
+    "laggard nodes": REMEMBERED,
+    "laggard nodes --node-history DIR": REMEMBERED,
     "laggard repair-state": REPAIR,
     "laggard repair-state DIR": REPAIR,
     "laggard repair-state --backup DIR": TO_BACKUP,
@@ -159,11 +168,17 @@ FILLED = {
     "srun --overlap --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none": SRUN,
 }
 
-FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, REPAIR, TO_BACKUP, *REPLAYED}
+FILLED_HERE = {TRUE, RUN_TRUE, REPORT_OF_A_FOLDER, WITH_TOKEN, SRUN, RECORDED, REMEMBERED, REPAIR, TO_BACKUP, *REPLAYED}
 
-# Why a command is not run: none of these is laggard's.
+# Why a command is not run as printed.
 NOT_HERE = {
+    "LAGGARD_NOTIFY=https://hooks.slack.com/services/... laggard --resilient train.py": "integration/test_job.py has "
+    "a server of its own",
+    "export LAGGARD_NODE_HISTORY=/shared/laggard/nodes": "integration/test_job.py gives the option",
+    "laggard --port-range=60900-60999 --nodes=8 train.py": "clusters/test_firewall.py has fewer nodes",
+    "curl localhost:4242/health": "curl's own",
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "from PyTorch's own index",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
     "dragon PROG ARGS": "Dragon's own",
     "ray drain-node": "Ray's own; tests/long/test_attached.py drains a node by what it calls",
@@ -187,11 +202,14 @@ def run_by_other_tests() -> set[str]:
         *RESUME_JOBS.values(),
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
+        MANIFEST,
         SSH_CHECK,
+        SITE_JOB,
         SSH_JOB,
         TORCHRUN_JOB,
         WATCHED_JOB,
         SECTIONS_JOB,
+        "poe site",  # integration/test_site.py
     }
     return by_slurm | in_console | rest
 
@@ -274,7 +292,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("newcomer")
     for name in ("examples", "benchmarks", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
-    guide = (ROOT / "docs" / "guides" / "first-verdict.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "first-failure.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (folder / "first.py").write_text(program)
     return folder
@@ -417,6 +435,10 @@ def test_commands_without_a_job_do_what_they_say(folder: Path) -> None:
     assert "--local-nodes N" in output_of("laggard run --help")
     assert "repair-state" in output_of("laggard --help")
     assert "Find the slow GPU" in run("python -m laggard").stderr
+
+    (folder / "nodes").mkdir()
+    output_of(RECORDED)
+    assert output_of(REMEMBERED) == "nothing speaks against any node\n"
 
     output_of("laggard grafana provisioning-dir")
     assert list((folder / "provisioning-dir").rglob("*.json"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import runpy
@@ -10,16 +11,22 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from merge_sort import SMALLEST_PIECE
 
 from laggard.telemetry.dumps.reading import read_dump
-from tests.integration.jobs import RunningJob
+from laggard.telemetry.dumps.writing import write_dump
+from tests.integration.jobs import MAIN_JOB_DEADLINE_S, RunningJob
+from tests.made_up_job import T0, series
+from tests.printed import BATCH_SCRIPT
 from tests.waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[2]
@@ -158,9 +165,66 @@ def test_control_c_at_a_job_ends_its_example_without_a_traceback(
     assert "Traceback" not in said, said
 
 
+@pytest.mark.parametrize(
+    ("name", "library", "signs"),
+    [
+        (
+            "hello.py",
+            "laggard",
+            ["launch 0 on node1, from step 0", "launch 1 .*, from step 51", "done: 100 steps"],
+        ),
+        ("fsdp2.py", "torch", ["launch 0: 2 ranks, from step 0", "launch 1: 2 ranks, from step 10", "done: 30 steps"]),
+        (
+            "finetune.py",
+            "transformers",
+            ["launch 0: 2 ranks, from the beginning", "launch 1: 2 ranks, from .*checkpoint-10", "done: 30 steps"],
+        ),
+        (
+            "jax_loop.py",
+            "jax",
+            ["launch 0: 2 nodes, from step 0", "launch 1: .*, from step 60", "done: 100 steps"],
+        ),
+    ],
+)
+def test_an_example_goes_on_where_the_command_in_it_makes_it_fail(
+    name: str, library: str, signs: list[str], start_job: Callable[..., RunningJob], tmp_path: Path
+) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"needs {library}")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    command = re.findall(rf"laggard (--.*{name}[^.\n]*)", (EXAMPLES / name).read_text())[0]
+    job = start_job(*shlex.split(command), directory=tmp_path)
+    assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
+    assert re.search(".*".join(signs), job.output, re.DOTALL), job.everything()
+
+
+def test_the_notebook_says_which_device_of_a_dump_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib").use("agg")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dumps").mkdir()
+    write_dump("dumps", "node1", T0, series())
+    notebook = json.loads((EXAMPLES / "read_dump.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)  # noqa: S102 - as Jupyter does
+    assert names["slowdown"].max().idxmax() == ("node2", 0)
+
+
+def test_the_batch_script_is_that_of_the_guide() -> None:
+    assert (EXAMPLES / "job.sh").read_text() == BATCH_SCRIPT  # which tests/clusters/test_slurm.py runs
+
+
+def test_the_requirements_of_an_example_are_those_of_the_extras() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wanted = {line for name in ("ray", "examples", "torch") for line in project[name]}
+    lines = (EXAMPLES / "telemetry_full" / "requirements.txt").read_text().splitlines()
+    assert {line for line in lines if not line.startswith("#")} <= wanted
+
+
 def test_the_readme_has_every_example() -> None:
     text = (EXAMPLES / "README.md").read_text()
-    scripts = [path.name for path in EXAMPLES.glob("*.py")]
+    scripts = [path.name for path in EXAMPLES.iterdir() if path.suffix in {".ipynb", ".py", ".sh"}]
     assert [name for name in scripts if f"({name})" not in text] == []
 
 

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.jobs import RunningJob
-from tests.processes import command_lines
+from tests.processes import command_line, command_lines
 from tests.waiting import wait_until
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -29,7 +30,8 @@ Start = Callable[..., RunningJob]
 
 DEADLINE_S = 900.0
 RANKS = 4
-OPTIONS = (f"--local-nodes={RANKS // 2}", "--virtual-gpus=2", "--resilient", "--per-device")
+OPTIONS = (f"--nodes={RANKS // 2}", "--virtual-gpus=2", "--resilient", "--per-device")
+WITHOUT_RESERVE, ONE_IN_RESERVE = f"--local-nodes={RANKS // 2}", f"--local-nodes={RANKS // 2 + 1}"
 # Dropout, several buckets, a scheduler, batches with random numbers of their own, and files that say what happened.
 TRAIN = """
 import json, os, signal, sys, time
@@ -40,8 +42,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 import laggard.torch
+from laggard.detectors import Verdict
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.control import Control
 
-n_steps, pace_s, faults = int(sys.argv[1]), float(sys.argv[2]), json.loads(sys.argv[3])
+session = current_session()
+# The pace in the first launch, and in later ones.
+n_steps, paces_s, faults = int(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 rank = int(os.environ["RANK"])
 torch.set_num_threads(1)
 
@@ -59,6 +66,10 @@ def fail(step, place):
         open(mark, "w").close()
         if place == "raise":
             raise ValueError("no such label")
+        if place == "accuse":
+            verdict = Verdict.of_fault("node2", "0", "wrong results")
+            Control(session.client, session.endpoint, session.environment.launch).ask("verdicts", [verdict.to_fields()])
+            return
         os.kill(os.getpid(), signal.SIGKILL)
 
 laggard.torch.init_process_group("gloo")
@@ -78,6 +89,7 @@ for attempt in (each for n in (n_steps // 3, n_steps) for each in run.steps(n)):
         loss = F.mse_loss(model(inputs), targets)
         optimizer.zero_grad()
         fail(step, "raise")
+        fail(step, "accuse")
         loss.backward()
         fail(step, "backward")
         optimizer.step()
@@ -86,15 +98,26 @@ for attempt in (each for n in (n_steps // 3, n_steps) for each in run.steps(n)):
         run.save(step, loss=loss)
         with open(f"losses-{rank}", "a") as file:
             file.write(json.dumps([step, loss.item().hex(), os.getpid()]) + "\\n")
-        time.sleep(pace_s)
+        time.sleep(paces_s[os.environ["LAGGARD_LAUNCH"] != "0"])
 torch.distributed.destroy_process_group()
 """
 
 
-def start(start_job: Start, folder: Path, n_steps: int, pace_s: float, faults: object, *options: str) -> RunningJob:
+def start(
+    start_job: Start,
+    folder: Path,
+    n_steps: int,
+    pace_s: float,
+    faults: object,
+    *options: str,
+    nodes: str = WITHOUT_RESERVE,
+    later_pace_s: float | None = None,
+    program: str = TRAIN,
+) -> RunningJob:
     folder.mkdir()
-    (folder / "train.py").write_text(TRAIN)
-    arguments = (*OPTIONS, *options, "train.py", str(n_steps), str(pace_s), json.dumps(faults))
+    (folder / "train.py").write_text(program)
+    paces_s = json.dumps([pace_s, pace_s if later_pace_s is None else later_pace_s])
+    arguments = (nodes, *OPTIONS, *options, "train.py", str(n_steps), paces_s, json.dumps(faults))
     return start_job(*arguments, directory=folder)
 
 
@@ -165,10 +188,46 @@ def test_a_rank_that_is_stopped_is_replaced_and_cannot_come_back(start_job: Star
 def test_a_training_that_cannot_keep_its_ranks_is_relaunched_and_it_is_said_why(
     start_job: Start, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    (folder / "train.py").write_text(TRAIN.replace("every=5)", "every=5, also={'ema': nn.Linear(2, 2)})"))
-    job = start_job(*OPTIONS, "train.py", "40", "0.05", json.dumps([[1, 20, "forward"]]), directory=folder)
+    program = TRAIN.replace("every=5)", "every=5, also={'ema': nn.Linear(2, 2)})")
+    job = start(start_job, tmp_path / "job", 40, 0.05, [[1, 20, "forward"]], program=program)
     assert job.finish(DEADLINE_S) == 0, job.everything()
     assert "ranks cannot keep their processes: it has values in also=" in job.account
     assert re.search(r"relaunch  rank 1 on node1 was killed by SIGKILL", job.account)
+
+
+def test_ranks_of_an_accused_node_go_on_elsewhere_at_the_end_of_a_step(start_job: Start, tmp_path: Path) -> None:
+    n_steps, undisturbed, disturbed = 250, tmp_path / "undisturbed", tmp_path / "disturbed"
+    assert start(start_job, undisturbed, n_steps, 0.0, []).finish(DEADLINE_S) == 0
+    job = start(start_job, disturbed, n_steps, 0.5, [[0, 20, "accuse"]], nodes=ONE_IN_RESERVE, later_pace_s=0.0)
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    moved = re.search(
+        r"moved  +without node2; node3 comes in from the reserve; its ranks go on there from step (\d+), and the "
+        "others keep their processes",
+        job.account,
+    )
+    assert moved, job.everything()
+    assert "relaunch" not in job.account
+    assert assert_same_losses(disturbed, undisturbed, n_steps) == 0, "a step was run twice"
+    pids = [list(dict.fromkeys(pid for _, _, pid in rows(disturbed, rank))) for rank in range(RANKS)]
+    assert [len(of_rank) for of_rank in pids] == [1, 1, 2, 2]
+    for rank in (2, 3):
+        steps = [step for step, _, pid in rows(disturbed, rank) if pid == pids[rank][1]]
+        assert steps == [*range(int(moved[1]), n_steps)]
+    assert command_lines(job.processes()) == []
+
+
+def test_ranks_of_a_lost_node_go_on_elsewhere_with_what_a_partner_kept(start_job: Start, tmp_path: Path) -> None:
+    n_steps, undisturbed, disturbed = 250, tmp_path / "undisturbed", tmp_path / "disturbed"
+    assert start(start_job, undisturbed, n_steps, 0.0, []).finish(DEADLINE_S) == 0
+    job = start(start_job, disturbed, n_steps, 0.5, [], nodes=ONE_IN_RESERVE, later_pace_s=0.0)
+    job.wait_for("node3 keeps a process ready")
+    wait_until(lambda: len(rows(disturbed, 2)) > 12, deadline_s=DEADLINE_S)
+    above = psutil.Process(rows(disturbed, 2)[-1][2]).parents()
+    next(each for each in above if "laggard.resilience.agent.agent" in command_line(each)).kill()
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    moved = "moved +node2 is lost .*; node3 comes in from the reserve; its ranks go on there from step"
+    assert re.search(moved, job.account), job.everything()
+    assert "relaunch" not in job.account
+    assert assert_same_losses(disturbed, undisturbed, n_steps) <= RANKS
+    assert [len({pid for _, _, pid in rows(disturbed, rank)}) for rank in range(RANKS)] == [1, 1, 2, 2]
+    assert command_lines(job.processes()) == []

@@ -99,12 +99,12 @@ def test_a_job_waits_for_a_lost_node_for_as_long_although_the_clock_is_set(
         exhaust_resources=False,
         wait_for_nodes_s=60.0,
     )
-    undisturbed = run(1, world, cut)
+    undisturbed = run(2, world, cut)
     check(undisturbed)
     assert undisturbed.exit_code == (69 if back_after_s is None else 0)
     for number in range(len(CLOCK_STEPS_S)):
         clock_set = Fault("the clock is set", 8.0, 0, None, number)
-        outcome = run(1, world, Schedule(cut.plan, (*cut.faults, clock_set)))
+        outcome = run(2, world, Schedule(cut.plan, (*cut.faults, clock_set)))
         check(outcome)
         assert outcome.exit_code == undisturbed.exit_code
         assert outcome.simulated_s < 90.0

@@ -223,6 +223,7 @@ class Client:
 
     def _begin(self, keys: Sequence[str], args: Sequence[Any]) -> bytes | None:
         current_launch = self._disk.data.get(keys[0])
+        assert args[1] == "", "a job's own server has no lock"
         if current_launch is not None and int(args[0]) <= int(current_launch):
             return bytes(current_launch)
         self._disk.data[keys[0]] = _bytes(args[0])
@@ -266,8 +267,8 @@ class Client:
         _, index, meta, acknowledgement, *_ = keys
         data = self._disk.data
         if acknowledgement in data:
-            return [b"ok"]
-        launch, _, _, _, is_upkeep, n_reads, name, key, _, count, by = args
+            return [b"ok", data[acknowledgement]]
+        launch, _, _, _, is_upkeep, _, n_reads, name, key, _, count, by = args
         assert (is_upkeep, n_reads, name, count) == (0, 0, "increment", 1), "only single increments are simulated"
         counts = data.setdefault(meta, {})
         version = int(counts.get("commits", b"0")) + 1
@@ -277,7 +278,7 @@ class Client:
         counters[key] = b"%d n%d\n" % (version, int(before) + int(by))
         data[acknowledgement] = _bytes(version)
         self._disk.on_commit(int(launch), str(key))
-        return [b"ok"]
+        return [b"ok", _bytes(version)]
 
 
 class _Call:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import subprocess
 import tempfile
@@ -12,16 +11,17 @@ from typing import IO, cast
 
 import pytest
 
+from laggard.resilience.agent.handshake import found_here
 from laggard.resilience.allocation.agent_listener import AgentListener
 from laggard.resilience.allocation.discovery import OwnAgent, Pending, await_handshakes
 from laggard.resilience.allocation.remote import HANDSHAKE_COMMAND
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.wire import encode
-from laggard.resilience.wire.handshake import CannotDial, Handshake
+from laggard.resilience.wire.handshake import CannotDial
 
 ANSWERS = f"exec {shlex.join(HANDSHAKE_COMMAND)}"
 NOISE = 'for n in $(seq 400); do echo welcome $n; done; printf \'no end {"is": "Handshake", \''
-HERE = Handshake(len(os.sched_getaffinity(0)), ())
+HERE = found_here([])
 
 Start = Callable[[str], OwnAgent]
 

@@ -20,7 +20,7 @@ from laggard.collectors.probes.cuda_kernels import KERNELS
 from laggard.collectors.probes.gpu import CHASED_BYTES, COPY_BYTES, LINE_BYTES, Chase, KernelLaunch
 from laggard.collectors.probes.workspace import MIB
 from laggard.collectors.probing import Probing
-from laggard.collectors.slow_gpu_collector import SlowGPUCollector
+from laggard.collectors.slow_gpu_collector import SlowGPU
 from laggard.detectors import SlowGPUAnalysis
 from tests.fake_cupy.kernels import host_compiler, on_host
 from tests.fake_cupy.machine import Board, CUDARuntimeError, Speed, cupy_on, no_cupy
@@ -341,7 +341,7 @@ def test_a_check_of_a_gpu_has_a_figure_of_each_probe_and_names_wrong_products(be
     assert (check.wrong, check.trouble) == (dict.fromkeys(GEMMS, 1), "")
 
 
-class OnTheBench(SlowGPUCollector):
+class OnTheBench(SlowGPU):
     """A collector whose test runs on one device."""
 
     tested: GpuDevice

@@ -39,6 +39,9 @@ def names(*lines: str) -> list[str]:
         ("node1 slots=4 username=ada", [Host("node1", "ada")]),
         ("node1:4 user=ada", [Host("node1", "ada")]),
         ("bob@node1:2222 user=ada", [Host("node1", "bob", 2222)]),
+        ("2001:DB8:0::7 slots=8", [Host("2001:db8::7")]),
+        ("[fd00::7]:2222,[fd00::8]", [Host("fd00::7", None, 2222), Host("fd00::8")]),
+        ("ssh://ada@[fd00::7]:2222/", [Host("fd00::7", "ada", 2222)]),
     ],
 )
 def test_a_line_of_a_host_file_names_hosts_as_people_write_them(text: str, hosts: list[Host]) -> None:
@@ -59,9 +62,9 @@ def test_a_host_that_comes_again_is_one_node_in_the_place_of_its_first_line() ->
         (["a@b@c"], "hosts, line 1: 'a@b@c' is not a valid host name"),
         (["a:b"], "hosts, line 1: 'a:b' is not a valid host name"),
         (["a user=-oProxyCommand=reboot"], "hosts, line 1: 'a' has no valid user"),
-        (["2001:db8::7 slots=8"], "hosts, line 1: '2001:db8::7' is an IPv6 address: name the host, or give its IPv4"),
-        (["ada@[::1]:2222"], "hosts, line 1: 'ada@[::1]:2222' is an IPv6 address"),
-        (["fe80::1%eth0"], "hosts, line 1: 'fe80::1%eth0' is an IPv6 address"),
+        (["fe80::1%eth0"], "hosts, line 1: 'fe80::1%eth0' is not an IPv6 address that other hosts can use: write it"),
+        (["a:b:c::1::2 slots=8"], "hosts, line 1: 'a:b:c::1::2' is not an IPv6 address that other hosts can use"),
+        (["ada@[fd00::7]:70000"], "hosts, line 1: 'ada@[fd00::7]:70000' has no valid port: use 1 to 65535"),
         (["node1:2:3"], "hosts, line 1: 'node1:2:3' is not a valid host name"),
         (["@node1"], "hosts, line 1: '@node1' has no valid user: write user@host"),
         (["ada@"], "hosts, line 1: 'ada@' is not a valid host name"),

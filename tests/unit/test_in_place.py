@@ -8,8 +8,19 @@ from dataclasses import replace
 import pytest
 
 from laggard.kvstore.membership import Formation, Ready
-from laggard.resilience.decision.events import ProgramHung
-from laggard.resilience.decision.in_place import MOST_TRIES, Loss, LostRank, formation, hung_rank, obstacle
+from laggard.resilience.decision.events import JobStatus, ProgramHung
+from laggard.resilience.decision.in_place import (
+    MOST_TRIES,
+    Loss,
+    LostRank,
+    formation,
+    hung_rank,
+    in_place,
+    moves,
+    obstacle,
+)
+from laggard.resilience.decision.placement import Placement
+from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import Standing, Standstill
 
 KILLED = LostRank(1, -signal.SIGKILL)
@@ -58,7 +69,7 @@ def test_all_go_on_from_the_newest_step_that_all_have(
     has: dict[int, Ready], step: int, source: int, behind: tuple[int, ...]
 ) -> None:
     handles = ("handle r0", "handle r1", "handle r2")
-    assert formation(5, has, None) == Formation(5, handles, step, source, behind)
+    assert formation(5, has, None, {}) == Formation(5, handles, step, source, behind)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +81,50 @@ def test_all_go_on_from_the_newest_step_that_all_have(
     ],
 )
 def test_without_a_step_that_all_have_there_is_none(has: dict[int, Ready]) -> None:
-    assert formation(5, has, None) == "no common step"
+    assert formation(5, has, None, {}) == "no common step"
 
 
 def test_a_step_that_has_ended_ranks_before_is_not_run_again() -> None:
     has = ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)))
-    assert formation(5, has, 8) == "same step"
-    assert isinstance(formation(5, has, 7), Formation)
+    assert formation(5, has, 8, {}) == "same step"
+    assert isinstance(formation(5, has, 7, {}), Formation)
+
+
+@pytest.mark.parametrize(("steps", "found"), [((9,), 9), ((8,), 8), ((7,), None)])
+def test_what_ranks_have_handed_over_those_that_take_their_places_have(
+    steps: tuple[int, ...], found: int | None
+) -> None:
+    has = ready(r0=((8, 9), (8, 9)), r1=((), ()), r2=((8, 9), (8, 9)))
+    formed = formation(5, has, None, {1: steps})
+    assert (formed.step if isinstance(formed, Formation) else None) == found
+
+
+NODES = Roster(("a", "b", "c"), reserve=("r", "small", "s"))
+DEVICES = {**dict.fromkeys("abcrs", ("0", "1")), "small": ("0",)}
+
+
+@pytest.mark.parametrize(
+    ("order", "without", "places", "found"),
+    [
+        ((), {"b"}, 3, {"b": "r"}),
+        ((), {"a"}, 3, {"a": "r"}),
+        (("c", "a", "b"), {"b"}, 3, {"b": "r"}),
+        ((), {"b", "r", "small"}, 3, {"b": "s"}),
+        ((), {"b", "r"}, 3, {}),  # the next node of the reserve has another number of devices
+        ((), {"b"}, 2, {}),  # nobody comes in
+        ((), {"b"}, 4, {}),  # the job grows at the same time
+        ((), set(), 3, {}),
+    ],
+)
+def test_a_node_comes_in_at_the_place_of_one_that_leaves_and_all_others_keep_theirs(
+    order: tuple[str, ...], without: set[str], places: int, found: dict[str, str]
+) -> None:
+    before = JobStatus(NODES, 0.0, placement=Placement(order))
+    after = in_place(before, replace(before, roster=NODES.without(frozenset(without), places, 0.0)))
+    assert moves(before, after, DEVICES) == found
+    if found:
+        [(out, into)] = found.items()
+        assert after.placed.active == tuple(into if host == out else host for host in before.placed.active)
 
 
 WAITING, STOPPED = Standing("waits for others", "", 3, "node1", 0), Standing("stopped", "", 1, "node2", 2)

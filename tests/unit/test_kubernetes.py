@@ -1,9 +1,8 @@
-"""The RayJob in the guide fits our copy of KubeRay's schema, and its entry point is a laggard command."""
+"""The example of a RayJob fits our copy of KubeRay's schema, and its entry point is a laggard command."""
 
 from __future__ import annotations
 
 import copy
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +14,14 @@ import yaml
 
 from laggard.resilience.command.cli import load_command
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "kubernetes.md"
+MANIFEST = Path(__file__).parents[2] / "examples" / "rayjob.yaml"
 SCHEMA = yaml.safe_load((Path(__file__).parent / "rayjob_schema.yaml").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 @pytest.fixture
 def manifest() -> dict[str, Any]:
-    blocks = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert len(blocks) == 1
-    return dict(yaml.safe_load(blocks[0]))
+    return dict(yaml.safe_load(MANIFEST.read_text()))
 
 
 def test_the_manifest_fits_the_schema(manifest: dict[str, Any]) -> None:

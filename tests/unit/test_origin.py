@@ -133,7 +133,7 @@ def test_of_many_only_the_first_are_named(n_lost: int, more: str) -> None:
 ACTOR_DIED = "ray.exceptions.ActorDiedError: the actor died"
 
 
-@pytest.mark.parametrize(("code", "how"), [(None, "ended after 60.0 s, Ray does not know how"), (5, "exited with 5")])
+@pytest.mark.parametrize(("code", "how"), [(None, "ended after 60.0 s; Ray does not know how"), (5, "exited with 5")])
 def test_of_a_worker_of_rays_no_more_is_said_than_what_ray_knows(code: int | None, how: str) -> None:
     worker = replace(end(1, code), is_worker=True, rank=None)
     failure = why(replace(end(0, 1, ACTOR_DIED), rank=None, stays=True), worker)

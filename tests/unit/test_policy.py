@@ -127,7 +127,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         RESILIENT,
         TWO,
         accused("n3"),
-        Ended(69, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"),
+        Ended(69, "1 good node is left for --nodes=2; with --exhaust-resources the job would go on with fewer"),
     ),
     (
         "with --exhaust-resources the primary goes on alone",
@@ -152,7 +152,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         RESILIENT,
         TWO,
         accused("n1"),
-        Stay(TWO, "no other node could take the place of n1; --exhaust-resources would go on without it"),
+        Stay(TWO, "no other node could take the place of n1; with --exhaust-resources the job would go on without it"),
     ),
     (
         "with --exhaust-resources a job of two nodes goes on without the devices of its primary",
@@ -406,7 +406,7 @@ TABLE: list[tuple[str, Settings, Roster, Event, Ended | Go | Stay]] = [
         ProgramFailed(failed().failure, (lost_gpu("n2", "1"),)),
         Ended(
             69,
-            "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer; "
+            "1 good node is left for --nodes=2; with --exhaust-resources the job would go on with fewer; "
             f"the last failure: {SENTENCE}",
         ),
     ),
@@ -840,7 +840,7 @@ def test_a_primary_that_is_set_aside_comes_back_after_its_quarantine() -> None:
 def test_a_job_that_would_begin_on_too_few_nodes_ends_with_69() -> None:
     assert ended(begin(RESILIENT, ("n1", "n2", "n3"), out("n2", "n3"), NOW_S)) == Ended(
         69,
-        "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer, "
+        "1 good node is left for --nodes=2; with --exhaust-resources the job would go on with fewer, "
         "and --quarantine=1 would take n2, n3 back",
     )
 

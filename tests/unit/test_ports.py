@@ -70,7 +70,10 @@ def test_a_port_that_is_in_use_cannot_be_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        *((text, "is no range of ports") for text in ("60900", "60999-60900", "60900-65536", "a-b", "-60999", "1-2-3")),
+        *(
+            (text, "is not a range of ports")
+            for text in ("60900", "60999-60900", "60900-65536", "a-b", "-60999", "1-2-3")
+        ),
         ("80-90", "needs root, as ports below 1024 do"),
         ("0-60999", "needs root"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -23,9 +24,10 @@ from laggard.resilience.record.journal import Entry, JournalError
 from laggard.resilience.record.timeline import timeline_of_entries
 from laggard.resilience.report.costs import costs_of
 from laggard.resilience.report.frozen import NO_VALUE, frozen
-from laggard.resilience.report.inputs import read_inputs
+from laggard.resilience.report.inputs import ReportInputs, read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.text import abbreviated, clock, duration
+from laggard.telemetry.course import LaunchProgressed, Progress
 from laggard.telemetry.dumps.writing import write_dump
 from tests.made_up_job import LENGTH_S, T0, entries, series, write_record
 
@@ -110,6 +112,40 @@ def test_costs_follow_from_verdicts_and_launches(record: Path) -> None:
     assert costs.gap_s == (0, 10)
     # After the relaunch 290 s at full pace; at the slow pace they would have been 435 s; with the gap they were 300 s.
     assert costs.saved_s == pytest.approx(1.5 * 290 - 300)
+
+
+def test_savings_are_not_stated_for_virtual_devices_and_not_if_they_are_longer_than_the_job(record: Path) -> None:
+    timeline = read_inputs(record).timeline
+    assert math.isnan(costs_of(timeline, on_gpus=False).saved_s)
+    (verdict,) = timeline.verdicts
+    slower = replace(timeline, verdicts=(replace(verdict, of=replace(verdict.of, slowdown=4.0)),))
+    assert math.isnan(costs_of(slower).saved_s)
+    assert not math.isnan(costs_of(timeline).saved_s)
+
+
+def test_a_job_whose_probes_ran_on_virtual_devices_has_no_savings_in_its_report(tmp_path: Path, record: Path) -> None:
+    (tmp_path / "job.jsonl").write_bytes((record / "job.jsonl").read_bytes())
+    made = (replace(each, tags={**each.tags, "model": "virtual"}) for each in series())
+    write_dump(str(tmp_path), "samples", T0 + LENGTH_S, made)
+    assert "saved (at most)" in write_report(read_inputs(record), record).read_text()
+    text = write_report(read_inputs(tmp_path), tmp_path).read_text()
+    assert "saved (at most)" not in text
+    assert "savings are unknown" in text
+
+
+def test_the_title_says_how_the_job_ended_and_what_was_lost(record: Path, tmp_path: Path) -> None:
+    made = write_report(read_inputs(record), tmp_path).read_text()
+    assert "<title>train-abc_1234: exit code 0 after 10 min 0 s</title>" in made
+    at = T0 + 250
+    told = [
+        Entry(at, LaunchProgressed(0, Progress(at - 30, 0, 10.0))),
+        Entry(at, LaunchProgressed(0, Progress(at, 0, 20.0))),
+        Entry(at + 100, LaunchProgressed(1, Progress(at + 100, 0, 11.0))),
+        Entry(at + 110, LaunchProgressed(1, Progress(at + 110, 0, 30.0))),
+    ]
+    timeline = timeline_of_entries(sorted([*entries(), *told], key=lambda each: each.time_s))
+    made = write_report(ReportInputs(timeline), tmp_path).read_text()
+    assert re.search(r"<title>train-abc_1234: exit code 0 after 10 min 0 s; [0-9.]+ s of work lost</title>", made)
 
 
 def test_a_metric_that_is_not_a_time_is_drawn_as_it_is(tmp_path: Path, record: Path) -> None:

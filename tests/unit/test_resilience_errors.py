@@ -27,6 +27,10 @@ EXAMPLES: list[tuple[Exception, str]] = [
         ),
         "no answer by ssh from n2 (timed out), n3 (refused): try ssh n2 'exec true'",
     ),
+    (
+        errors.NotJoinedError("within 9 s", ["index1", "index2"], "gpu1:27182"),
+        "index1, index2 did not join at gpu1:27182 within 9 s: does the same command run there, with the same secret?",
+    ),
     (errors.ResourceManagerError("did not answer within 20 s", "squeue"), "squeue did not answer within 20 s"),
     (errors.ClusterError("n9 did not leave the cluster"), "n9 did not leave the cluster"),
     (errors.NodeDownError("no log", "n2"), "n2 is not up: no log"),

@@ -236,7 +236,7 @@ class TestWaiting:
         waiting = status_after(RESILIENT, self.BEGUN, *self.BOTH)
         assert ended(after(RESILIENT, waiting, NodesMissing(), NOW_S + 300)) == Ended(
             69,
-            "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer; "
+            "1 good node is left for --nodes=2; with --exhaust-resources the job would go on with fewer; "
             "n2, n3 have not returned within 5 min 0 s",
         )
 
@@ -264,7 +264,7 @@ class TestWaiting:
         hasty = replace(RESILIENT, wait_for_nodes_s=0.0)
         first = status_after(hasty, self.BEGUN, NodeLost("n2"))
         assert ended(after(hasty, first, NodeLost("n3"))) == Ended(
-            69, "1 good node is left for --nodes=2; --exhaust-resources would go on with fewer"
+            69, "1 good node is left for --nodes=2; with --exhaust-resources the job would go on with fewer"
         )
         assert status_after(EXHAUSTING, self.BEGUN, *self.BOTH).waits_since_s is None
 

@@ -18,7 +18,7 @@ from laggard.collectors import group
 from laggard.collectors.causes import UNKNOWN, Cause
 from laggard.collectors.device import DeviceId, VirtualDevice
 from laggard.collectors.probes import WRONG
-from laggard.collectors.slow_gpu_collector import SlowGPUCollector
+from laggard.collectors.slow_gpu_collector import SlowGPU
 from laggard.detectors import SectionDetector, SlowGPUAnalysis, SlowGPUDetector, SlowLinkDetector, Verdict
 from laggard.detectors.detector import Detector, Window
 from laggard.detectors.economics.episode import Episode
@@ -403,7 +403,7 @@ class SlowMemory(SlowGPUDetector):
 def test_what_is_sent_to_the_nodes_is_the_collector_with_the_users_test_and_without_the_judge() -> None:
     state = cast(State, threading.Lock())  # cannot be pickled
     sent = pickle.loads(pickle.dumps(SlowMemory(0.25, state).for_nodes()))  # noqa: S301 - our own bytes
-    assert isinstance(sent, SlowGPUCollector)
+    assert isinstance(sent, SlowGPU)
     assert (sent.metric_name, sent.repeats) == ("memory-probe-time", 2)
     assert sent.collector_test(None) == 0.25
 

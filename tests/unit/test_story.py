@@ -57,11 +57,11 @@ def told(timeline: Timeline) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "to_do"),
     [
-        ("program", "mend the program"),
+        ("program", "fix the program"),
         ("hardware", "have node2 checked"),
         ("network", "the links of node2"),
         ("capacity", "more room on node2"),
-        ("transient", "nothing if it stays at one"),
+        ("transient", "nothing, unless it happens again"),
         ("unknown", "see the end of its standard error"),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_failure_has_its_loss_its_cause_and_what_to_do(kind: Kind, to_do: str)
 @pytest.mark.parametrize(
     ("cause", "to_do"),
     [
-        ("node lost", "ask who runs the nodes"),
+        ("node lost", "ask the nodes' administrator"),
         ("hang", "see what its ranks waited for"),
         ("stop", "nothing: it was asked to stop"),
         ("exclusion", "see the job's log"),
@@ -169,16 +169,16 @@ def test_the_story_of_a_job_that_failed_twice_names_every_loss_in_order() -> Non
         "         to do: let launches find compiled code and data where the last one left them",
         "   5:20  launch 0 ended: rank 1 on node2 exited with 1 after 9.0 s: trouble 0 (program: an error);"
         " on the same nodes; 2 min 50 s lost since the last work that was kept",
-        "         to do: mend the program: its standard error has the traceback;"
+        "         to do: fix the program: its standard error has the traceback;"
         " to lose less, commit or checkpoint more often",
         "   5:20  waits after failures took 30.0 s",
-        "         to do: mend what failed or did not answer; --backoff sets the first wait",
+        "         to do: fix what failed or did not answer; --backoff sets the first wait",
         "   6:00  2 relaunches took 14.0 s (with the back-off: 3.0 s to end the program, 1.0 s to fence it,"
         " 10.0 s to change the nodes)",
         "         to do: nothing: processes of the old launch end and nodes join",
         "   8:20  launch 1 ended: rank 1 on node2 exited with 1 after 9.0 s: trouble 1 (program: an error);"
         " on the same nodes; 10.0 s lost since the last work that was kept",
-        "         to do: nothing if it stays at one",
+        "         to do: nothing, unless it happens again",
     ]
 
 
@@ -267,7 +267,7 @@ def test_losses_that_are_not_told_are_summed_up() -> None:
 def test_a_job_that_laggard_gave_up_after_a_launch_was_in_trouble_of_its_own() -> None:
     lines = told(replace(job(failed(0, 0, 100), ended_s=101, exit_code=None), error="the disk is full"))
     assert lines[0].startswith("train-a: no end recorded after")
-    assert "it ended in trouble of laggard's own: the disk is full" in lines
+    assert "it ended because of an error in laggard: the disk is full" in lines
     running = job(ended_s=2, exit_code=None)
     assert not any("it ended" in line for line in story(running, effective_time(running, T0 + 2), running=True))
 

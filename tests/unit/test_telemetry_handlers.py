@@ -444,7 +444,7 @@ def test_the_page_of_a_running_job_says_what_there_is_to_show_in_a_range() -> No
     ]
     assert found["accused"] == [["a", "0"]]  # at the end of the range
     assert [each["number"] for each in found["launches"]] == [0]
-    assert [each["name"] for each in found["metrics"]] == ["load"]
+    assert ([each["name"] for each in found["metrics"]], found["n_metrics"]) == (["load"], 1)
 
 
 def test_the_page_of_a_dump_ends_with_the_job() -> None:
@@ -469,6 +469,12 @@ def test_the_page_of_a_dump_ends_with_the_job() -> None:
 def test_what_is_no_range_is_refused(named: dict[str, Any]) -> None:
     with pytest.raises((RequestError, BadQueryError)):
         reply(service(LOADS), "/page/job", **named)
+
+
+def test_metrics_that_are_too_many_to_be_listed_are_counted() -> None:
+    many = service(store(*((f"m{number}", {}, [(T0, 1)]) for number in range(501))))
+    found = shown(many, "/page/job", **page_range(0, 5))
+    assert (len(found["metrics"]), found["n_metrics"]) == (500, 501)
 
 
 def test_the_longest_time_that_is_understood_has_14_digits() -> None:

@@ -6,27 +6,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from laggard.torch.draws import Draws  # noqa: E402
 from laggard.torch.kept_steps import Steps, _why_not  # noqa: E402
 from laggard.torch.own_states import OwnStates  # noqa: E402
+from laggard.torch.partner import partners  # noqa: E402
 
 
 def test_what_a_rank_kept_of_its_last_two_steps_outlives_it(tmp_path: Path) -> None:
     states = OwnStates(tmp_path / "own")
     for step in range(5):
-        assert states.put(step, {"random": [step] * step})
+        assert states.put(step, bytes([step]) * step)
     after = OwnStates(tmp_path / "own")
     assert sorted(after.steps()) == [3, 4]
-    assert [after.get(step) for step in (3, 4)] == [{"random": [3] * 3}, {"random": [4] * 4}]
+    assert [after.get(step) for step in (3, 4)] == [b"\3" * 3, b"\4" * 4]
+
+
+@given(n_ranks=st.lists(st.integers(1, 9), min_size=2, max_size=12))
+def test_unless_a_node_has_most_ranks_what_is_a_ranks_own_is_kept_on_another_node(n_ranks: list[int]) -> None:
+    size = sum(n_ranks)
+    assume(2 * max(n_ranks) <= size)
+    node_of = [node for node, number in enumerate(n_ranks) for _ in range(number)]
+    for rank in range(size):
+        to, source = partners(rank, size)
+        assert node_of[to] != node_of[rank]
+        assert partners(source, size)[0] == rank
 
 
 def test_what_was_being_written_counts_as_nothing(tmp_path: Path) -> None:
     states = OwnStates(tmp_path / "own")
-    states.put(6, "whole")
-    states.put(7, "cut off")
+    states.put(6, b"whole")
+    states.put(7, b"cut off")
     with (tmp_path / "own").open("r+b") as file:
         content = file.read()
         file.seek(content.index(b"cut off"))
@@ -36,7 +50,7 @@ def test_what_was_being_written_counts_as_nothing(tmp_path: Path) -> None:
 
 def test_what_has_no_room_is_refused_and_what_was_there_stays(tmp_path: Path) -> None:
     states = OwnStates(tmp_path / "own")
-    assert states.put(1, "small")
+    assert states.put(1, b"small")
     assert not states.put(3, b"x" * (1 << 20))
     assert states.steps() == (1,)
 

@@ -28,10 +28,16 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates for the members of one job. Its key is never written to disk, so nobody can sign later."""
+    """Signs certificates for the members of one job. Its key is never written to disk, so nobody can sign later.
 
-    def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
+    From the same secret follows the same key, so whoever knows the secret can verify the certificates.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        curve = ec.SECP256R1()
+        # One byte less than the curve's order has, so it is in the curve's range.
+        number = None if secret is None else 1 + int.from_bytes(secret[:31])
+        self._key = ec.generate_private_key(curve) if number is None else ec.derive_private_key(number, curve)
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "laggard job authority")])
         self._key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         builder = self._builder(self._name, self._key.public_key()).add_extension(self._key_id, critical=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 _GROUPS = "sys/fs/cgroup"
+_SHARED = "dev/shm"
 
 
 class _Files(NamedTuple):
@@ -42,6 +44,15 @@ def memory_available_bytes(root: Path = Path("/")) -> int:
     return min([_machine_bytes(root, "MemAvailable:"), *left])
 
 
+def shared_memory_bytes(root: Path = Path("/")) -> int:
+    """Return the size of the file system for shared memory; 0 if there is none."""
+    try:
+        shared = os.statvfs(root / _SHARED)
+    except OSError:
+        return 0
+    return shared.f_blocks * shared.f_frsize
+
+
 def oom_kills(root: Path = Path("/")) -> int:
     """Return how many processes of this node's memory group, or of the machine, were killed for want of memory."""
     with contextlib.suppress(OSError, ValueError):
@@ -57,12 +68,18 @@ def _machine_bytes(root: Path, name: str) -> int:
 
 def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
     """Yield the folders of the control groups that this process is in, each with the names of its files."""
-    with contextlib.suppress(OSError):
-        group = _group(root)
-        # A parent's limit counts too.
-        yield from ((folder, _VERSION_2) for folder in (group, *group.parents) if folder.is_relative_to(root / _GROUPS))
+    yield from ((folder, _VERSION_2) for folder in own_groups(root))
     # The first version of control groups, where the group itself is what is mounted in a container.
     yield root / _GROUPS / "memory", _VERSION_1
+
+
+def own_groups(root: Path) -> list[Path]:
+    """Return the folders of the control groups, of the second version, that this process is in."""
+    with contextlib.suppress(OSError):
+        group = _group(root)
+        # A parent's limits count too.
+        return [folder for folder in (group, *group.parents) if folder.is_relative_to(root / _GROUPS)]
+    return []
 
 
 def _group(root: Path) -> Path:

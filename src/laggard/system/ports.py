@@ -58,7 +58,7 @@ class PortRange:
         """Read ``60900-60999``."""
         match = _TEXT.fullmatch(text.strip())
         if match is None or not int(match[1]) <= int(match[2]) <= LAST_PORT:
-            raise PortRangeError(text, "is no range of ports: name the first and the last, as 60900-60999")
+            raise PortRangeError(text, "is not a range of ports: name the first and the last, as in 60900-60999")
         if int(match[1]) < FIRST_PORT_OF_USERS:
             raise PortRangeError(text, "needs root, as ports below 1024 do: name others")
         return cls(int(match[1]), int(match[2]))
@@ -89,11 +89,16 @@ def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def listen(address: str, backlog: int) -> socket.socket:
-    """Listen at an address of this machine."""
-    ports = port_range()
+def host_and_port(address: str, port: int) -> str:
+    """Return an address with a port as one text; one of IPv6 is in brackets. Pure."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def listen(address: str, backlog: int, port: int = 0) -> socket.socket:
+    """Listen at an address of this machine: at this port, or else at one of the range."""
+    ports = None if port else port_range()
     if ports is None:
-        return socket.create_server((address, 0), family=family_of(address), backlog=backlog)
+        return socket.create_server((address, port), family=family_of(address), backlog=backlog)
     for port in _drawn(ports):
         if not _is_kept(port):
             try:

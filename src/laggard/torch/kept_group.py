@@ -31,12 +31,13 @@ class KeptGroup:
         options = dist.ProcessGroupGloo._Options()
         options._timeout, options.enable_reconfigure = timeout, True
         options._devices = [dist.ProcessGroupGloo.create_default_device()]
-        store = Rendezvous(membership.records, CONNECT_S)
+        store = Rendezvous(membership.records, timeout.total_seconds())  # others may take long to start
         self._store = store  # the backend does not keep it alive
         self._backend: Any = dist.ProcessGroupGloo(store, rank, size, options)
         if not membership.joins:
             store.set(f"handle-{rank}", self.handle)
             self.connect([store.get(f"handle-{each}").decode() for each in range(size)])
+        store.set_timeout(timedelta(seconds=CONNECT_S))
 
     @property
     def handle(self) -> str:

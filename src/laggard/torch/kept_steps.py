@@ -2,11 +2,13 @@
 
 At the end of each step a rank keeps what it takes to begin the next one, of the last two steps: no rank is further than
 one step ahead of another, since each step needs the gradients of all. If a rank is lost, the others go back to the
-newest step that all of them have, a new process takes over its state from one of them, and all go on.
+newest step that all of them have, a new process takes over its state from one of them, and all go on. Ranks that are
+to run elsewhere leave between two steps, and hand over what only they have.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from laggard.torch.buckets import Layout, has_new_layout, lay_out, layout_of
 from laggard.torch.draws import Draws
 from laggard.torch.kept_group import KeptGroup, kept_group
 from laggard.torch.own_states import OwnStates
+from laggard.torch.partner import Partner
 from laggard.torch.position import Position
 from laggard.torch.split_optimizer import SplitOptimizer
 from laggard.torch.training_state import random_states, restore_random_states
@@ -83,6 +86,7 @@ class KeptSteps(Steps):
         self._membership = group.membership
         self._held: dict[int, _Held] = {}
         folder = current_session().environment.endpoint_file.parent
+        self._partner = Partner(self._membership.rank, self._membership.size)
         self._own = OwnStates(Path(folder) / f"own-{self._membership.rank}")
 
     def begin(self) -> None:
@@ -100,6 +104,9 @@ class KeptSteps(Steps):
                 layout = layout_of(self._model) if is_new else self._held[self.step].layout
                 self.step += 1
                 self._hold(layout)
+                own = self._held[self.step].own
+                if own is not None and self._membership.pauses(self.step):
+                    self._pause(own)
             except _TROUBLE:
                 if not self._recovers():
                     raise
@@ -118,8 +125,17 @@ class KeptSteps(Steps):
         self._draws.begin(self.step)
         self._held.pop(self.step - 2, None)
         self._held[self.step] = held
-        if held.own is not None:
-            self._own.put(self.step, held.own)
+        own = b"" if held.own is None else encode("own", held.own).joined()
+        if own:
+            self._own.put(self.step, own)
+        self._partner.exchange(self.step, own)
+
+    def _pause(self, own: Mapping[str, Any]) -> None:
+        """Go on once others have taken the place of ranks that leave; one of these ends here."""
+        if self._membership.leaves:
+            self._membership.leave(self.step, encode("own", own).joined())
+            sys.exit()
+        self._join()
 
     def _recovers(self) -> bool:
         """Return whether ranks are replaced, and if so, go on with them."""
@@ -137,7 +153,8 @@ class KeptSteps(Steps):
                 # What the program has drawn ahead is in its own hands, and cannot be drawn again.
                 is_known = self._position.is_known
                 have = tuple(step for step, held in self._held.items() if is_known and held.own is not None)
-                self._membership.report(self._group.handle, have, have if self._held else self._own.steps())
+                own = have if self._held else self._own.steps()
+                self._membership.report(self._group.handle, have, own, self._partner.kept)
                 if (formation := self._membership.await_formation()) is None:
                     continue
                 self._group.connect(list(formation.handles))
@@ -164,7 +181,8 @@ class KeptSteps(Steps):
             dist.recv(size, formation.source)
             received = torch.empty(int(size), dtype=torch.uint8)
             dist.recv(received, formation.source)
-            own = self._own.get(step)
+            handed_over = self._membership.handed_over(step)
+            own = decode("own", [self._own.get(step) if handed_over is None else handed_over])
             held = _Held(**decode("state", [memoryview(received.numpy())]), own=own)
             self._position.load_state_dict(own["position"], step)
         else:
@@ -178,6 +196,7 @@ class KeptSteps(Steps):
         self.step = step
         self._draws.go_back(step)
         self._held.clear()
+        self._partner.clear()
         self._keep(held)
 
 

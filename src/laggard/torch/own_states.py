@@ -7,9 +7,6 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
-
-from laggard.kvstore.values.codec import decode, encode
 
 _HEAD = struct.Struct("<qqI")  # step, size, checksum
 _SLOT_BYTES = 256 << 10
@@ -26,9 +23,8 @@ class OwnStates:
         finally:
             os.close(descriptor)
 
-    def put(self, step: int, value: Any) -> bool:
+    def put(self, step: int, data: bytes) -> bool:
         """Keep a value in place of the one of two steps before; return whether there was room."""
-        data = encode("own", value).joined()
         if len(data) > _SLOT_BYTES - _HEAD.size:
             return False
         at = step % 2 * _SLOT_BYTES
@@ -41,9 +37,9 @@ class OwnStates:
         found = (_HEAD.unpack_from(self._memory, at)[0] for at in (0, _SLOT_BYTES))
         return tuple(step for step in found if self._read(step) is not None)
 
-    def get(self, step: int) -> Any:
+    def get(self, step: int) -> bytes:
         """Return the value of a step; one of `steps`."""
-        return decode("own", [self._read(step) or b""])
+        return self._read(step) or b""
 
     def _read(self, step: int) -> bytes | None:
         at = step % 2 * _SLOT_BYTES

@@ -121,7 +121,7 @@ class Resumed:
         beyond that before the first `save` is drawn ahead, and comes again after a relaunch.
         """
         if self._position.has_other_workers(loader):
-            self._say("the workers of the loader begin anew: random numbers that they draw are not those of before")
+            self._say("the loader's workers start anew: the random numbers that they draw differ from those before")
         self._set_random()
         return self._draws.through(self._position.batches(loader))
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,15 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]  # mypy does not read 
         with args.main_process_first(desc="checkpoint from State"):
             if args.local_process_index == 0:
                 whole = checkpoints.restore(step, rank=0)
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
+                own = folder.with_name(f".{args.process_index}-{folder.name}")
+                shutil.rmtree(own, ignore_errors=True)
+                own.mkdir(parents=True)
                 for rank in range(whole["ranks"]):
                     shard = whole if rank == 0 else checkpoints.restore(step, rank=rank)
                     for name, content in shard["files"].items():
-                        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                        (folder / name).write_bytes(content)
+                        (own / name).parent.mkdir(parents=True, exist_ok=True)
+                        (own / name).write_bytes(content)
+                _put(own, folder)
         return str(folder)
 
     def on_train_begin(
@@ -93,6 +96,17 @@ class Checkpoints(TrainerCallback):  # type: ignore[misc]  # mypy does not read 
         return Checkpointer(
             State.current(), name=self._name, rank=args.process_index, ranks=args.world_size, keep=self._keep
         )
+
+
+def _put(own: Path, folder: Path) -> None:
+    """Give a folder its name; where nodes share the output folder, another one may have put the same there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        own.rename(folder)
+    except OSError as error:
+        if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+            raise
+        shutil.rmtree(own)
 
 
 def _folder(args: TrainingArguments, step: int) -> Path:

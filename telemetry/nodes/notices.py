@@ -1,4 +1,4 @@
-"""A telemetry process that was started again says so: what it held in memory is gone."""
+"""What a telemetry process tells the user: that it was started again, or has no room for what it was asked to keep."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ def tell_if_restarted(session: Session, name: str, sentence: str) -> None:
     if not mark.exists():
         mark.touch(mode=0o600)
         return
+    tell(session, sentence)
+
+
+def tell(session: Session, sentence: str) -> None:
+    """Tell the user something, in the job's account and as an event."""
     try:
         launch = current_launch(session.client, session.endpoint)
         if launch is not None:

@@ -1,0 +1,110 @@
+"""A site of 1,000 nodes, of which a few are lemons, with and without a memory: simulated, by the product's own rule."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from benchmarks.tables import table
+from laggard.resilience.decision.site import RATE_PER_HOUR, SHARE, Sighting, standings
+
+_NODES, _DAYS = 1000, 60
+_SIZES = (8, 16, 32, 64, 128, 256, 512)
+_LARGE = 256
+_SPARE = 16  # one node more for so many, and one
+_BLAMED_RIGHTLY = 0.9
+_BUSY = 0.9  # of the nodes
+_STANDING_EVERY_H = 6
+_HOUR_S = 3600.0
+
+
+@dataclass
+class _Job:
+    name: str
+    ends_h: int
+    nodes: list[int]
+    began_h: int
+    spare: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Found:
+    failures: int = 0  # of large jobs
+    node_hours: float = 0.0  # of large jobs
+    good_aside: float = 0.0  # share of the good nodes that are suspects, on average
+    bad_aside: float = 0.0
+
+
+def _simulate(seed: int, times: float, *, remembers: bool) -> _Found:
+    rng = np.random.default_rng(seed)
+    lemons = {*rng.choice(_NODES, round(SHARE * _NODES), replace=False).tolist()}
+    free, jobs, noted, suspects = {*range(_NODES)}, list[_Job](), list[Sighting](), set[int]()
+    found, looks = _Found(), 0
+    for hour in range(24 * _DAYS):
+        if remembers and hour % _STANDING_EVERY_H == 0:
+            suspects = {int(each.host) for each in standings(noted, hour * _HOUR_S) if each.is_suspect}
+            found.good_aside += len(suspects - lemons) / (_NODES - len(lemons))
+            found.bad_aside += len(suspects & lemons) / len(lemons)
+            looks += 1
+        while len(free) > (1 - _BUSY) * _NODES:
+            size = int(rng.choice(_SIZES))
+            given = size + 1 + size // _SPARE
+            if given > len(free):
+                break
+            drawn = sorted(rng.permutation(sorted(free))[:given].tolist(), key=suspects.__contains__)
+            free -= {*drawn}
+            length_h = int(np.exp(rng.uniform(np.log(4), np.log(96))))
+            jobs.append(_Job(f"job-{seed}-{hour}-{len(jobs)}", hour + length_h, drawn[:size], hour, drawn[size:]))
+        for job in jobs:
+            _pass_hour(job, hour, rng, lemons, times, noted, found)
+        for job in [job for job in jobs if job.ends_h <= hour]:
+            hours = float(hour - job.began_h)
+            noted += [Sighting(str(each), hour * _HOUR_S, "ran", job.name, hours=hours) for each in job.nodes]
+            free |= {*job.nodes, *job.spare}
+        jobs = [job for job in jobs if job.ends_h > hour]
+    found.good_aside, found.bad_aside = found.good_aside / max(1, looks), found.bad_aside / max(1, looks)
+    return found
+
+
+def _pass_hour(
+    job: _Job, hour: int, rng: np.random.Generator, lemons: set[int], times: float, noted: list[Sighting], found: _Found
+) -> None:
+    rates = RATE_PER_HOUR * np.array([times if each in lemons else 1.0 for each in job.nodes])
+    fell = np.flatnonzero(rng.random(len(rates)) < rates)
+    if len(job.nodes) >= _LARGE:
+        found.failures += len(fell)
+        found.node_hours += len(job.nodes)
+    for place in fell.tolist():
+        blamed = place if rng.random() < _BLAMED_RIGHTLY else int(rng.integers(len(job.nodes)))
+        noted.append(Sighting(str(job.nodes[blamed]), hour * _HOUR_S, "failed", job.name))
+        if job.spare:
+            job.spare.append(job.nodes[blamed])
+            job.nodes[blamed] = job.spare.pop(0)
+
+
+def main(argv: list[str]) -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks site", description=__doc__)
+    parser.add_argument("--trials", type=int, default=4, help="simulated sites for each row (default: 4)")
+    trials = parser.parse_args(argv).trials
+    rows = []
+    for times in (10.0, 30.0, 100.0):
+        without = [_simulate(seed, times, remembers=False) for seed in range(trials)]
+        remembering = [_simulate(seed, times, remembers=True) for seed in range(trials)]
+        per_day = [
+            1000 * 24 * sum(each.failures for each in found) / sum(each.node_hours for each in found)
+            for found in (without, remembering)
+        ]
+        at_most = (1 - SHARE + SHARE * times) / (1 - SHARE)
+        bad, good = (
+            100 * float(np.mean(shares))
+            for shares in ([each.bad_aside for each in remembering], [each.good_aside for each in remembering])
+        )
+        fewer = f"{per_day[0] / per_day[1]:.2f}"
+        rates = (f"{each:.2f}" for each in per_day)
+        rows.append([f"{times:g}", *rates, fewer, f"{at_most:.2f}", f"{bad:.0f} %", f"{good:.2f} %"])
+    head = ["lemons fail so many times as often", "failures of large jobs, per 1,000 node-days", "with a memory"]
+    print("\n".join(table([*head, "times fewer", "at most possible", "lemons put aside", "good nodes"], rows)))
+    return 0
