@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
 
 from laggard.kvstore.client.environment import JobEnvironment
+from laggard.system.user import user_name
 from laggard.telemetry.errors import SettingsError
 
 TELEMETRY_CONFIG = "LAGGARD_TELEMETRY_CONFIG"
@@ -55,7 +56,7 @@ class TelemetrySettings:
     def tunnel_command(self, port: int) -> str:
         """Return the ssh command that forwards the server's port to the user's own machine."""
         jump = f"-J {self.remote_port_forward} " if self.remote_port_forward else ""
-        return f"ssh {jump}-NL localhost:{port}:localhost:{port} {getpass.getuser()}@{socket.gethostname()}"
+        return f"ssh {jump}-NL localhost:{port}:localhost:{port} {user_name()}@{socket.gethostname()}"
 
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
@@ -93,7 +94,9 @@ def parse_settings(text: str, name: str) -> TelemetrySettings:
         raise SettingsError(name, "the file must consist of 'key: value' lines")
     kinds = get_type_hints(TelemetrySettings)
     if unknown := sorted(str(key) for key in found if key not in kinds and key not in _IGNORED):
-        raise SettingsError(name, f"unknown key {unknown[0]!r}, use one of {', '.join(sorted(kinds))}")
+        meant = get_close_matches(unknown[0], kinds, 1)
+        way_out = f"did you mean {meant[0]!r}?" if meant else f"use one of {', '.join(sorted(kinds))}"
+        raise SettingsError(name, f"unknown key {unknown[0]!r}, {way_out}")
     return TelemetrySettings(
         **{key: _checked(key, value, kinds[key], name) for key, value in found.items() if key in kinds}
     )

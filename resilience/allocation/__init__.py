@@ -1,8 +1,8 @@
 """Which nodes the job has, and how to start a process on each.
 
 Runs on the primary node; the ``srun`` and ``ssh`` command lines are built here. Nodes are virtual ones on this machine
-(:mod:`~laggard.resilience.allocation.local`), or machines of their own that are reached by ``srun`` or ``ssh``
-(:mod:`~laggard.resilience.allocation.remote`).
+(:mod:`~laggard.resilience.allocation.local`), or machines of their own: reached by ``srun`` or ``ssh``
+(:mod:`~laggard.resilience.allocation.remote`), or joining (:mod:`~laggard.resilience.allocation.joined`).
 
 Words: *discovery* collects the handshakes of all nodes, in which an agent says what its node has; a *step* is one
 ``srun`` that has started the agents of many nodes.

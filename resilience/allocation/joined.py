@@ -7,6 +7,7 @@ again: it is then a returned node under the same index. While its place is taken
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -18,11 +19,11 @@ from functools import partial
 from laggard.kvstore.client.connection import is_loopback
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.agent.channel import Channel
-from laggard.resilience.allocation.agent_listener import AgentListener, allow_descriptors, lack_of_descriptors
+from laggard.resilience.allocation.agent_listener import AgentListener, lack_of_descriptors
 from laggard.resilience.allocation.base import AgentProcess, Tell, Unmanaged, clear_this_machine, silent, start_here
 from laggard.resilience.allocation.discovery import LATE_S, DialledAgent, Pending
 from laggard.resilience.allocation.machines import MachineAllocation
-from laggard.resilience.allocation.place import JoinSecret, Place
+from laggard.resilience.allocation.place import JoinSecret, Place, own_variables
 from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import NotJoinedError, UsageError
 from laggard.resilience.text import abbreviated
@@ -89,9 +90,9 @@ class JoinedAllocation(MachineAllocation):
 
     def discover(self, may_miss: int = 0, tell: Tell = silent) -> dict[str, str]:
         """Wait for the agents of all other nodes, or for enough of them, and learn what each node has."""
-        n_others = self._place.n_nodes - 1
-        allow_descriptors(n_others)
-        if lack := lack_of_descriptors(n_others, 0):
+        for name in os.environ.keys() - own_variables(os.environ).keys():
+            del os.environ[name]
+        if lack := lack_of_descriptors(self._place.n_nodes - 1, 0):
             tell(lack)
         self._listener = self._listen()
         missing = self._await_all(may_miss, tell)

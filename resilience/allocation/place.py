@@ -7,6 +7,7 @@ import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from secrets import token_hex
 
 from laggard.resilience.agent.dialling import JoinToken
@@ -102,7 +103,7 @@ class JoinSecret:
 
     @classmethod
     def of_text(cls, text: str, source: str) -> JoinSecret:
-        """Return the secret that a text is; ``source`` says where it is from."""
+        """Return the secret that a text is; ``source`` says where it is from. Versions of laggard do not mix."""
         if len(text.strip()) < LEAST_SECRET:
             fix = f"give {LEAST_SECRET} characters or more, the same on each node, as 'openssl rand -hex 32' makes"
             raise UsageError(source, "holds no secret" if not text.strip() else "is too short a secret", fix)
@@ -128,4 +129,4 @@ class JoinSecret:
         return JoinToken("", 0, "", "", self._derived(b"agents").hex())
 
     def _derived(self, use: bytes) -> bytes:
-        return hmac.digest(self.seed, use, hashlib.sha256)
+        return hmac.digest(self.seed, use + version("laggard").encode(), hashlib.sha256)

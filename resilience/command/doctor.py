@@ -115,9 +115,9 @@ def doctor(
     # for wrong options; else 0.
     transports, names = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
     path = past_file or default_past_file()
-    if past_file is not None:
-        _try_to_write(past_file)
     try:
+        if past_file is not None:
+            _try_to_write(past_file)
         past = read_past(path)
         nodes = _check(transports, virtual_gpus or 0, shown=not as_json)
         checked = {(host, check.gpu): check for host, node in nodes.items() for check in node.checks}

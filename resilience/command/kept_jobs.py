@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from laggard.resilience.errors import UsageError
-from laggard.resilience.record.job_record import records, state_home
+from laggard.resilience.record.job_record import records
 from laggard.resilience.record.journal import JOURNAL_FILE
 from laggard.resilience.record.running_jobs import record_of_running
+from laggard.system.user import state_home
 
 
 def kept_job(given: str | None) -> Path:

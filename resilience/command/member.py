@@ -80,7 +80,7 @@ class Member:
     def _await_controller(self) -> str:
         """Wait until somebody listens where the controller should, and return that address."""
         late_s = time.monotonic() + LATE_S
-        why = "it does not let this node in: is the secret the same, and does no other copy have this index?"
+        why = "it does not let this node in: are secret and version the same, and does no other copy have this index?"
         while (now_s := time.monotonic()) < self._until_s:
             try:
                 address = address_of(self._place.host)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import time
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from laggard.resilience.command.run import check_folders
 from laggard.resilience.decision.site import Sighting, Standing, standings
 from laggard.resilience.record import wording
 from laggard.resilience.record.node_history import NodeHistory
+from laggard.system.user import user_name
 
 OPERATOR = "operator"
 
@@ -44,7 +44,7 @@ def nodes(*, folder: Path, show_all: bool, as_json: bool, clear: str | None, pin
     history, now_s = NodeHistory(folder), time.time()
     if clear or pin:
         check_folders(node_history=folder)
-        name = f"{OPERATOR}-{getpass.getuser()}"
+        name = f"{OPERATOR}-{user_name()}"
         history.add(name, [Sighting(host, now_s, "cleared", name, why) for host in filter(None, [clear])])
         history.add(name, [Sighting(host, now_s, "pinned", name, why) for host in filter(None, [pin])])
     found = [each for each in standings(history.read(), now_s) if show_all or each.failures]

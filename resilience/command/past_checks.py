@@ -16,6 +16,7 @@ from typing import Any
 from laggard.detectors.judging.diagnosis import Past
 from laggard.detectors.judging.inventory import Inventory
 from laggard.errors import LaggardError
+from laggard.system.user import state_home
 
 _READINGS = "laggard-devices-1"
 _INVENTORY = "inventory"
@@ -41,7 +42,7 @@ class PastChecks:
 
 def default_past_file() -> Path:
     """Return the user's own file. Nodes that share a home directory share it."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "laggard", "devices.json")
+    return state_home() / "devices.json"
 
 
 def read_past(path: Path) -> PastChecks:

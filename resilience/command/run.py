@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,10 +23,8 @@ from laggard.kvstore.client.connection import Endpoint
 from laggard.logs import LOG_VARIABLE, configure_logging
 from laggard.resilience.allocation import Allocation
 from laggard.resilience.allocation.agent_listener import allow_descriptors
-from laggard.resilience.allocation.joined import JoinedAllocation
-from laggard.resilience.allocation.place import own_variables
 from laggard.resilience.allocation.slurm import slurm_leaves, slurm_time_left_s
-from laggard.resilience.command.find_allocation import Elsewhere, find_allocation
+from laggard.resilience.command.find_allocation import find_allocation
 from laggard.resilience.command.member import Member
 from laggard.resilience.command.option import flag_of
 from laggard.resilience.command.options import JobOptions
@@ -40,6 +38,7 @@ from laggard.resilience.controller.launches import JobPlan, MakeCluster
 from laggard.resilience.controller.shard_servers import CheckpointOptions
 from laggard.resilience.controller.stop_signals import StopSignals
 from laggard.resilience.controller.telemetry_processes import JobTelemetry
+from laggard.resilience.decision.hang import HangTimeout
 from laggard.resilience.errors import UsageError
 from laggard.resilience.folders import Folders, job_folders
 from laggard.resilience.nodes.cluster import Cluster
@@ -75,6 +74,29 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         os.environ[LOG_VARIABLE] = "debug"  # inherited by every process that we start
         configure_logging()
     options = JobOptions(**given)
+    checked = _checked(options)
+    command = (command_of_module if options.module else command_of)(program, arguments)
+    job = options.job_name or _job_name(program if options.module else Path(program).stem)
+    allocation = find_allocation(options)
+    if not isinstance(allocation, Allocation):
+        return allocation.serve() if isinstance(allocation, Member) else run_on_primary(allocation.primary, as_typed)
+    options = _without_ray(options, len(allocation.nodes))
+    for passed in passed_on(as_typed, arguments):
+        _tell(f"{passed} goes to {program}: write it before {program} if it is for laggard, else '-- {program}'")
+    return _run_on(allocation, options, checked, command, job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """What options ask for, of those that are checked before a node is looked for."""
+
+    hang_timeout: HangTimeout | None
+    groups: Path | None
+    detection: Detection
+    checkpoints: CheckpointOptions
+
+
+def _checked(options: JobOptions) -> _Checked:
     if options.port_range:
         os.environ[PORT_RANGE] = str(PortRange.of_text(options.port_range))  # inherited, too
     check_ports(options.state_port, options.ray_port)
@@ -83,30 +105,17 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
         checkpoint_dir=options.checkpoint_dir,
         node_history=options.node_history,
     )
-    hang_timeout, groups = options.hang_timeout_s(), group_file(options)
-    detection = _detection(options, groups)
-    checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
     options.check_notify()
-    command = (command_of_module if options.module else command_of)(program, arguments)
-    job = options.job_name or _job_name(program if options.module else Path(program).stem)
-    allocation = find_allocation(options)
-    if isinstance(allocation, Elsewhere):
-        return run_on_primary(allocation.primary, as_typed)
-    if isinstance(allocation, Member):
-        return allocation.serve()
-    if isinstance(allocation, JoinedAllocation):
-        for name in os.environ.keys() - own_variables(os.environ).keys():
-            del os.environ[name]
+    hang_timeout, groups = options.hang_timeout_s(), group_file(options)
+    checkpoints = CheckpointOptions(options.checkpoint_bytes(), options.checkpoint_dir)
+    return _Checked(hang_timeout, groups, _detection(options, groups), checkpoints)
+
+
+def _run_on(allocation: Allocation, options: JobOptions, checked: _Checked, command: Sequence[str], job: str) -> int:
     site = site_endpoint(options, job, allocation.nodes[0].address, os.environ)
-    options = _without_ray(options, len(allocation.nodes))
-    for passed in passed_on(as_typed, arguments):
-        _tell(f"{passed} goes to {program}: write it before {program} if it is for laggard, else '-- {program}'")
     head_only = isinstance(allocation, RayAllocation) and allocation.head_only
-    varies = options.manager(os.environ) in {"slurm", "ray"}
-    leaves = leaves_of_job(groups)
+    varies, leaves = options.manager(os.environ) in {"slurm", "ray"}, leaves_of_job(checked.groups)
     settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies, leaves=leaves)
-    if options.per_device and settings.places_ranks:
-        settings = replace(settings, devices={node.hostname: node.devices for node in allocation.nodes})
     ray_port = _ray_port(options, allocation.nodes[0].address)
     cluster = _cluster_for(allocation, ray_port, per_node=options.runs_copies())
     telemetry = JobTelemetry.configured(options.telemetry_level, options.telemetry_config)
@@ -116,7 +125,9 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     missing = allocation.discover(options.may_miss(len(allocation.nodes)), _tell)
     there = [node for node in allocation.nodes if node.hostname not in missing]
     options.check_devices(there[1 if head_only else 0 :])
-    detection.check(there)
+    checked.detection.check(there)
+    if options.per_device and settings.places_ranks:
+        settings = replace(settings, devices={node.hostname: node.devices for node in allocation.nodes})
     with job_folders(options.state_dir) as folders:
         plan = JobPlan(
             command,
@@ -125,14 +136,14 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
             telemetry,
             cluster,
             folders.runtime,
-            hang_timeout,
-            detection,
+            checked.hang_timeout,
+            checked.detection,
             per_node=options.runs_copies(),
             per_device=options.per_device,
             heartbeat_timeout_s=options.heartbeat_timeout_s,
             ends_s=options.ends_s(time.time(), slurm_time_left_s()),
             head_only=head_only,
-            checkpoints=checkpoints,
+            checkpoints=checked.checkpoints,
             may_be_warm=options.preload == "auto",
             history=None if options.node_history is None else NodeHistory(options.node_history),
             name=f"{job}-{folders.id}",

@@ -68,8 +68,7 @@ def _parameter_type(kind: Any, declared: Option) -> Any:
         return click.Path(path_type=Path, exists=exists, file_okay=not is_folder, dir_okay=not exists)
     if declared.least is None:
         return kind
-    limits: dict[str, Any] = {"min": declared.least, "max": declared.most}
-    return _WholeNumber(**limits) if kind is int else _Number(**limits)
+    return _WholeNumber(declared) if kind is int else _Number(declared)
 
 
 class _Choices(click.Choice[str]):
@@ -90,15 +89,22 @@ class _Number(click.FloatRange):
     what = "a number"
     of: Callable[[str], float] = float
 
+    def __init__(self, declared: Option) -> None:
+        super().__init__(declared.least, declared.most)
+        self.unset = declared.unset
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
         number = self._number(str(value))
         if number is None:
             bare = str(value).rstrip(string.ascii_letters + " ")
             way_out = f": write {bare}, without a unit" if self._number(bare) is not None else ""
+            if param is not None and str(value).startswith("--"):
+                way_out = f": write {param.opts[0]}={param.metavar}"
             self.fail(f"{str(value)!r} is not {self.what}{way_out}", param, ctx)
         if self.min is not None and number < self.min:
-            self.fail(f"{value} is less than {self.min:g}, the least that it can be", param, ctx)
+            without = f"; without it: {self.unset}" if self.unset else ""
+            self.fail(f"{value} is less than {self.min:g}, the least that it can be{without}", param, ctx)
         if self.max is not None and number > self.max:
             self.fail(f"{value} is more than {self.max:g}, the most that it can be", param, ctx)
         return number

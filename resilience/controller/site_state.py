@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import socket
 import threading
@@ -18,6 +17,7 @@ from laggard.kvstore.client.retry import RetryPolicy
 from laggard.kvstore.errors import LockLostError, SiteServerError, StateUnavailableError
 from laggard.kvstore.server.site import unfit
 from laggard.resilience.controller.state_keeper import StateKeeper
+from laggard.system.user import user_name
 
 FIRST_ANSWER_S = 10.0  # it runs already, or its address is wrong
 RENEW_S = 1.0
@@ -41,7 +41,7 @@ class SiteState(StateKeeper):
         self._endpoint = endpoint
         self._client = endpoint.connect()
         retry = RetryPolicy(endpoint, FIRST_ANSWER_S)
-        who = f"process {os.getpid()} of {_user()} on {socket.gethostname()}"
+        who = f"process {os.getpid()} of {user_name()} on {socket.gethostname()}"
         self._lock = ControllerLock(self._client, endpoint, who, lease_s)
         self.lock_id = self._lock.id
         try:
@@ -100,10 +100,3 @@ class SiteState(StateKeeper):
         self._thread.join()
         with contextlib.suppress(redis.RedisError), self._client:
             self._lock.give_back()
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return f"user {os.getuid()}"

@@ -13,7 +13,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,17 +23,12 @@ from laggard.resilience.record.entries import GaveUp
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
+from laggard.system.user import state_home
 from laggard.telemetry.course import JobBegan
 
 KEPT_JOBS = 20
 REPORT_DEADLINE_S = 30.0
 REPORT_FILE = "report.html"
-
-
-def state_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's folder for the records of jobs."""
-    home = environ.get("XDG_STATE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "state") / "laggard"
 
 
 def make_record(name: str, parent: Path | None = None) -> Path:

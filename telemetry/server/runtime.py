@@ -43,6 +43,7 @@ TOKEN_FILE = "telemetry-token"  # noqa: S105 - the name of a file
 KEEP_INTERVAL_S = 1.0
 KEEP_ALIVE_S = 75
 STOP_DEADLINE_S = 3
+DUMP_DEADLINE_S = 10.0
 BACKLOG = 128
 # Most answers fit into it, so that they are handed to the kernel at once instead of being buffered and copied.
 SEND_BUFFER_BYTES = 1 << 20
@@ -100,7 +101,7 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, port: int) ->
     sys.stdout.write(f"{size.samples} samples of {len(history.series_keys())} series{first}\n")
     service = Service(
         reach=lambda: reach,
-        source=LocalSource(history),
+        source=LocalSource(history, DUMP_DEADLINE_S),
         events=lambda start_us, end_us: [event for event in all_events if start_us <= event.time_us <= end_us],
         put=None,
         token=secrets.token_hex(32),

@@ -158,11 +158,16 @@ def test_contradictory_or_wrong_hosts_are_refused() -> None:
         ): "--all-nodes is for a Slurm job, --hostlist and --hostfile are for ssh: use one",
         ("--all-nodes",): "--all-nodes needs a Slurm job (SLURM_JOB_ID is not set): run it inside salloc or sbatch",
         ("--hostlist=a b",): "'a b' is not a valid host name",
-        ("--past=/proc/none/past",): "--past=/proc/none/past cannot be written: No such file or directory; name",
     }.items():
         done = run_doctor(*arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
         assert complaint in done.stderr
+
+
+def test_past_readings_that_cannot_be_kept_say_nothing_about_the_devices() -> None:
+    done = run_doctor("--past=/proc/none/past")
+    refusal = "laggard: --past=/proc/none/past cannot be written: No such file or directory; name another file\n"
+    assert (done.returncode, done.stderr) == (3, refusal)
 
 
 def test_an_incomplete_installation_says_nothing_about_the_devices(tmp_path: Path) -> None:

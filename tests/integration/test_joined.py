@@ -127,7 +127,7 @@ def test_a_copy_that_is_started_again_is_a_returned_node_and_one_too_many_distur
     first.wait_for("launch 0 rank 1 of 2")
     surplus = command.start(2, "--wait-for-nodes=3")
     assert surplus.finish() == 1
-    assert "it does not let this node in: is the secret the same, and does no other copy have this index?" in (
+    assert "it does not let this node in: are secret and version the same, and does no other copy have this index?" in (
         surplus.account
     )
     second.process.kill()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +121,28 @@ def test_a_job_goes_on_through_a_failover_with_all_that_was_acknowledged(
         assert job.output.count("launch 0 goes on from 0") == 2
         assert "launch 1" not in job.output
         check_history(tmp_path, replica.endpoint("gpt-7b"))
+
+
+@pytest.mark.timeout(240)
+def test_a_controller_that_was_stopped_for_longer_than_its_lease_ends_and_nothing_counts_twice(
+    start_job: Start, tmp_path: Path
+) -> None:
+    program = COUNT.replace("FOLDER", repr(str(tmp_path)))
+    with site_server("valkey", tmp_path / "site") as server:
+        first = start_job(*options(server), program=program)
+        await_more(first, tmp_path)
+        first.process.send_signal(signal.SIGSTOP)
+        second = start_job(*options(server), program=program)
+        second.wait_for("launch 1 goes on from")
+        assert re.search(rf"process {first.process.pid} of \S+ on \S+ holds the job", second.account)
+        first.process.send_signal(signal.SIGCONT)
+        assert first.finish() == 1, first.everything()
+        assert "another controller may act for job gpt-7b" in first.account
+        assert not first.processes()
+        await_more(second, tmp_path)
+        (tmp_path / "enough").touch()
+        assert second.finish() == 0, second.everything()
+        check_history(tmp_path, server.endpoint("gpt-7b"))
 
 
 def check_history(folder: Path, endpoint: Endpoint) -> None:

@@ -53,7 +53,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     ("options", "message"),
     [
         (["--local-nodes=3", "--nodes=4"], r"--nodes=4 is more than the allocation of 3: use at most 3"),
-        (["--nodes=0"], r"Invalid value for '--nodes' / '-N': 0 is less than 1, the least that it can be"),
+        (["--nodes=0"], r"Invalid value for '--nodes' / '-N': 0 is less than 1, .*; without it: all, less --idle"),
         (["--local-nodes=2", "--idle=-1"], r"Invalid value for '--idle' / '-i': -1 is less than 0, the least"),
         (["--local-nodes=251"], r"Invalid value for '--local-nodes': 251 is more than 250, the most"),
         (["--local-nodes=2", "--idle=2"], r"--idle=2 leaves no node to run on: .* use 0 to 1"),
@@ -74,7 +74,7 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--expected-duration=0"], r"Invalid value for '--expected-duration': 0"),
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
         (["--grace=10s"], r"Invalid value for '--grace': '10s' is not a number: write 10, without a unit"),
-        (["--virtual-gpus", "--per-node"], r"Invalid value for '--virtual-gpus': '--per-node' is not a whole number"),
+        (["--virtual-gpus", "--per-node"], r".*'--per-node' is not a whole number: write --virtual-gpus=K "),
         (
             ["--state-copy", "--nodes=0"],
             r"--state-copy is not supported: name a --state-server, or a --state-dir on a shared file system",

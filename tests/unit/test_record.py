@@ -17,8 +17,9 @@ from laggard.errors import LaggardError
 from laggard.resilience.command.past_checks import PastReadingsError
 from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.entries import Told
-from laggard.resilience.record.job_record import KEPT_JOBS, make_record, records, state_home
+from laggard.resilience.record.job_record import KEPT_JOBS, make_record, records
 from laggard.resilience.record.journal import JOURNAL_FILE, Entry, Journal, JournalError, read_journal
+from laggard.system.user import state_home, user_name
 from tests.made_up_job import entries
 
 JOB = next(entries())
@@ -180,3 +181,15 @@ def test_the_users_folder_keeps_the_newest_jobs_and_another_folder_all(
 
 def test_a_relative_state_home_is_ignored() -> None:
     assert state_home({"XDG_STATE_HOME": "here"}) == Path.home() / ".local" / "state" / "laggard"
+
+
+def test_a_user_without_a_name_and_a_home_has_those_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert state_home({}) == Path("/.local/state/laggard")
+    assert user_name() == str(os.getuid())

@@ -9,6 +9,7 @@ to run elsewhere leave between two steps, and hand over what only they have.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,11 +108,11 @@ class KeptSteps(Steps):
                 own = self._held[self.step].own
                 if own is not None and self._membership.pauses(self.step):
                     self._pause(own)
-            except _TROUBLE:
-                if not self._recovers():
+            except _TROUBLE as trouble:
+                if not self._recovers(trouble):
                     raise
             return False
-        return isinstance(error, _TROUBLE) and self._recovers()
+        return isinstance(error, _TROUBLE) and self._recovers(error)
 
     def _hold(self, layout: Layout) -> None:
         """Keep what it takes to begin this step, in place of that of two steps before."""
@@ -137,10 +138,12 @@ class KeptSteps(Steps):
             sys.exit()
         self._join()
 
-    def _recovers(self) -> bool:
+    def _recovers(self, trouble: BaseException) -> bool:
         """Return whether ranks are replaced, and if so, go on with them."""
         if not self._membership.await_replaced(SETTLE_S):
             return False
+        # What the failed calls have begun would keep connections open, and who waits for this rank would go on waiting.
+        traceback.clear_frames(trouble.__traceback__)
         self._join()
         return True
 
@@ -161,9 +164,10 @@ class KeptSteps(Steps):
                 self._take_over(formation)
                 dist.barrier()
                 self._membership.formed()
-            except _TROUBLE:
+            except _TROUBLE as trouble:
                 if not self._membership.await_replaced(SILENCE_S):
                     raise
+                traceback.clear_frames(trouble.__traceback__)
             else:
                 return
 
