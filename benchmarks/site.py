@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--trials", type=int, default=4, help="simulated sites for each row (default: 4)")
     trials = parser.parse_args(argv).trials
     rows = []
-    for times in (10.0, 30.0, 100.0):
+    for times in (10.0, 100.0):
         without = [_simulate(seed, times, remembers=False) for seed in range(trials)]
         remembering = [_simulate(seed, times, remembers=True) for seed in range(trials)]
         per_day = [
