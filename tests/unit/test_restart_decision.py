@@ -69,7 +69,13 @@ def few(n_reserve: int) -> Tradeoff:
         (incident(1.06, 1e6), Past(), fewer(1), 0.0, "likely"),
         (incident(1.06, 1.0), Past(), Tradeoff(cost=RestartCost(0.0), n_nodes=16, n_reserve=0), 0.0, ""),
         (incident(1.25), Past(), fewer(16), (0.45 * (100 + 5400) - 8) / 0.2, "one node less would lose 5400 s more"),
-        (incident(1.25), Past(), fewer(16, 32_000.0), (0.45 * (100 + 2000) - 8) / 0.2, "one node less would lose 2000 s"),
+        (
+            incident(1.25),
+            Past(),
+            fewer(16, 32_000.0),
+            (0.45 * (100 + 2000) - 8) / 0.2,
+            "one node less would lose 2000 s",
+        ),
         (incident(1.25, 1e6), Past(), fewer(8, 1300.0), NEVER, "in the 1300 s"),  # 262.5 s to pay, 260 s to gain
         # a phase
         (incident(slow_s=400.0), Past(n_passed=3, longest_s=400.0, span_s=1e5), HUNDRED, 200.0, "looks like a phase"),
