@@ -28,9 +28,9 @@ from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import ask
-from tests.integration.test_site_job import SITE_JOB
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
+from tests.long.test_site_job import SITE_JOB
 from tests.made_up_job import T0, running_job, series, write_record
 from tests.printed import (
     ACCELERATE_JOB,
