@@ -7,9 +7,12 @@ import os
 import threading
 import time
 
-import numpy as np
+from laggard.interrupts import ended_by_interrupts
 
-from laggard import FencedError, Job, State, Telemetry, Transaction, local_device
+with ended_by_interrupts():
+    import numpy as np
+
+    from laggard import FencedError, Job, State, Telemetry, Transaction, local_device
 
 STEPS = 400
 LOAD_AT = 80  # the step at which the load begins
@@ -63,5 +66,5 @@ def _ended(transaction: Transaction, launch: int) -> int:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(FencedError):  # the next launch goes on from here
+    with contextlib.suppress(FencedError, KeyboardInterrupt):  # the next launch goes on from here; or the job ends
         main()

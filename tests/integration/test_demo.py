@@ -57,7 +57,7 @@ def test_the_demonstration_says_what_it_found_what_that_cost_and_what_to_try_nex
 def test_control_c_ends_the_demonstration_as_it_ends_any_job(environment: dict[str, str], tmp_path: Path) -> None:
     with (tmp_path / "said").open("w") as said:
         demo = subprocess.Popen(COMMAND, cwd=tmp_path, env=environment, stdout=said, stderr=said, process_group=0)
-    wait_until(lambda: "launch    0 on" in (tmp_path / "said").read_text())
+    wait_until(lambda: "steps a second" in (tmp_path / "said").read_text())
     os.killpg(demo.pid, signal.SIGINT)  # as a terminal does
     assert demo.wait(MAIN_JOB_DEADLINE_S) == 130
     assert "Traceback" not in (tmp_path / "said").read_text()
