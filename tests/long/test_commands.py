@@ -175,7 +175,6 @@ NOT_HERE = {
     "LAGGARD_NOTIFY=https://hooks.slack.com/services/... laggard --resilient train.py": "integration/test_job.py has "
     "a server of its own",
     "export LAGGARD_NODE_HISTORY=/shared/laggard/nodes": "integration/test_job.py gives the option",
-    "laggard --port-range=60900-60999 --nodes=8 train.py": "clusters/test_firewall.py has fewer nodes",
     "curl localhost:4242/health": "curl's own",
     "pip install 'dragonhpc[telemetry]'": "from the package index alone, and no dependency of the tests",
     "pip install torch --index-url https://download.pytorch.org/whl/cpu": "from PyTorch's own index",
