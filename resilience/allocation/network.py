@@ -67,7 +67,9 @@ def address_of(name: str) -> str:
 def address_of_first(name: str) -> str:
     """Return the address by which the other nodes know the first one, this machine, given its name or address."""
     if not is_this_machine(name):
-        raise NodeAddressError("is the first node's, but it is none of this machine, which has the first index", name)
+        raise NodeAddressError(
+            "is the first node's address, but not one of this machine's, although it has the first index", name
+        )
     return name if is_loopback(name) else common_addresses({name: _addresses_of(name, name)})[name]
 
 

@@ -58,8 +58,8 @@ def nodes(*, folder: Path, show_all: bool, as_json: bool, clear: str | None, pin
 
 def _table(found: list[Standing]) -> Table:
     table = Table()
-    for column in ("node", "suspect", "bad by", "failures", "hours of use", "newest"):
-        table.add_column(column, justify="right" if column in {"bad by", "failures", "hours of use"} else "left")
+    for column in ("node", "suspect", "likely bad", "failures", "hours of use", "newest"):
+        table.add_column(column, justify="right" if column in {"likely bad", "failures", "hours of use"} else "left")
     for each in found:
         newest = Text(wording.newest_failure(each))
         suspect = "yes" if each.is_suspect else ""
