@@ -23,6 +23,7 @@ __all__ = [
     "all_slower",
     "at_times",
     "budget",
+    "longest_runs",
     "never_blind",
     "noisy_steps",
     "optimum",
@@ -168,6 +169,26 @@ def budget(setting: Setting) -> list[str]:
     head = [f"evidence at {each:g}, of {jobs}" for each in BUDGETS]
     many_in = f"of {3 * setting.trials} in 600 rounds:"
     return table(["noise", *head, f"{many_in} evidence at {BUDGETS[-1]:g}", "restarts at a cost of 30 s"], rows)
+
+
+def longest_runs(setting: Setting) -> list[str]:
+    """Count healthy jobs with a run of slow rounds so long that nothing but its length tells it from a fault.
+
+    By simulation, and from the law of the lengths, which a rule can only learn from runs that ended.
+    """
+    jobs, rounds = 3 * setting.trials, 3 * _ROUNDS
+    longest = lasts = np.zeros((jobs, _SIZE), np.intp)
+    kind = DEPENDENT["runs of 10 rounds on average, 10 to 50 % slow"]
+    for readings in islice(kind(np.random.default_rng(1), jobs, _SIZE), rounds):
+        lasts = np.where(readings > 0.05, lasts + 1, 0)  # between what chips differ by, and the least slow run
+        longest = np.maximum(longest, lasts)
+    n_runs = rounds * _SIZE / (200 + 10)  # one begins in 200 rounds of a device that is well
+    rows = []
+    for least in (30, 60, 90, 120):
+        simulated = np.count_nonzero(longest.max(axis=1) >= least)
+        by_law = -jobs * np.expm1(-n_runs * 0.9 ** (least - 1))
+        rows.append([least, f"{ROUND_S * least / 3:.0f} s", simulated, f"{by_law:.0f}"])
+    return table(["rounds", "lost at 50 %", f"of {jobs} jobs with such a run: simulated", "by the law"], rows)
 
 
 def quiet_day(setting: Setting) -> list[str]:

@@ -50,7 +50,7 @@ class GroupKnowledge:
             if shift := mode.add(float(compared.pace[group]), now_s, smallest):
                 self.notices.append(GroupSlower(_group(group, grouping, devices), shift))
         deviation, lasts = np.sqrt(self.noise.variance()), self.noise.lasts()
-        allowed = deviation * np.maximum(noise.NOISES, ERRORS * np.sqrt(lasts / WHOLE))
+        allowed = deviation * np.maximum(noise.NOISES, ERRORS * np.sqrt(np.minimum(1, lasts / WHOLE)))
         for group in np.flatnonzero((self.noise.rounds >= WHOLE) & (allowed > smallest)).tolist():
             if group not in self._told_noisy:
                 self._told_noisy.add(group)

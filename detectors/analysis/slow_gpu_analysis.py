@@ -279,8 +279,6 @@ class SlowGPUAnalysis:
         if self._rounds_together < _CLASS_ROUNDS[-1]:
             return []
         kinds = of_another_kind([log_seconds], self._grouping, self._index, self._reported_kinds)
-        if not kinds:
-            return []
         self._reported_kinds |= {(found.host, found.gpu) for found in kinds}
         return merged_by_node(kinds, self._index.devices_of, self.thresholds.min_slowdown)
 

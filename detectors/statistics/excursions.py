@@ -18,7 +18,7 @@ from laggard.detectors.statistics.history import AT_TIMES, CLOCKS, WARM_UP, WHOL
 from laggard.detectors.statistics.tails import LEAST_STEPS, Tails
 
 OUTLIERS = 0.01  # of the rounds may be anything, up to the smallest size; larger outliers are as much rarer
-GROWTH = 4.0  # from one size to the next
+GROWTH = 4.1  # from one size to the next: half of the largest is more than 1.5 times
 ERRORS = 8.0  # of the past: the smallest size is at least so many, so that half of it is no error of the past
 SHARE = 1 / WARM_UP  # of its rounds in which a device is slow that is so at times: any from 0.07 to 0.3 finds as many
 LARGE = 1  # its size
@@ -40,7 +40,7 @@ def scale_of(history: History, variance: Floats, lasts: Floats, usual: Floats, s
 
     ``usual`` is the share of slow rounds of a typical device of the group.
     """
-    errors = ERRORS * np.sqrt(lasts / np.clip(history.rounds, 1, WHOLE))
+    errors = ERRORS * np.sqrt(np.minimum(1, lasts / np.clip(history.rounds, 1, WHOLE)))  # no more than the noise
     errors = np.where(np.isnan(history.base), np.float32(0), errors)
     least = np.fmax(np.float32(smallest), np.sqrt(variance) * np.maximum(np.float32(noise.NOISES), errors))
     powers = GROWTH ** np.arange(AT_TIMES, dtype=np.float32)[:, None]

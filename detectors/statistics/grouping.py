@@ -155,18 +155,14 @@ def _widest_gap(ordered: Floats, fewest: int) -> int | None:
     gaps = np.diff(ordered[fewest - 1 : len(ordered) - fewest + 1])
     cut = int(np.argmax(gaps)) + fewest
     sides = (ordered[:cut], ordered[cut:])
-    far = _middle(sides[1]) - _middle(sides[0]) >= np.log(_CLASS_RATIO)
+    far = np.median(sides[1]) - np.median(sides[0]) >= np.log(_CLASS_RATIO)
     if any(len(side) < _CLASS_DEVICES and np.ptp(side) > _PAIR_RANGE for side in sides):
         return None
     return cut if far and gaps.max() >= _CLASS_GAP_SPREADS * max(map(_spread, sides)) else None
 
 
-def _middle(ordered: Floats) -> float:
-    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-
-
 def _spread(ordered: Floats) -> float:
-    distance = float(np.median(np.abs(ordered - np.float32(_middle(ordered)))))
+    distance = float(np.median(np.abs(ordered - np.median(ordered))))
     return max(_SPREAD_FLOOR, float(DEVIATION_PER_DISTANCE) * distance)
 
 

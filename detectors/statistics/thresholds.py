@@ -41,10 +41,9 @@ class Thresholds:
     peer_slowdown: float = SILICON_SLOW  # healthy devices of one kind differ by less from their peers
 
     def __post_init__(self) -> None:
-        if not number(self.min_slowdown) > 1:
-            raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown!r}")
-        if not number(self.peer_slowdown) > 1:
-            raise ValueError(f"peer_slowdown must be a ratio above 1 (1.07 is 7 % slower), got {self.peer_slowdown!r}")
+        for name, ratio in (("min_slowdown", self.min_slowdown), ("peer_slowdown", self.peer_slowdown)):
+            if not number(ratio) > 1:
+                raise ValueError(f"{name} must be a ratio above 1 (1.05 is 5 % slower), got {ratio!r}")
 
     @property
     def smallest(self) -> float:

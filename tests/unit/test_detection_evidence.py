@@ -48,10 +48,10 @@ def evidence_of(residuals: list[float], variance: float, lasts: float = 1.0) -> 
 # -- sizes and what a round is worth -----------------------------------------------------------------------------------
 
 
-def test_in_quiet_readings_the_sizes_are_what_matters_and_four_and_sixteen_times_that() -> None:
+def test_in_quiet_readings_the_sizes_are_what_matters_and_four_and_seventeen_times_that() -> None:
     quiet = scale(0.003**2)
-    np.testing.assert_allclose(quiet.size[:AT_TIMES, 0], SMALLEST * np.array([1, 4, 16]), rtol=1e-5)
-    np.testing.assert_allclose(quiet.step[:AT_TIMES, 0], np.log([100, 400, 1600]), rtol=1e-5)
+    np.testing.assert_allclose(quiet.size[:AT_TIMES, 0], SMALLEST * np.array([1, 4.1, 4.1**2]), rtol=1e-5)
+    np.testing.assert_allclose(quiet.step[:AT_TIMES, 0], np.log([100, 410, 1681]), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,7 @@ def test_in_quiet_readings_the_sizes_are_what_matters_and_four_and_sixteen_times
         (0.1**2, 1, 64, 0.15),  # one and a half noises
         (0.1**2, 1, 16, 0.2),  # eight errors of a past of 16 rounds
         (0.02**2, 16, 64, 0.08),  # noise that lasts leaves the past as badly known
+        (0.02**2, 99, 16, 0.16),  # but never worse than the noise itself
     ],
 )
 def test_the_smallest_size_is_more_than_noise_and_errors_of_the_past(
@@ -74,7 +75,9 @@ def test_the_smallest_size_is_more_than_noise_and_errors_of_the_past(
 def test_a_round_may_be_anything_so_it_is_worth_so_much_and_no_more() -> None:
     assert evidence_of([0.06], 0.003**2)[0] == pytest.approx(STEP)
     assert evidence_of([5.0], 0.003**2)[0] == pytest.approx(STEP)
-    assert evidence_of([5.0], 0.003**2)[2] == pytest.approx(math.log(1600))  # an outlier so large is as much rarer
+    assert evidence_of([5.0], 0.003**2)[2] == pytest.approx(
+        math.log(4.1**2 * 100)
+    )  # an outlier so large is as much rarer
     assert evidence_of([5.0, 0.0], 0.003**2)[0] == 0
 
 
