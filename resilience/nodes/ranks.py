@@ -30,6 +30,7 @@ from laggard.resilience.nodes.rank_variables import (
 )
 from laggard.resilience.nodes.tasks import TakeOutput
 from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record.error_log import TakeErrors
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 from laggard.system.printer import Printer
 
@@ -72,6 +73,7 @@ class Ranks:
         writes_stacks: bool = False,
         may_be_warm: bool = False,
         devices: Mapping[str, tuple[str, ...]] = OWN_ORDERS,
+        take_errors: TakeErrors = lambda *_: None,
         settle_s: float = SETTLE_S,
     ) -> None:
         self._settle_s = settle_s
@@ -81,6 +83,7 @@ class Ranks:
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
         self._command, self._printer, self._per_device = tuple(command), printer, per_device
+        self._take_errors = take_errors
         self._records = [in_order(node.record, devices) for node in nodes]
         self._host_list = host_file(self._records)
         self._writes_stacks, self._may_be_warm = writes_stacks, may_be_warm
@@ -112,7 +115,7 @@ class Ranks:
             may_be_warm=self._may_be_warm,
             records_imports=self._may_be_warm and len(self._ranks) == 1,
         )
-        rank.node.tasks.start(start, _relay(rank, self._printer))
+        rank.node.tasks.start(start, _relay(rank, self._printer, self._take_errors))
 
     def begin_new(self, numbers: Collection[int], launch: int, joins_in: int, moves: Mapping[str, Node]) -> None:
         """Start processes that take the places of these ranks in a launch, those of some nodes on other nodes."""
@@ -294,7 +297,7 @@ def combined_exit_code(exits: Sequence[int | None]) -> int | None:
     return 0 if len(ended) == len(exits) else None
 
 
-def _relay(rank: _Rank, printer: Printer) -> TakeOutput:
+def _relay(rank: _Rank, printer: Printer, take_errors: TakeErrors) -> TakeOutput:
     """Return what passes the output of one rank on to the printer, line by line."""
     host = rank.node.record.hostname
     prefix = f"[{host}] " if rank.number is None else f"[{host} rank {rank.number}] "
@@ -303,6 +306,8 @@ def _relay(rank: _Rank, printer: Printer) -> TakeOutput:
     def take(stream: Stream, data: bytes) -> None:
         text = lines[stream].take(data) if data else lines[stream].end()
         printer.add(stream, text, partial(rank.node.agent.send, Printed(len(data))))
+        if stream == "stderr":
+            take_errors(host, rank.number, data)
 
     return take
 
