@@ -152,6 +152,10 @@ class Allocation(ABC):
         del node
         return False
 
+    def machine_of(self, host: str) -> str:
+        """Return what the site calls the machine on which a node is now; empty: the node is a virtual one."""
+        return host
+
     def announce_end(self, exit_code: int, remarks: Mapping[str, str]) -> None:  # noqa: B027 - as below
         """Tell the nodes that the job ends, where something there ends like it, and what to remark on which host."""
 

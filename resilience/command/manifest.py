@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from laggard.resilience.agent.handshake import MACHINE_VARIABLE
 from laggard.resilience.allocation.place import SECRET_VARIABLE
 from laggard.resilience.command.cli import EXIT_USAGE
 from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
@@ -102,6 +103,8 @@ def _pod(pods: Pods, arguments: Sequence[str], grace_s: float) -> Tree:
         "env": [
             {"name": "NNODES", "value": str(pods.n_nodes)},
             {"name": SECRET_VARIABLE, "valueFrom": secret},
+            # By which the site's history of nodes knows it, rather than by the pod's.
+            {"name": MACHINE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
         **({"resources": {"requests": {**resources}, "limits": {**resources}}} if resources else {}),
         "terminationMessagePath": str(TERMINATION_MESSAGE),

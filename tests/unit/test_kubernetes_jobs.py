@@ -96,9 +96,11 @@ def test_each_pod_finds_out_which_node_it_is_and_where_the_first_one_is(kind: st
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"] == 3
     container = spec["template"]["spec"]["containers"][0]
-    variables = {each["name"]: each.get("value", "from a secret") for each in container["env"]}
-    assert variables.pop("LAGGARD_JOIN_SECRET") == "from a secret"
-    environ = {**variables, "JOB_COMPLETION_INDEX": "2"}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    sources = {each["name"]: each["valueFrom"] for each in container["env"] if variables[each["name"]] is None}
+    assert sources["LAGGARD_MACHINE"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert "secretKeyRef" in sources["LAGGARD_JOIN_SECRET"]
+    environ = {"NNODES": variables["NNODES"], "JOB_COMPLETION_INDEX": "2"}
     assert place_in(environ, None, pod.format(2)) == Place(2, 3, pod.format(0), PORT)
     # The names of pods are known to all before the pods are ready.
     if kind == "job":
