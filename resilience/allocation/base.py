@@ -107,6 +107,9 @@ class Unmanaged:
         del bad, well, n_nodes
         return ""
 
+    def remark(self, machine: str, why: str) -> None:
+        """Tell its operators, within a few seconds, what speaks against a machine, if they want to hear that."""
+
     def time_to_save(self) -> TimeToSave:
         """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
         return TimeToSave()

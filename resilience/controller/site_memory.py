@@ -22,11 +22,13 @@ class SiteMemory:
         job: str,
         now_s: Callable[[], float],
         machine_of: Callable[[str], str] = str,
+        pass_on: Callable[[str, str], object] = lambda *_: None,
     ) -> None:
         self._history = history
         self._job = job  # its name in the memory
         self._now_s = now_s  # returns Unix time
         self._machine_of = machine_of  # returns what the site calls a node's machine, if it knows it
+        self._pass_on = pass_on  # takes a machine, and what its operators should know
         self._since_s: dict[str, float] = {}  # of the machines in use
         self.remarks: dict[str, str] = {}  # what the operators of a node should know, by host name
         self.trouble = ""  # why something could not be added, if it could not
@@ -56,9 +58,15 @@ class SiteMemory:
         machines = filter(None, map(self._machine_of, after.active))
         self._since_s = {machine: self._since_s.get(machine, now_s) for machine in machines}
 
+    def remark(self, host: str, why: str) -> None:
+        """Remember what the operators of a node should know, and tell them."""
+        self.remarks[host] = why
+        if machine := self._machine_of(host):
+            self._pass_on(machine, f"{self._job}: {why}")
+
     def note(self, host: str, why: str) -> None:
         """Note what speaks against a node."""
-        self.remarks[host] = why
+        self.remark(host, why)
         if machine := self._machine_of(host):
             self._add([Sighting(machine, self._now_s(), "failed", self._job, why)])
 

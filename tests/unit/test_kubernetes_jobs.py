@@ -70,7 +70,9 @@ def unknown_fields(tree: Any, schema: dict[str, Any], path: str = "") -> Iterato
 
 
 @pytest.mark.skipif(not DEFINITIONS, reason="LAGGARD_KUBERNETES_DEFINITIONS names no folder with the definitions")
-@pytest.mark.parametrize("more", [(), ("--claim=state", "--queue=gpus", "--cpus=8", "--memory=1Gi")])
+@pytest.mark.parametrize(
+    "more", [(), ("--claim=state", "--queue=gpus", "--cpus=8", "--memory=1Gi", "--service-account=a")]
+)
 def test_the_manifests_fit_the_published_definitions(more: tuple[str, ...]) -> None:
     (version,) = yaml.safe_load((Path(DEFINITIONS) / JOBSETS).read_text())["spec"]["versions"]
     jobset = version["schema"]["openAPIV3Schema"]
