@@ -142,7 +142,7 @@ class Controller:
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
-        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s)
+        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s, allocation.machine_of, self._manager.remark)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         give_up_after_s = plan.settings.give_up_after_s
         self._outages = Outages(self._cluster, self._hosts[0], keeper.endpoint, give_up_after_s, self._clock.now_s)
@@ -549,7 +549,7 @@ class Controller:
                 verdicts, doubt = believed(request, {self._roster.primary, self._roster.active[0]})
                 for verdict in verdicts:
                     self._account.verdict(verdict)
-                    self._site.remarks[verdict.host] = record_wording.verdict(verdict)
+                    self._site.remark(verdict.host, record_wording.verdict(verdict))
                 if doubt and self._doubted_in != request.launch:
                     self._doubted_in = request.launch
                     self._account.tell("notice", doubt, "bold yellow")
