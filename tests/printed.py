@@ -23,6 +23,7 @@ __all__ = [
     "INTERACTIVE",
     "LINK_JOB",
     "MAIN_JOB",
+    "MPI_JOB",
     "PORTS_JOB",
     "PROLOG",
     "RECORDING",
@@ -52,7 +53,7 @@ _COMMAND = re.compile(
     (\w+=\S+\ )*
     ((\.venv/bin/|\./)\S+
     |apt|apt-get|cat|cd|chrt|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
-    |laggard|lint-imports|mkdir|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
+    |laggard|lint-imports|mkdir|mpirun|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
     |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|torchrun|uv|valkey-cli|wget|zcat
     )(\ |$)
     """,
@@ -152,6 +153,8 @@ PORTS_JOB = _only("docs/guides/operator.md", r"^laggard --port-range=")
 """``tests/clusters/test_firewall.py`` runs it."""
 MANIFEST = _only("docs/guides/kubernetes.md", r"^laggard kubernetes")
 """``tests/unit/test_kubernetes_jobs.py`` runs it."""
+MPI_JOB = _only("docs/guides/kubernetes.md", r"^mpirun ")
+"""``tests/clusters/test_launchers.py`` runs it."""
 TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")

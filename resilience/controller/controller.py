@@ -133,7 +133,7 @@ class Controller:
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
-        folder = "" if plan.checkpoints.directory is None else self._records.checkpoint_folder()
+        folder = "" if plan.checkpoints.directory is None else self._records.state_name()
         self._shard_servers = ShardServers(plan.checkpoints, allocation.nodes, plan.runtime_dir.name, folder)
         setup = NodeFiles(files, environment, self._shard_servers.files)
         self._cluster = plan.cluster(allocation, plan.runtime_dir, setup, self._changed)

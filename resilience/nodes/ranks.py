@@ -67,6 +67,7 @@ class Ranks:
         changed: threading.Condition,
         printer: Printer,
         *,
+        run: str = "",
         per_device: bool = False,
         writes_stacks: bool = False,
         may_be_warm: bool = False,
@@ -75,6 +76,7 @@ class Ranks:
     ) -> None:
         self._settle_s = settle_s
         self.port = port  # where the ranks meet, on the first node
+        self._run = run  # of the job, in trackers of experiments
         self._changed = changed  # notified by the nodes when a rank has ended
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
@@ -93,7 +95,9 @@ class Ranks:
                 self._start(rank, record, own, launch)
 
     def _variables(self, launch: int) -> list[list[dict[str, str]]]:
-        return launch_variables(self._records, self.port, launch, os.environ, per_device=self._per_device)
+        return launch_variables(
+            self._records, self.port, launch, os.environ, per_device=self._per_device, run=self._run
+        )
 
     def _start(self, rank: _Rank, record: NodeRecord, own: Mapping[str, str], launch: int) -> None:
         order = {VISIBLE_DEVICES: ",".join(record.devices)} if record != rank.node.record else {}

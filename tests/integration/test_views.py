@@ -353,7 +353,7 @@ def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monke
 
     def seen(own: OwnMetrics, now_us: int) -> None:
         read(own, now_us)
-        if any(len(times_us) for times_us, _ in own._newest.values()):
+        if own._newest:
             has_values.set()
 
     monkeypatch.setattr(OwnMetrics, "read", seen)
@@ -362,8 +362,8 @@ def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monke
     with running_job(root) as server, Recorder(server.endpoint, journal, ProgressLog(journal.write), record, 1):
         assert has_values.wait(DEADLINE_S), "a sample of the loss is due every three seconds"
 
-    ((name, curve),) = frozen(read_inputs(record), "")["curves"].items()
-    assert (name, curve["n_series"], set(curve["middle"])) == ("loss", 1, {1.5})
+    ((name, by),) = frozen(read_inputs(record), "")["curves"].items()
+    assert (name, by["[]"]["n_series"], set(by["[]"]["middle"])) == ("loss", 1, {1.5})
 
 
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
