@@ -438,6 +438,7 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
+        self._replacing.keep_spare(self._roster)
         if (
             changed := self._drained()
             or self._drained_in_use()
@@ -510,7 +511,11 @@ class Controller:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        ends = self._replacing.replace(self._status.placed, self._status.placement.devices)
+        before, after = self._status, self._replacing.with_spare(self._status)
+        if after is not before:
+            self._set_status(after)
+        moved = moves(before, after, self._plan.settings.devices)
+        ends = self._replacing.replace(after.placed, after.placement.devices, moved)
         if isinstance(ends, Failure):
             return RanksReplaced(ends, self._launches.examine_nodes(self._roster))
         if lost := self._cluster.lost():
