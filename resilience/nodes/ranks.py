@@ -183,7 +183,7 @@ class Ranks:
             variables = {**own[rank.place], JOINS: str(joins_in)}
             if node.record.hostname == spare_node:
                 new = replace(new, task=self._spares[local_rank].task)
-                node.tasks.pass_on(new.task, _relay(new, self._printer))
+                node.tasks.pass_on(new.task, _relay(new, self._printer, self._take_errors))
                 told.append(Placed(launch, spare_node, self._stand_by[local_rank].pid, variables))
             else:
                 self._start(new, record, variables, launch)
