@@ -19,6 +19,7 @@ from laggard.telemetry.page.content import (
     events_of,
     is_probe,
     launches_of,
+    lines_of,
     map_of,
     metrics_of,
 )
@@ -69,6 +70,12 @@ def job(service: Service, call: Call) -> Response:
             **events_of(shown),
         }
     )
+
+
+def error_lines(service: Service, call: Call) -> Response:
+    """``/page/lines``: what the program wrote to standard error in a time range; it needs the token."""
+    span = _span(call)
+    return JsonResponse(lines_of(line for line in service.error_lines(span.start_us) if line.time_us <= span.end_us))
 
 
 def device_map(service: Service, call: Call) -> Response:
@@ -155,6 +162,7 @@ def _milliseconds(call: Call, name: str) -> int:
 PAGE_ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
     "/": (("GET",), page),
     "/page/job": (("GET",), job),
+    "/page/lines": (("GET",), error_lines),
     "/page/map": (("GET",), device_map),
     "/page/curves": (("POST",), curves),
     "/page/links": (("GET",), links),
