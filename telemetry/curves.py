@@ -64,7 +64,7 @@ def curve_of(asked: Asked, *, drawn: Sequence[Device], apart: Collection[Device]
     return curve.answer(_DEVICE, lines, lines, curve.band(_PERCENTILES if is_of_peers else _EXTREMES, others))
 
 
-def curve_by(asked: Asked, by: Sequence[str]) -> dict[str, Any]:
+def curve_by(asked: Asked, by: Sequence[str], most: int = MAX_LINES) -> dict[str, Any]:
     """Return a metric over its time range: a line for each value of some tags; of very many, those that differ most."""
     series = _series(asked)
     groups: dict[tuple[str, ...], list[TimeSeries]] = {}
@@ -74,7 +74,7 @@ def curve_by(asked: Asked, by: Sequence[str]) -> dict[str, Any]:
     names = sorted(groups, key=lambda name: [natural(part) for part in name])
     values = {name: curve.merged("avg", groups[name]) for name in names}
     far = [names[at] for at in far_from_others(np.array([*values.values()]))] if names else []
-    if len(names) <= MAX_LINES:
+    if len(names) <= most:
         return curve.answer(by, values, far, {})
     rest = [each for name in names if name not in far for each in groups[name]]
     return curve.answer(by, {name: values[name] for name in far}, far, curve.band(_EXTREMES, rest))

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -130,10 +131,11 @@ class Controller:
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
         self._tried: set[NodeWord] = set()  # what was said of nodes in use for which ranks were to go on elsewhere
+        self._recovering = Counter[int]()  # how many parts of the program restart their own workers, by launch
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
-        folder = "" if plan.checkpoints.directory is None else self._records.checkpoint_folder()
+        folder = "" if plan.checkpoints.directory is None else self._records.state_name()
         self._shard_servers = ShardServers(plan.checkpoints, allocation.nodes, plan.runtime_dir.name, folder)
         setup = NodeFiles(files, environment, self._shard_servers.files)
         self._cluster = plan.cluster(allocation, plan.runtime_dir, setup, self._changed)
@@ -142,7 +144,7 @@ class Controller:
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
-        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s)
+        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s, allocation.machine_of, self._manager.remark)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         give_up_after_s = plan.settings.give_up_after_s
         self._outages = Outages(self._cluster, self._hosts[0], keeper.endpoint, give_up_after_s, self._clock.now_s)
@@ -209,6 +211,11 @@ class Controller:
     @property
     def _roster(self) -> Roster:
         return self._status.roster
+
+    @property
+    def _recovers(self) -> bool:
+        """Whether this launch of the program restarts its own workers, and still runs."""
+        return self._recovering[self._launches.number] > 0 and self._launches.exit_code is None
 
     def _stop(self, stop: StopRequested) -> None:
         """End the program as the user or the resource manager wants, with as much time to save as there is."""
@@ -531,7 +538,8 @@ class Controller:
             self._signals.anticipate()
             raise StopRequested(signal.SIGTERM)
         self._manager.await_answer(WORD_WAIT_S)
-        return NodeLost(host, self._cluster.why_lost(host), self._manager.words.get(host))
+        why, word = self._cluster.why_lost(host), self._manager.words.get(host)
+        return NodeLost(host, why, word, recovers=self._recovers)
 
     def _handle_request(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launches.number:
@@ -540,6 +548,9 @@ class Controller:
             case "reboot":
                 self._account.tell("request", "the program asks for a relaunch", "bold yellow")
                 return NodesAccused(frozenset(request.body))
+            case "recovers":
+                self._recovering[request.launch] += 1 if request.body == [True] else -1
+                return None
             case "shards":
                 self._shard_servers.start(self._cluster)
                 return None
@@ -554,7 +565,7 @@ class Controller:
                 verdicts, doubt = believed(request, {self._roster.primary, self._roster.active[0]})
                 for verdict in verdicts:
                     self._account.verdict(verdict)
-                    self._site.remarks[verdict.host] = record_wording.verdict(verdict)
+                    self._site.remark(verdict.host, record_wording.verdict(verdict))
                 if doubt and self._doubted_in != request.launch:
                     self._doubted_in = request.launch
                     self._account.tell("notice", doubt, "bold yellow")
@@ -562,7 +573,7 @@ class Controller:
                 for verdict in verdicts:
                     if verdict.host in accused:
                         self._site.note(verdict.host, str(verdict.evidence))
-                return NodesAccused(accused) if accused else None
+                return NodesAccused(accused, recovers=self._recovers) if accused else None
 
     def _shut_down(self, *, failed: bool) -> None:
         with contextlib.ExitStack() as last:  # each of them happens, whatever becomes of those before it

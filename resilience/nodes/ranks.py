@@ -31,6 +31,7 @@ from laggard.resilience.nodes.rank_variables import (
 )
 from laggard.resilience.nodes.tasks import TakeOutput
 from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record.error_log import TakeErrors
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 from laggard.system.printer import Printer
 
@@ -69,18 +70,22 @@ class Ranks:
         changed: threading.Condition,
         printer: Printer,
         *,
+        run: str = "",
         per_device: bool = False,
         writes_stacks: bool = False,
         may_be_warm: bool = False,
         devices: Mapping[str, tuple[str, ...]] = OWN_ORDERS,
+        take_errors: TakeErrors = lambda *_: None,
         settle_s: float = SETTLE_S,
     ) -> None:
         self._settle_s = settle_s
         self.port = port  # where the ranks meet, on the first node
+        self._run = run  # of the job, in trackers of experiments
         self._changed = changed  # notified by the nodes when a rank has ended
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
         self._command, self._printer, self._per_device = tuple(command), printer, per_device
+        self._take_errors = take_errors
         self._records = [in_order(node.record, devices) for node in nodes]
         self._host_list = host_file(self._records)
         self._writes_stacks, self._may_be_warm = writes_stacks, may_be_warm
@@ -98,7 +103,9 @@ class Ranks:
                 self._start(rank, record, own, launch)
 
     def _variables(self, launch: int) -> list[list[dict[str, str]]]:
-        return launch_variables(self._records, self.port, launch, os.environ, per_device=self._per_device)
+        return launch_variables(
+            self._records, self.port, launch, os.environ, per_device=self._per_device, run=self._run
+        )
 
     def _start(self, rank: _Rank, record: NodeRecord, own: Mapping[str, str], launch: int) -> None:
         order = {VISIBLE_DEVICES: ",".join(record.devices)} if record != rank.node.record else {}
@@ -113,7 +120,7 @@ class Ranks:
             may_be_warm=self._may_be_warm,
             records_imports=self._may_be_warm and len(self._ranks) == 1,
         )
-        rank.node.tasks.start(start, _relay(rank, self._printer))
+        rank.node.tasks.start(start, _relay(rank, self._printer, self._take_errors))
 
     def stand_by_on(self, node: Node | None, launch: int) -> None:
         """Have processes stand by for the ranks of any node with as many devices as this one, and nowhere else."""
@@ -176,7 +183,7 @@ class Ranks:
             variables = {**own[rank.place], JOINS: str(joins_in)}
             if node is not rank.node and node.record.hostname == spare_node:
                 new = replace(new, task=self._spares[local_rank].task)
-                node.tasks.pass_on(new.task, _relay(new, self._printer))
+                node.tasks.pass_on(new.task, _relay(new, self._printer, self._take_errors))
                 told.append(Placed(launch, spare_node, self._stand_by[local_rank].pid, variables))
             else:
                 self._start(new, record, variables, launch)
@@ -350,7 +357,7 @@ def combined_exit_code(exits: Sequence[int | None]) -> int | None:
     return 0 if len(ended) == len(exits) else None
 
 
-def _relay(rank: _Rank, printer: Printer) -> TakeOutput:
+def _relay(rank: _Rank, printer: Printer, take_errors: TakeErrors) -> TakeOutput:
     """Return what passes the output of one rank on to the printer, line by line."""
     host = rank.node.record.hostname
     prefix = f"[{host}] " if rank.number is None else f"[{host} rank {rank.number}] "
@@ -359,6 +366,8 @@ def _relay(rank: _Rank, printer: Printer) -> TakeOutput:
     def take(stream: Stream, data: bytes) -> None:
         text = lines[stream].take(data) if data else lines[stream].end()
         printer.add(stream, text, partial(rank.node.agent.send, Printed(len(data))))
+        if stream == "stderr":
+            take_errors(host, rank.number, data)
 
     return take
 

@@ -152,7 +152,8 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             keys = [key for key in history.series_keys() if question["metric"] in {"", key[0]}]
             return [[metric, [part for pair in tags for part in pair]] for metric, tags in keys]
         case "program":
-            return answer_program(history, question)
+            about, lines = answer_program(history, question)
+            return {**about, "lines": pack_series(lines, MAX_TRAVELLING_SAMPLES)}
         case "newest":
             return [asdict(each) for each in history.samples.newest()]
         case "ping":
