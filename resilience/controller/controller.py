@@ -11,6 +11,7 @@ import contextlib
 import logging
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -132,6 +133,7 @@ class Controller:
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
         self._tried: set[NodeWord] = set()  # what was said of nodes in use for which ranks were to go on elsewhere
+        self._recovering = Counter[int]()  # how many parts of the program restart their own workers, by launch
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
@@ -211,6 +213,11 @@ class Controller:
     @property
     def _roster(self) -> Roster:
         return self._status.roster
+
+    @property
+    def _recovers(self) -> bool:
+        """Whether this launch of the program restarts its own workers, and still runs."""
+        return self._recovering[self._launches.number] > 0 and self._launches.exit_code is None
 
     def _stop(self, stop: StopRequested) -> None:
         """End the program as the user or the resource manager wants, with as much time to save as there is."""
@@ -439,6 +446,7 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
+        self._replacing.keep_spare(self._roster)
         if (
             changed := self._drained()
             or self._drained_in_use()
@@ -511,7 +519,11 @@ class Controller:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        ends = self._replacing.replace(self._status.placed, self._status.placement.devices)
+        before, after = self._status, self._replacing.with_spare(self._status)
+        if after is not before:
+            self._set_status(after)
+        moved = moves(before, after, self._plan.settings.devices)
+        ends = self._replacing.replace(after.placed, after.placement.devices, moved)
         if isinstance(ends, Failure):
             return RanksReplaced(ends, self._launches.examine_nodes(self._roster))
         if lost := self._cluster.lost():
@@ -534,7 +546,8 @@ class Controller:
             self._signals.anticipate()
             raise StopRequested(signal.SIGTERM)
         self._manager.await_answer(WORD_WAIT_S)
-        return NodeLost(host, self._cluster.why_lost(host), self._manager.words.get(host))
+        why, word = self._cluster.why_lost(host), self._manager.words.get(host)
+        return NodeLost(host, why, word, recovers=self._recovers)
 
     def _handle_request(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launches.number:
@@ -543,6 +556,9 @@ class Controller:
             case "reboot":
                 self._account.tell("request", "the program asks for a relaunch", "bold yellow")
                 return NodesAccused(frozenset(request.body))
+            case "recovers":
+                self._recovering[request.launch] += 1 if request.body == [True] else -1
+                return None
             case "shards":
                 self._shard_servers.start(self._cluster)
                 return None
@@ -565,7 +581,7 @@ class Controller:
                 for verdict in verdicts:
                     if verdict.host in accused:
                         self._site.note(verdict.host, str(verdict.evidence))
-                return NodesAccused(accused) if accused else None
+                return NodesAccused(accused, recovers=self._recovers) if accused else None
 
     def _shut_down(self, *, failed: bool) -> None:
         with contextlib.ExitStack() as last:  # each of them happens, whatever becomes of those before it

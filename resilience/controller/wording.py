@@ -61,6 +61,16 @@ _OBSTACLES: Mapping[Obstacle, str] = {
 }
 
 
+def spare(host: str) -> str:
+    """Return where processes stand by."""
+    return f"processes stand by on {host}: they take the places of ranks that are lost, or whose node is replaced"
+
+
+def no_spare(host: str, why: str) -> str:
+    """Return why nothing stands by on a node of the reserve."""
+    return f"no processes stand by on {host}: {why}"
+
+
 def not_in_place(of: Obstacle, why_not: str) -> str:
     """Return why all ranks are relaunched, though they were to keep their processes."""
     return f"ranks cannot keep their processes: {_OBSTACLES[of].format(why=why_not)}"

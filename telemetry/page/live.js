@@ -50,6 +50,19 @@ class LiveData {
     return (await this.get("links", { launch })).links;
   }
 
+  /** What was written to standard error; null: it needs the token. */
+  async lines(range, isLive) {
+    if (!isLive) return [];
+    if (!this.token) return null;
+    try {
+      return await this.get("lines", { start: Math.floor(range.start), end: Math.ceil(range.end) });
+    } catch (error) {
+      if (!(error instanceof NeedsTokenError)) throw error;
+      this.token = "";
+      return null;
+    }
+  }
+
   async get(what, parameters) {
     const headers = this.token ? { "X-Laggard-Token": this.token } : {};
     const answer = await fetch(`page/${what}?${new URLSearchParams(parameters)}`, {

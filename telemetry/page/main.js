@@ -10,6 +10,7 @@ const mostEvidence = 6;
 const stepMetric = "step";
 
 const data = byId("frozen") ? new FrozenData(byId("frozen").textContent) : new LiveData();
+const errorLines = new ErrorLines(byId("lines-panel"), byId("lines"), byId("lines-text"));
 const places = {
   lane: new Place(byId("lane"), zoomChart, "what happened"),
   peers: new Place(byId("peers"), zoomChart, "devices against their peers"),
@@ -95,14 +96,14 @@ async function load(asked) {
   if (isFirst) state.job = found;
   if (isFirst && !found.live && !state.isSpanGiven) state.span = null; // a dump opens on its own range
   const job = isFirst ? within(found, range()) : found;
-  byId("token-form").hidden = true;
+  byId("token-form").hidden = !state.asksToken;
   state.job = job;
   drawHead(job);
   const shown = range();
   byId("lane-legend").textContent = drawLanes(places.lane, shown, job);
   eventTable.show(job, state.eventKind, state.find);
   await loadMap(job, shown, isStale); // first, since the server has much to read for the rest
-  await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
+  await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale), loadLines(job, shown, isStale)]);
   if (isStale()) return;
   writeView();
   markOnce("all drawn");
@@ -278,6 +279,7 @@ function search(text) {
   const at = state.find === "" ? -1 : deviceMap.devices.findIndex((each) => deviceName(each.host, each.gpu).toLowerCase().includes(state.find));
   deviceMap.goTo(at);
   if (state.job) eventTable.show(state.job, state.eventKind, state.find);
+  errorLines.show(errorLines.found, state.find);
   return at;
 }
 
@@ -312,8 +314,14 @@ function listen() {
   });
   byId("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
+    state.asksToken = false;
     data.useToken(byId("token").value.trim());
     refresh();
+  });
+  byId("lines-ask").addEventListener("click", () => {
+    state.asksToken = true;
+    byId("token-form").hidden = false;
+    byId("token").focus();
   });
   byId("follow").addEventListener("click", follow);
   byId("theme").addEventListener("click", changeTheme);

@@ -16,6 +16,7 @@ from laggard.telemetry.page.content import (
     events_of,
     is_probe,
     launches_of,
+    lines_of,
     map_of,
     metrics_of,
 )
@@ -66,6 +67,12 @@ def job(service: Service, call: Call) -> Response:
             **events_of(shown),
         }
     )
+
+
+def error_lines(service: Service, call: Call) -> Response:
+    """``/page/lines``: what the program wrote to standard error in a time range; it needs the token."""
+    span = _span(call)
+    return JsonResponse(lines_of(line for line in service.error_lines(span.start_us) if line.time_us <= span.end_us))
 
 
 def device_map(service: Service, call: Call) -> Response:
@@ -124,6 +131,7 @@ def _milliseconds(call: Call, name: str) -> int:
 PAGE_ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
     "/": (("GET",), page),
     "/page/job": (("GET",), job),
+    "/page/lines": (("GET",), error_lines),
     "/page/map": (("GET",), device_map),
     "/page/curve": (("GET",), curve),
     "/page/links": (("GET",), links),

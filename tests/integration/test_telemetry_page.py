@@ -23,6 +23,7 @@ from laggard.resilience.record.entries import FailureFound
 from laggard.resilience.record.journal import Journal
 from laggard.telemetry.course import JobBegan
 from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.error_lines import ErrorLine, publish
 from laggard.telemetry.events import Event, series_of_events
 from tests.browser import Browser, browser, find_browser
 from tests.integration.serving import SECOND_US, Served, serve
@@ -249,6 +250,37 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
         for _ in range(6):
             tab.press("ArrowRight")
         assert text(tab, "#map-text") == "node3 gpu 1: no reading, not in use"
+
+
+@needs_browser
+@pytest.mark.usefixtures("job")
+def test_standard_error_is_shown_with_the_token_and_found_by_its_words(
+    state_server: StateServer, tmp_path: Path
+) -> None:
+    program, now_us = find_browser(), round(time.time() * SECOND_US)
+    assert program is not None
+    lines = [ErrorLine(now_us, "node2", rank, words) for rank, words in ((None, "all is well"), (3, SCRIPT))]
+    publish(state_server.endpoint.connect(), state_server.endpoint, lines)
+    directory = tmp_path / "node1"
+    directory.mkdir()
+    with serve(state_server, directory, has_node=False) as server, browser(program, tmp_path / "profile") as tab:
+        open_page(tab, f"http://127.0.0.1:{server.port}/", 1280)
+        assert "is shown with the job's token" in text(tab, "#lines-panel")
+        assert SCRIPT not in text(tab, "#lines-panel")
+
+        tab.measure("document.querySelector('#lines-ask').click()")
+        assert tab.measure("document.activeElement.id") == "token"
+        tab.call("Input.insertText", text=server.token)
+        tab.press("Enter", "\r")
+        tab.wait_for("document.querySelectorAll('#lines li').length === 2")
+        assert text(tab, "#lines li").endswith(" node2 all is well")
+        assert text(tab, "#lines li:last-child").endswith(f" node2 rank 3 {SCRIPT}")
+        assert tab.measure("document.querySelector('#token-form').hidden")
+
+        tab.measure("document.querySelector('#search').focus()")
+        tab.call("Input.insertText", text="rank 3")
+        tab.wait_for("document.querySelectorAll('#lines li').length === 1")
+        assert tab.complaints == []
 
 
 _ANSWERED = """(() => {

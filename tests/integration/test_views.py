@@ -31,6 +31,7 @@ from laggard.kvstore.server.process import StateServer
 from laggard.resilience.command.cli import main
 from laggard.resilience.command.report import make_report
 from laggard.resilience.record.account import Account
+from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.job_record import recorded
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.own_metrics import OwnMetrics
@@ -359,7 +360,10 @@ def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monke
     monkeypatch.setattr(OwnMetrics, "read", seen)
     record = write_record(tmp_path / "record", samples=False)
     journal = Journal(None)
-    with running_job(root) as server, Recorder(server.endpoint, journal, ProgressLog(journal.write), record, 1):
+    with (
+        running_job(root) as server,
+        Recorder(server.endpoint, journal, ProgressLog(journal.write), ErrorLog(), record, 1),
+    ):
         assert has_values.wait(DEADLINE_S), "a sample of the loss is due every three seconds"
 
     ((name, by),) = frozen(read_inputs(record), "")["curves"].items()
@@ -379,6 +383,11 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
     ]
     single = TimeSeries(SCRIPT, {"of_series": "mean", "n_series": "1"}, times_us, losses)
     write_dump(str(record), "samples", T0 + 600, [*series(), *own, single])
+    clock = iter([T0 + 50, T0 + 400]).__next__
+    errors = ErrorLog(clock)
+    errors.take("node1", 0, b"early\n")
+    errors.take("node1", 3, f"late {SCRIPT}\n".encode())
+    errors.save(record)
     assert main(["report", str(record)]) == 0
     with browser(program, tmp_path / "profile") as tab:
         for width in (1280, 400):
@@ -396,6 +405,11 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
             of_many, of_one = tab.measure(legends)
             assert of_many == "newest mean of 8 0.5 lowest to highest 0.4 to 0.6 "
             assert of_one == "newest value 0.5 "
+            assert tab.measure("document.querySelector('#lines').innerText").endswith(f"node1 rank 3 late {SCRIPT}")
+            tab.measure("document.querySelector('#curves .plot').focus()")
+            for _ in range(3):
+                tab.press("PageDown")
+            assert tab.measure("document.querySelector('#lines .now').textContent").endswith("node1 rank 0 early")
         metric = "document.querySelector('#map-metric')"
         tab.measure(f"{metric}.value = 'DeviceUtilization'; {metric}.dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#peers-text').textContent.startsWith('DeviceUtilization')")

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from laggard.kvstore.series.sample_store import Newest, SampleStore, key_of
 from laggard.telemetry.catalogue import EVENTS
+from laggard.telemetry.error_lines import ErrorLine
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.nodes.sources import Found, LocalSource, Source
@@ -71,6 +72,7 @@ def service(source: Source | History | None = None, **more: Any) -> Service:
         "reading_needs_token": False,
         "names": frozenset(),
         "health": lambda: {"status": "ok"},
+        "error_lines": lambda _: [],
         "own_metrics": list,
     }
     return Service(**given | more)
@@ -527,6 +529,14 @@ def test_a_device_that_the_job_has_is_on_the_map_of_a_metric_of_devices(metric: 
 def test_in_a_dump_the_devices_are_those_that_ever_had_the_metric() -> None:
     found = shown(service(PROBES), "/page/map", metric=PROBE, end=(T0 + 1000) * 1000)
     assert (len(found["gpus"]), found["values"]) == (4, [None] * 4)
+
+
+def test_lines_of_standard_error_are_those_of_the_range() -> None:
+    lines = [ErrorLine((T0 + at_s) * SECOND_US, "node1", rank, "warned") for at_s, rank in ((1, None), (5, 3), (20, 3))]
+    written = service(error_lines=lambda start_us: [line for line in lines if line.time_us >= start_us])
+    assert shown(written, "/page/lines", **page_range(2, 10)) == [
+        {"time": (T0 + 5) * 1000, "host": "node1", "rank": 3, "text": "warned"}
+    ]
 
 
 def test_a_curve_has_the_chosen_devices_and_a_band_of_their_peers() -> None:
