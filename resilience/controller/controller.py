@@ -26,6 +26,7 @@ from laggard.resilience.controller import wording as notice_wording
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.outages import Outages
+from laggard.resilience.controller.reach import who_cannot_reach
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.replacing import Moved, Replacing
 from laggard.resilience.controller.reserve import Reserve
@@ -84,6 +85,7 @@ CHANGE_WAIT_S = 0.5
 LAST_GRACE_S = 5.0
 # To end the nodes after the program, and the state server after them.
 ENDING_S = 10.0
+EXIT_CUT_OFF = 1
 # What the resource manager says of a lost node is worth this much of a relaunch, and no more.
 WORD_WAIT_S = 3.0
 _CAUSES: Mapping[type[Event], LaunchEndCause] = {
@@ -253,6 +255,12 @@ class Controller:
             self._returning.bring_back(host)
         self._cluster.start(self._roster, self._missing)
         self._launches.fence_first()
+        if cut_off := who_cannot_reach(self._keeper.endpoint, self._cluster, self._hosts[0]):
+            is_alone = len(cut_off) == len(self._cluster.nodes) - 1
+            why = notice_wording.cut_off(cut_off, self._keeper.endpoint, self._allocation.nodes[0])
+            self._account.tell("end" if is_alone else "notice", why, "bold red" if is_alone else "bold yellow")
+            if is_alone:  # the firewall is to blame, and not these nodes
+                return EXIT_CUT_OFF
         while True:
             if self._is_due() and not self._cluster.lost():
                 self._launches.begin(self._status.placed, self._status.placement.devices)
