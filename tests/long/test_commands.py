@@ -52,6 +52,7 @@ from tests.printed import (
     MPI_JOB,
     PORTS_JOB,
     PROLOG,
+    RAY_TRAIN_JOB,
     RECORDING,
     REQUEUE,
     RESUME_JOBS,
@@ -78,7 +79,6 @@ DEADLINE_S = 240.0
 
 FIRST_JOB = "laggard --local-nodes=2 --virtual-gpus=2 --resilient --detect slow-gpu first.py"
 ON_EVERY_NODE = "laggard --per-node sh -c 'echo node $NODE_RANK of $NNODES'"
-AT_ONCE = "laggard --local-nodes=3 --nodes=2 --per-node true"
 JOB = "slow_gpu-rn_u9t7_"
 RECORD = f"home/.local/state/laggard/{JOB}"
 LOOKING = {
@@ -117,7 +117,6 @@ HERE = {
     *PIP,
     FIRST_JOB,
     ON_EVERY_NODE,
-    AT_ONCE,
     PICTURE,
     RECORDING,
     UNPACKED,
@@ -205,6 +204,7 @@ def run_by_other_tests() -> set[str]:
         MANIFEST,
         MPI_JOB,
         PORTS_JOB,
+        RAY_TRAIN_JOB,
         SSH_CHECK,
         SITE_JOB,
         SSH_JOB,
@@ -347,7 +347,6 @@ def test_a_newcomers_first_program_dies_and_resumes_from_its_last_step(folder: P
 
 def test_a_copy_on_every_node_knows_its_rank() -> None:
     assert "node 0 of 1" in output_of(ON_EVERY_NODE)
-    assert output_of(AT_ONCE) == ""
     assert output_of(RUN_TRUE) == ""
 
 
