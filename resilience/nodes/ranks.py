@@ -181,9 +181,9 @@ class Ranks:
             task, device = f"program-{joins_in}-{rank.place}", record.devices[local_rank]
             new = replace(rank, node=node, task=task, device=device, began_in=joins_in)
             variables = {**own[rank.place], JOINS: str(joins_in)}
-            if node.record.hostname == spare_node:
+            if node is not rank.node and node.record.hostname == spare_node:
                 new = replace(new, task=self._spares[local_rank].task)
-                node.tasks.pass_on(new.task, _relay(new, self._printer))
+                node.tasks.pass_on(new.task, _relay(new, self._printer, self._take_errors))
                 told.append(Placed(launch, spare_node, self._stand_by[local_rank].pid, variables))
             else:
                 self._start(new, record, variables, launch)
