@@ -92,7 +92,7 @@ class Top(Terminal):
         super().__init__()
         self._source, self._has_ended, self._interval_s = source, has_ended, interval_s
         self._snapshot: Snapshot | None = None
-        self._history: Mapping[str, Sequence[float]] = {}
+        self._history: tuple[str, Mapping[str, Sequence[float]]] = "", {}  # of the device of that name
         self._trouble = ""
         self._page, self._of_devices = "devices", "devices"  # the pane that was chosen, and how devices are shown
         self._sort, self._colour, self._search, self._zoomed = "worst", 0, "", False
@@ -145,10 +145,10 @@ class Top(Terminal):
             self._draw()
             await asyncio.sleep(due_s - time.monotonic())
 
-    def _take(self, selected: DeviceState | None) -> tuple[Snapshot, Mapping[str, Sequence[float]]]:
+    def _take(self, selected: DeviceState | None) -> tuple[Snapshot, tuple[str, Mapping[str, Sequence[float]]]]:
         snapshot = self._source.snapshot()
         shown = selected or next(iter(self._in_order(snapshot)), None)
-        return snapshot, self._source.history(shown) if shown else {}
+        return snapshot, (shown.name, self._source.history(shown)) if shown else ("", {})
 
     # ---- What the panes show
 
@@ -183,7 +183,8 @@ class Top(Terminal):
         device = self._selected()
         if device is None or self._snapshot is None:
             return []
-        return device_lines(device, self._snapshot, self._history, width)
+        name, history = self._history
+        return device_lines(device, self._snapshot, history if name == device.name else {}, width)
 
     def _launches_pane(self, width: int) -> list[Text]:
         return launch_lines(self._snapshot, width) if self._snapshot else []
@@ -213,11 +214,11 @@ class Top(Terminal):
         if self._snapshot is None:
             return
         self._header.show(header(self._snapshot, self.size.width - 2, self._trouble))
-        for name, title in self._titles(self._snapshot).items():
-            self._panes[name].entitle(title)
         for pane in self._panes.values():
             if pane.display:
                 pane.draw()
+        for name, title in self._titles(self._snapshot).items():
+            self._panes[name].entitle(title)
 
     def _titles(self, snapshot: Snapshot) -> dict[str, str]:
         devices = f"{len(self._in_order(snapshot)):,} devices"
@@ -250,7 +251,6 @@ class Top(Terminal):
             if table.wanted and table.id in LISTS:
                 for each in self._lists.values():
                     each.wanted = table.wanted
-                self._history = {}
                 self._panes["device"].entitle(table.wanted)
                 self._panes["device"].draw()
 
