@@ -20,6 +20,7 @@ from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.notices import tell, tell_if_restarted
+from laggard.telemetry.nodes.precedence import Precedence
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
@@ -33,6 +34,9 @@ _log = logging.getLogger("laggard.telemetry")
 # How long samples wait until they are added to the tiers; a query adds up those that wait.
 KEEP_INTERVAL_S = 1.0
 STOP_DEADLINE_S = 3.0
+# How long samples wait in their sockets while a question is answered, since sixteen threads of writers would each take
+# their turn before the one that answers.
+GIVE_WAY_S = 0.05
 FULL_BELOW = 0.9  # of the window
 
 
@@ -66,6 +70,7 @@ class NodeTelemetry:
         self._run = Run.new(self._host, round(clock() * SECOND_US))
         self._publisher = Publisher(self._run, tiers)
         self._told_full = False
+        self._answering = Precedence()
         self._ended = threading.Event()
         self._dump_lock = threading.Lock()
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
@@ -88,13 +93,15 @@ class NodeTelemetry:
         self._open.close()
 
     def _take(self, batch: Batch) -> None:
+        self._answering.give_way(GIVE_WAY_S)
         for key, (times_us, values) in batch.items():
             self.store.extend(key, times_us, values)
 
     def _answer(self, question: Mapping[str, Any]) -> Value:
         if question["kind"] == "dump":
             return self._dump()
-        return answer_question(self.history, self._run, question)
+        with self._answering:
+            return answer_question(self.history, self._run, question)
 
     def _dump(self) -> dict[str, Value]:
         """Write a dump, and return its path, or why there is none; an end of this process abandons it."""
