@@ -11,7 +11,6 @@ import contextlib
 import logging
 import signal
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +25,7 @@ from laggard.resilience.controller import wording as notice_wording
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.outages import Outages
+from laggard.resilience.controller.reach import who_cannot_reach
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.replacing import Moved, Replacing
 from laggard.resilience.controller.reserve import Reserve
@@ -84,6 +84,7 @@ CHANGE_WAIT_S = 0.5
 LAST_GRACE_S = 5.0
 # To end the nodes after the program, and the state server after them.
 ENDING_S = 10.0
+EXIT_CUT_OFF = 1
 # What the resource manager says of a lost node is worth this much of a relaunch, and no more.
 WORD_WAIT_S = 3.0
 _CAUSES: Mapping[type[Event], LaunchEndCause] = {
@@ -131,7 +132,7 @@ class Controller:
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
         self._tried: set[NodeWord] = set()  # what was said of nodes in use for which ranks were to go on elsewhere
-        self._recovering = Counter[int]()  # how many parts of the program restart their own workers, by launch
+        self._recovers_in = -1  # the last launch whose program restarts its own workers
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
@@ -214,8 +215,8 @@ class Controller:
 
     @property
     def _recovers(self) -> bool:
-        """Whether this launch of the program restarts its own workers, and still runs."""
-        return self._recovering[self._launches.number] > 0 and self._launches.exit_code is None
+        """Whether this launch of the program restarts its own workers, and has not failed."""
+        return self._recovers_in == self._launches.number and not self._launches.exit_code
 
     def _stop(self, stop: StopRequested) -> None:
         """End the program as the user or the resource manager wants, with as much time to save as there is."""
@@ -253,6 +254,12 @@ class Controller:
             self._returning.bring_back(host)
         self._cluster.start(self._roster, self._missing)
         self._launches.fence_first()
+        if cut_off := who_cannot_reach(self._keeper.endpoint, self._cluster, self._hosts[0]):
+            is_alone = len(cut_off) == len(self._cluster.nodes) - 1
+            why = notice_wording.cut_off(cut_off, self._keeper.endpoint, self._allocation.nodes[0])
+            self._account.tell("end" if is_alone else "notice", why, "bold red" if is_alone else "bold yellow")
+            if is_alone:  # the firewall is to blame, and not these nodes
+                return EXIT_CUT_OFF
         while True:
             if self._is_due() and not self._cluster.lost():
                 self._launches.begin(self._status.placed, self._status.placement.devices)
@@ -549,7 +556,7 @@ class Controller:
                 self._account.tell("request", "the program asks for a relaunch", "bold yellow")
                 return NodesAccused(frozenset(request.body))
             case "recovers":
-                self._recovering[request.launch] += 1 if request.body == [True] else -1
+                self._recovers_in = request.launch
                 return None
             case "shards":
                 self._shard_servers.start(self._cluster)

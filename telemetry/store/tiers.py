@@ -27,6 +27,7 @@ WINDOWS_S = {SECOND_TIER_US: 3_600.0, TEN_SECONDS_US: DAY_S, MINUTE_US: 30 * DAY
 """For how long a node keeps the summaries of each tier; the primary keeps the last two of all nodes as long."""
 BATCH_ROWS = 32_768
 MAX_SERIES = 40_000
+FOLD_SAMPLES = 100_000
 # A series' key and its tags, as a mapping, with their place in the tables.
 SERIES_BYTES = 600
 # Coarse tiers reach further back, so the finest of those that take more than this share of the room is cut first.
@@ -45,6 +46,7 @@ class Known:
 
 _Waiting = dict[int, tuple["array[int]", "array[float]"]]
 """Samples that are in no tier yet: times and values by the number of their series."""
+_Series = tuple[int, tuple["array[int]", "array[float]"]]
 _Samples = tuple[NDArray[np.int64], Times, Floats]
 
 
@@ -95,7 +97,9 @@ class Tiers:
         with self._writing:
             with self._lock:
                 self._folding, self._arrivals = self._arrivals, {}
-            tables = self._folded(of_samples(*_samples(sorted(self._folding.items()))))
+            width_us = min(self._tiers)
+            parts = [merged(of_samples(*_samples(some)), width_us) for some in _parts(sorted(self._folding.items()))]
+            tables = self._folded(concatenated(parts))
             with self._lock:
                 self._folding = {}
                 for width_us, rows in tables.items():
@@ -217,7 +221,21 @@ def _first_us(segment: Segment) -> int:
     return segment.begin_us - segment.begin_us % segment.width_us
 
 
-def _samples(series: Sequence[tuple[int, tuple[array[int], array[float]]]]) -> _Samples:
+def _parts(series: Sequence[_Series]) -> Iterator[list[_Series]]:
+    """Yield the series a few at a time, since summaries of single samples take eight times the samples' own room."""
+    some: list[_Series] = []
+    n_samples = 0
+    for each in series:
+        some.append(each)
+        n_samples += len(each[1][0])
+        if n_samples >= FOLD_SAMPLES:
+            yield some
+            some, n_samples = [], 0
+    if some:
+        yield some
+
+
+def _samples(series: Sequence[_Series]) -> _Samples:
     """Return a copy of some series, each with its number: the series, time and value of each sample."""
     counts = [len(times_us) for _, (times_us, _) in series]
     return (

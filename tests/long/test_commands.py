@@ -379,7 +379,7 @@ def test_a_job_is_shown_as_the_guide_says() -> None:
 
     terminal = Terminal("laggard", "top")
     try:
-        terminal.shows(f"(?s){JOB}.*devices 1 to 6 of 6.*q quit")
+        terminal.shows(f"(?s){JOB}.*6 devices, by worst.*q quit")
         terminal.press("q")
         assert terminal.left() == (0, True)
     finally:
