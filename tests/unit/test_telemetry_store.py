@@ -520,6 +520,17 @@ def test_what_arrived_is_added_up_a_few_series_at_a_time_with_the_same_result(mo
     assert sum(folded[0]["count"]) == 14
 
 
+def test_much_that_arrives_is_added_up_before_its_time_and_returned_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers_module, "MAX_ARRIVED", 5)
+    tiers = Tiers(WINDOWS_S, max_bytes=1 << 20, clock=lambda: T0)
+    for at in range(7):
+        tiers.add(key_of("a", {}), np.array([us(at)]).tobytes(), np.ones(1).tobytes())
+        tiers.relieve()
+        assert sum(len(times_us) for times_us, _ in tiers._arrivals.values()) == (at + 1 if at < 5 else at - 5)
+    assert tiers.fold()["count"].sum() == 7
+    assert tiers.fold()["count"].sum() == 0
+
+
 def test_tiers_that_are_too_large_lose_the_oldest_of_a_fine_one_that_is_large_first() -> None:
     tiers = Tiers(WINDOWS_S, max_bytes=1 << 30, clock=lambda: T0 + 1e6, batch_rows=600)
     key = key_of("m", {})
