@@ -20,10 +20,11 @@ from laggard.kvstore.series.timeseries import TimeSeries, distinct_times
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NoAnswerError, NodeError, QueryTooLargeError
 from laggard.telemetry.nodes.bus import NodeAsker, Replies
+from laggard.telemetry.query.downsampling import reduce_runs
 from laggard.telemetry.query.engine import Answer, Span, evaluate, is_wanted
 from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
 from laggard.telemetry.store.chunks import chunk_from_bytes, pack_rows
-from laggard.telemetry.store.history import Downsampled, History, Summarized
+from laggard.telemetry.store.history import Downsampled, History, Summarized, spec_of
 from laggard.telemetry.store.program_metrics import answer_program
 from laggard.telemetry.store.rollups import Rollups, Run
 from laggard.telemetry.store.summaries import COLUMNS
@@ -32,6 +33,8 @@ from laggard.telemetry.store.summaries import COLUMNS
 MAX_TRAVELLING_SAMPLES = 1_500_000
 MAX_TRAVELLING_SERIES = 20_000
 ROLLUPS_ABOVE_NODES = 16
+# What combines two parts of a bucket, of those functions for which the parts' values are enough.
+_OF_PARTS = {"sum": "sum", "count": "sum", "min": "min", "max": "max", "last": "last"}
 _TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer nodes, or downsample further"
 
 
@@ -89,10 +92,17 @@ class LocalSource:
 class NodesSource:
     """Answers from the stores of all nodes of a job, and from their rollups."""
 
-    def __init__(self, asker: NodeAsker, rollups: Rollups, expected: Callable[[], Collection[str]] = frozenset) -> None:
+    def __init__(
+        self,
+        asker: NodeAsker,
+        rollups: Rollups,
+        expected: Callable[[], Collection[str]] = frozenset,
+        silent: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self._asker = asker  # asks the nodes
         self._rollups = rollups  # the rollups that the nodes have sent
         self._expected = expected  # returns the nodes that should answer
+        self._silent = silent  # returns those of them that have not answered of late
 
     def evaluate(self, query: SubQuery, span: Span) -> Found:
         """Answer one sub-query; nodes that do not answer in time are listed as missing."""
@@ -111,7 +121,8 @@ class NodesSource:
         ]
 
     def _rolled_up(self, query: SubQuery, span: Span) -> Found:
-        return Found(evaluate(query, span, self._rollups.history.downsampled(query, span).series, downsampled=True))
+        series = self._rollups.history.downsampled(query, span).series
+        return Found(evaluate(query, span, series, downsampled=True), sorted(self._silent()))
 
     def _found(self, query: SubQuery, span: Span, replies: Replies, place: int) -> Found:
         """Return the nodes' answers to one of the sub-queries that they were asked, with what is known beside them."""
@@ -121,8 +132,10 @@ class NodesSource:
         packed = [reply["answers"][place] for reply in replies.by_host.values()]
         approximate_us = max([beside.approximate_us, *(each["approximate_us"] for each in packed)])
         series = [each for answer in packed for each in unpack_series(answer)]
-        answers = evaluate(query, span, _joined(series, beside.series), downsampled=True)
-        return Found(answers, replies.missing, approximate_us)
+        spec = spec_of(query, span)
+        joined, exact = _joined(series, beside.series, spec.function)
+        answers = evaluate(query, span, joined, downsampled=True)
+        return Found(answers, replies.missing, max(approximate_us, 0 if exact else spec.interval_us))
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -161,7 +174,8 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
         case "series":
             return {"run": [run.name, run.since_us], "answers": _answers(history, question)}
         case "samples":
-            return pack_series(_samples(history.samples, question), question["samples"])
+            since_us = max(history.began_us, history.samples.complete_from_us)
+            return {"since_us": since_us, **pack_series(_samples(history.samples, question), question["samples"])}
         case "everything":
             summaries, series = history.everything(question["metric"])
             return {"summaries": pack_summaries(summaries), **pack_series(series, MAX_TRAVELLING_SAMPLES)}
@@ -243,19 +257,25 @@ def _answered(replies: Replies) -> dict[str, Run]:
     return {reply["run"][0]: Run(host, *reply["run"]) for host, reply in replies.by_host.items()}
 
 
-def _joined(series: Sequence[TimeSeries], earlier: Sequence[TimeSeries]) -> list[TimeSeries]:
-    """Return series with what is known of an earlier run of their node in front, and then all others of those."""
+def _joined(
+    series: Sequence[TimeSeries], earlier: Sequence[TimeSeries], function: str
+) -> tuple[list[TimeSeries], bool]:
+    """Return series together with what is known of earlier runs of their nodes, and whether that is exact."""
     before = {key_of(each.metric, each.tags): each for each in earlier}
-    found = []
-    for each in series if before else ():
+    found, exact = [], True
+    for each in series:
         first = before.pop(key_of(each.metric, each.tags), None)
-        if first is not None and len(each.times_us):
-            kept = first.times_us < each.times_us[0]
-            times_us = np.concatenate([first.times_us[kept], each.times_us])
-            found.append(replace(each, times_us=times_us, values=np.concatenate([first.values[kept], each.values])))
-        else:
+        if first is None:
             found.append(each)
-    return [*found, *before.values()] if earlier else list(series)
+            continue
+        times_us = np.concatenate([first.times_us, each.times_us])
+        order = np.argsort(times_us, kind="stable")  # what the later run has comes last
+        times_us, values = times_us[order], np.concatenate([first.values, each.values])[order]
+        begins = np.flatnonzero(np.diff(times_us, prepend=-1))
+        exact = exact and (function in _OF_PARTS or len(begins) == len(times_us))
+        reduced = reduce_runs(_OF_PARTS.get(function, "last"), values, begins)
+        found.append(replace(each, times_us=times_us[begins], values=reduced))
+    return [*found, *before.values()], exact
 
 
 def _downsampled(history: History, query: SubQuery, span: Span, until_s: float) -> Downsampled:

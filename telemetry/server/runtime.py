@@ -68,7 +68,7 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
 
     service = Service(
         reach=lambda: job.reach(watch),
-        source=NodesSource(asker, rollups, job.nodes),
+        source=NodesSource(asker, rollups, job.nodes, lambda: job.missing(watch.health())),
         events=events.between,
         put=put,
         token=_token(directory),

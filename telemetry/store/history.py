@@ -72,6 +72,7 @@ class History:
 
     def __init__(self, tiers: Tiers, samples: SampleStore | None = None, beside: History | None = None) -> None:
         self.tiers = tiers  # everything, in summaries
+        self.began_us = 0  # what an earlier process of the node had before then is lost
         self._beside = beside  # a history of other series, of which less is left; it has sources of its own
         self._has_samples = samples is not None
         # The newest samples; None: there are only summaries
@@ -222,13 +223,13 @@ class History:
 
 def _asked(query: SubQuery, span: Span) -> tuple[Downsample, Times | None, Grid]:
     """Return how to downsample, the starts of the buckets if the query gives them, and the grid."""
-    spec = _spec_of(query, span)
+    spec = spec_of(query, span)
     starts = None if query.downsample is None else buckets(spec, span.start_us, span.end_us)
     begin_us = span.start_us if starts is None else int(starts[0])
     return spec, starts, Grid(begin_us, span.end_us + 1, spec.interval_us, spec.function)
 
 
-def _spec_of(query: SubQuery, span: Span) -> Downsample:
+def spec_of(query: SubQuery, span: Span) -> Downsample:
     """Return how a query's samples are combined; one that does not say so has a point a second, or all samples."""
     if query.downsample is not None:
         return query.downsample

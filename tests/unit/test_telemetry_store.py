@@ -282,8 +282,8 @@ def test_beside_the_answers_are_nodes_that_gave_none_and_what_a_node_had_before_
     nobody = counted(rollups.beside(*asked, {}).series)
     assert nobody["a"] == [(0, 1), (10, 1)]
     answered = {run.name: run for run in everybody.values()}
-    assert counted(rollups.beside(*asked, answered).series) == {"b": [(0, 1), (10, 1), (20, 1)]}  # not of its bucket
-    assert counted(rollups.beside(*query("10s-count", 30, 59), answered).series) == {}
+    assert counted(rollups.beside(*asked, answered).series) == {"b": [(0, 1), (10, 1), (20, 1), (30, 1)]}
+    assert counted(rollups.beside(*query("10s-count", 35, 59), answered).series) == {}
     assert counted(rollups.beside(*query("10s-count", 0, 19), answered).series) == {"b": [(0, 1), (10, 1)]}
     only_again = {again.run.name: again.run}
     assert counted(rollups.beside(*asked, only_again).series).keys() == {"a", "b"}
@@ -291,7 +291,7 @@ def test_beside_the_answers_are_nodes_that_gave_none_and_what_a_node_had_before_
     assert rollups.beside(*query("5s-count", 0, 19), answered).approximate_us == 10 * SECOND_US
 
 
-def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_was_until_that_second() -> None:
+def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_was_until_then() -> None:
     rollups = new_rollups()
     before, again = Node("b"), Node("b", since_s=35.5)
     before.add(5, 32)
@@ -302,8 +302,8 @@ def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_wa
     answered = {again.run.name: again.run}
     assert asked.downsample is None
     assert counted(rollups.beside(asked, span, answered).series) == {"b": [(0, 1), (30, 1)]}
-    assert rollups.beside(asked, Span(us(35), us(59)), answered).series == []
-    assert rollups.beside(asked, Span(us(35) - 1, us(59)), answered).series != []
+    assert rollups.beside(asked, Span(us(35.5), us(59)), answered).series == []
+    assert rollups.beside(asked, Span(us(35.5) - 1, us(59)), answered).series != []
 
 
 def test_beside_the_answers_of_all_there_is_nothing() -> None:
