@@ -103,13 +103,12 @@ class Request:
     """A message from a process of the job to the controller."""
 
     # `verdicts`: a detector's verdicts of one round; `notices`: other things the user should know; `reboot`: the
-    # program asks for a relaunch; `recovers`: a part of it begins or ends to restart its own workers; `shards`: it has
+    # program asks for a relaunch; `recovers`: it restarts its own workers in this launch; `shards`: it has
     # checkpoints for which the nodes need shard servers; `member`: what a rank says that can stay when another one is
     # lost (:mod:`laggard.kvstore.membership`)
     kind: RequestKind
     launch: int  # the launch it is about
-    # Verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude; whether it begins
-    body: list[Any]
+    body: list[Any]  # verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude
     node: str = ""  # that of the process, as far as it is known
 
 

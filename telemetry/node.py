@@ -96,6 +96,7 @@ class NodeTelemetry:
         self._answering.give_way(GIVE_WAY_S)
         for key, (times_us, values) in batch.items():
             self.store.extend(key, times_us, values)
+        self.history.tiers.relieve()
 
     def _answer(self, question: Mapping[str, Any]) -> Value:
         if question["kind"] == "dump":

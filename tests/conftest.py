@@ -34,7 +34,6 @@ GROUPS = {
         "tests/integration/test_detect.py",
         "tests/long/test_detect.py",
         "tests/long/test_attached.py",
-        "tests/long/test_ray_libraries.py",
         "tests/long/test_slow_gpu_healthy.py",
         "tests/long/test_isolation.py",
         "tests/long/test_torchrun.py",

@@ -6,6 +6,7 @@ laggard --local-nodes=3 --nodes=3 --virtual-gpus=1 examples/ray_libraries/train.
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,4 +58,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sys
 import threading
 import time
 
@@ -15,6 +16,8 @@ import ray
 from laggard import Job, State, Transaction, local_device
 
 LONGEST_WAIT_S = 600.0
+# `ray`, which need not be on the path
+RAY_COMMAND = "from importlib.metadata import entry_points as e; e(group='console_scripts', name='ray')['ray'].load()()"
 
 
 def chosen() -> str | None:
@@ -48,9 +51,9 @@ def strike(trouble: str | None) -> None:
             threading.Thread(target=_load, daemon=True).start()
     elif trouble == "preemption":
         context = ray.get_runtime_context()
-        drain = f"ray drain-node --address={context.gcs_address} --node-id={context.get_node_id()}"
+        node = f"--address={context.gcs_address} --node-id={context.get_node_id()}".split()
         why = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=example", "--deadline-remaining-seconds=5"]
-        subprocess.run([*drain.split(), *why], check=True)
+        subprocess.run([sys.executable, "-c", RAY_COMMAND, "drain-node", *node, *why], check=True)
     else:
         agent = next(each for each in psutil.Process().parents() if "laggard.resilience.agent.agent" in each.cmdline())
         agent.kill()

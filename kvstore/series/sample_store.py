@@ -156,6 +156,8 @@ class SampleStore:
             waiting >= _LARGEST_BLOCK or abs(stored.times_us[-1] - stored.times_us[0]) >= _BLOCK_US
         ):
             self._pack(stored)
+            if self._packed_bytes > self._max_bytes:  # a store that is trimmed late must not grow meanwhile
+                self._shrink()
 
     def trim(self) -> None:
         """Drop samples that are older than the window, and more if the store is too large."""

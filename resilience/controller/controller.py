@@ -11,7 +11,6 @@ import contextlib
 import logging
 import signal
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -133,7 +132,7 @@ class Controller:
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
         self._tried: set[NodeWord] = set()  # what was said of nodes in use for which ranks were to go on elsewhere
-        self._recovering = Counter[int]()  # how many parts of the program restart their own workers, by launch
+        self._recovers_in = -1  # the last launch whose program restarts its own workers
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
@@ -216,8 +215,8 @@ class Controller:
 
     @property
     def _recovers(self) -> bool:
-        """Whether this launch of the program restarts its own workers, and still runs."""
-        return self._recovering[self._launches.number] > 0 and self._launches.exit_code is None
+        """Whether this launch of the program restarts its own workers, and has not failed."""
+        return self._recovers_in == self._launches.number and not self._launches.exit_code
 
     def _stop(self, stop: StopRequested) -> None:
         """End the program as the user or the resource manager wants, with as much time to save as there is."""
@@ -557,7 +556,7 @@ class Controller:
                 self._account.tell("request", "the program asks for a relaunch", "bold yellow")
                 return NodesAccused(frozenset(request.body))
             case "recovers":
-                self._recovering[request.launch] += 1 if request.body == [True] else -1
+                self._recovers_in = request.launch
                 return None
             case "shards":
                 self._shard_servers.start(self._cluster)

@@ -87,7 +87,7 @@ class Replacing:
         self._replaced: set[int] = set()  # the ranks that were
         self._replaced_s: deque[float] = deque()
         self._no_spare: set[str] = set()  # the nodes on which no process can stand by
-        self._told_spare: set[str] = set()  # those of which the user knows that processes stand by there
+        self._told_spare = ""  # the node of which the user knows that processes stand by there now
 
     @property
     def all_can_stay(self) -> bool:
@@ -126,9 +126,9 @@ class Replacing:
             self._no_spare.add(node.record.hostname)
             self._account.tell("notice", wording.no_spare(node.record.hostname, why), "bold yellow")
         program.stand_by_on(None if node is None or node.record.hostname in self._no_spare else node, number)
-        if (spare := program.spare_node) and spare not in self._told_spare:
-            self._told_spare.add(spare)
+        if (spare := program.spare_node) and spare != self._told_spare:
             self._account.tell("warm", wording.spare(spare))
+        self._told_spare = spare
 
     def with_spare(self, status: JobStatus) -> JobStatus:
         """Return the status in which processes that stand by take the places of ranks that have ended."""

@@ -44,13 +44,14 @@ class ReportInputs:
     has_utilization: bool = False
     has_virtual_devices: bool = False
     own_metrics: tuple[str, ...] = ()
+    of_nodes: tuple[str, ...] = ()
     links: Mapping[int, LinkMatrix] = field(default_factory=dict)
     error_lines: Sequence[ErrorLine] = ()
 
     @property
     def of_devices(self) -> tuple[str, ...]:
-        """The metrics that are drawn for each device."""
-        return (*self.probes, UTILIZATION) if self.has_utilization else self.probes
+        """The metrics that are drawn for each device, or each node."""
+        return (*self.probes, *((UTILIZATION,) if self.has_utilization else ()), *self.of_nodes)
 
 
 def read_inputs(path: Path) -> ReportInputs:
@@ -69,7 +70,7 @@ def read_inputs(path: Path) -> ReportInputs:
     own_metrics = tuple(
         each["name"]
         for each in metrics_of(store.series_keys())
-        if each["name"] in OF_NODES or (each["kind"] == "program" and each["name"] not in {*_NOT_DRAWN, *probes})
+        if each["kind"] == "program" and each["name"] not in {*_NOT_DRAWN, *probes}
     )
     is_virtual = any(dict(tags).get("model") == VirtualDevice.model for _, tags in store.series_keys())
     return ReportInputs(
@@ -79,6 +80,7 @@ def read_inputs(path: Path) -> ReportInputs:
         UTILIZATION in of_devices,
         is_virtual,
         own_metrics,
+        tuple(name for name in OF_NODES if any(metric == name for metric, _ in store.series_keys())),
         _links(store, timeline),
         read_error_lines(path),
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import ray
@@ -35,7 +35,7 @@ _log = logging.getLogger("laggard.ray_train")
 
 
 class RayRestarts(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # mypy does not read Ray Train
-    """Turns verdicts into preemptions of Ray's, and tells laggard to leave lost nodes to Ray Train while it runs.
+    """Turns verdicts into preemptions of Ray's, and tells laggard to leave lost nodes of this launch to Ray Train.
 
     Once the workers have no room without the slow node, or if their number is elastic, laggard is asked for a relaunch
     instead. In a program that was started without laggard it does nothing.
@@ -52,8 +52,9 @@ class RayRestarts(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
         self._grace_s = grace_s
         self._verdicts: _Verdicts | None = None  # in Ray Train's controller; the callback is copied there
         self._workers: list[Any] = []
-        self._needed: tuple[int, Mapping[str, float]] = (0, {})  # number of workers, and what each of them reserves
-        self._may_shrink = False
+        self._n_workers = 0
+        self._reserves: Mapping[str, float] = {}  # what each worker does
+        self._is_elastic = False
         self._avoided: set[str] = set()  # IDs of Ray's nodes
 
     def after_controller_start(self, train_run_context: Any) -> None:
@@ -61,25 +62,23 @@ class RayRestarts(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
         scaling = train_run_context.scaling_config
         if isinstance(scaling.label_selector, list):
             raise TypeError("with RayRestarts, label_selector must be one for all workers, not a list")
-        self._may_shrink = scaling.elasticity_enabled
+        self._is_elastic = scaling.elasticity_enabled
         if not is_outside_jobs():
             self._verdicts = _Verdicts()
-            self._verdicts.control.ask("recovers", [True])
-
-    async def before_controller_shutdown(self) -> None:
-        """Give lost nodes back to laggard."""
-        if self._verdicts is not None:
-            self._verdicts.control.ask("recovers", [False])
+            self._verdicts.control.ask("recovers", [])
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str] | None:
-        """Keep the workers off slow nodes."""
+        """Keep the workers off slow nodes, as long as there is room elsewhere: nodes may have been lost since."""
+        if not self._has_room(num_workers, self._avoided):
+            self._avoided.clear()
         if not self._avoided:
             return None
         return {**(scaling_config.label_selector or {}), NODE_ID: f"!in({','.join(sorted(self._avoided))})"}
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Take note of what the workers need."""
-        self._needed = worker_group_context.num_workers, worker_group_context.resources_per_worker
+        self._n_workers = worker_group_context.num_workers
+        self._reserves = worker_group_context.resources_per_worker
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         """Take note of the workers."""
@@ -93,18 +92,22 @@ class RayRestarts(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc
         for worker in self._workers:
             if worker.metadata.node_id in new:
                 ranks.setdefault(worker.metadata.node_id, []).append(worker.distributed_context.world_rank)
-        if not self._verdicts or not ranks:
-            return
-        n_workers, each = self._needed
-        room = places(self._verdicts.nodes(), self._avoided | new.keys(), each)
-        if self._may_shrink or room < n_workers:
+        if self._verdicts and ranks and not self._has_room(self._n_workers, self._avoided | new.keys()):
             self._verdicts.control.ask("reboot", sorted({new[node_id] for node_id in ranks}))
             return
         self._avoided |= new.keys()
+        if not ranks:
+            return
         _log.warning("%s slow: Ray Train restarts its workers elsewhere", ", ".join(sorted(new.values())))
         info = PreemptionInfo(int((time.time() + self._grace_s) * 1000), ranks)
         for worker in self._workers:
             worker.actor.mark_preempt.remote(info)
+
+    def _has_room(self, n_workers: int, avoided: Set[str]) -> bool:
+        """Return whether the workers can be placed off some nodes; Ray counts these in if it chooses the number."""
+        if self._verdicts is None or not avoided:
+            return True
+        return not self._is_elastic and places(self._verdicts.nodes(), avoided, self._reserves) >= n_workers
 
 
 class _Verdicts:
@@ -144,9 +147,9 @@ class _Verdicts:
         }
 
 
-def places(nodes: Iterable[Mapping[str, Any]], avoided: Iterable[str], worker: Mapping[str, float]) -> int:
+def places(nodes: Iterable[Mapping[str, Any]], avoided: Set[str], worker: Mapping[str, float]) -> int:
     """Return how many workers there is room for on all nodes but the avoided ones. Pure."""
-    avoided, needed = {*avoided}, {name: amount for name, amount in worker.items() if amount}
+    needed = {name: amount for name, amount in worker.items() if amount}
     return sum(
         min((int(node["Resources"].get(name, 0) // amount) for name, amount in needed.items()), default=0)
         for node in nodes

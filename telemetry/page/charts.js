@@ -7,7 +7,7 @@ const mostNamed = 6;
 const sharedOptions = (place, height, axis = "time") => ({
   width: place.width,
   height,
-  padding: [8, 10, 0, 0],
+  padding: [8, 28, 0, 0], // room for half a label
   legend: { show: false },
   cursor: {
     sync: { key: axis }, // one cursor runs through all charts of an axis

@@ -4,7 +4,7 @@ const mostErrorLines = 300;
 
 class ErrorLines {
   constructor(panel, list, text) {
-    Object.assign(this, { panel, list, text, found: [], lines: [], shown: "", at: -1 });
+    Object.assign(this, { panel, list, text, found: [], lines: [], shown: "", moment: null });
   }
 
   /** Show lines, or, if they are null, that they need the token. */
@@ -20,24 +20,29 @@ class ErrorLines {
     const shown = JSON.stringify(lines);
     if (shown === this.shown) return;
     const isAtEnd = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 4;
-    Object.assign(this, { lines, shown, at: -1 });
+    Object.assign(this, { lines, shown });
     this.list.replaceChildren(...lines.map((line) => {
       const row = element("li");
       row.append(element("span", `${moment(line.time)} ${printable(speaker(line))} `, { className: "soft" }), printable(line.text));
       return row;
     }));
+    this.mark();
     if (isAtEnd) this.list.scrollTop = this.list.scrollHeight;
   }
 
-  /** Mark the newest line of a moment, and bring it into view. */
+  /** Bring the newest line of a moment into view, and mark it. */
   goTo(ms) {
-    const at = this.lines.findLastIndex((line) => line.time <= ms);
-    if (at === this.at) return;
-    this.list.children[this.at]?.classList.remove("now");
-    this.at = at;
-    const row = this.list.children[at];
-    row?.classList.add("now");
+    if (ms === this.moment) return;
+    this.moment = ms;
+    const row = this.mark();
     this.list.scrollTop = row ? row.offsetTop - this.list.offsetTop - this.list.clientHeight / 2 : 0;
+  }
+
+  mark() {
+    this.list.querySelector(".now")?.classList.remove("now");
+    const row = this.list.children[this.lines.findLastIndex((line) => line.time <= this.moment)];
+    row?.classList.add("now");
+    return row;
   }
 }
 

@@ -152,7 +152,7 @@ function mapChoices(job) {
 
 async function loadMap(job, shown, isStale) {
   const chosen = state.map;
-  byId("map").hidden = byId("map-help").hidden = !chosen;
+  byId("map").hidden = byId("map-help").hidden = byId("map-metric").parentElement.hidden = !chosen;
   byId("peers").closest("section").hidden = !chosen;
   if (!chosen) {
     byId("map-legend").textContent = "No device has a reading: telemetry level 3 or a detector gives them.";
@@ -189,7 +189,9 @@ async function loadMap(job, shown, isStale) {
   deviceMap.show(devices, colour, describe, state.selected);
   markOnce("devices drawn");
   const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, answer.unit), reading(high, answer.unit)];
-  const notes = [devices.every((each) => each.gpu === "") ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
+  const isOfNodes = devices.every((each) => each.gpu === "");
+  byId("map-title").textContent = isOfNodes ? "Nodes" : "Devices";
+  const notes = [isOfNodes ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
   if (!values.length) notes.push("none has a reading");
   if (devices.some((each) => each.accused)) notes.push("✕ in a frame: found slow");
   if (devices.some((each) => !each.isUsed)) notes.push("struck out: not in use");
@@ -232,7 +234,7 @@ async function loadPeers(job, shown, isStale) {
   } else places.peers.say(`No reading of ${printable(metric)} in this range.`);
   const left = wanted.length - drawn.length;
   const parts = [printable(metric)];
-  if (!wanted.length) parts.push("select a device on the map to draw it");
+  if (!wanted.length) parts.push("select one on the map to draw it");
   if (left > 0) parts.push(`${left.toLocaleString("en")} more found slow or selected, not drawn`);
   if (answer.lines.some((line) => line.values.every((value) => value === null))) parts.push("some have no reading in this range");
   if (answer.averages_s) parts.push(approximately(answer));

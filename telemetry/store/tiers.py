@@ -27,6 +27,7 @@ WINDOWS_S = {SECOND_TIER_US: 3_600.0, TEN_SECONDS_US: DAY_S, MINUTE_US: 30 * DAY
 """For how long a node keeps the summaries of each tier; the primary keeps the last two of all nodes as long."""
 BATCH_ROWS = 32_768
 MAX_SERIES = 40_000
+FOLD_SAMPLES, MAX_ARRIVED = 100_000, 1_000_000
 # A series' key and its tags, as a mapping, with their place in the tables.
 SERIES_BYTES = 600
 # Coarse tiers reach further back, so the finest of those that take more than this share of the room is cut first.
@@ -45,6 +46,7 @@ class Known:
 
 _Waiting = dict[int, tuple["array[int]", "array[float]"]]
 """Samples that are in no tier yet: times and values by the number of their series."""
+_Series = tuple[int, tuple["array[int]", "array[float]"]]
 _Samples = tuple[NDArray[np.int64], Times, Floats]
 
 
@@ -73,6 +75,8 @@ class Tiers:
         self._tiers = {width_us: Tier(width_us, batch_rows) for width_us in self._windows_s}
         self._arrivals: _Waiting = {}
         self._folding: _Waiting = {}
+        self._n_arrived = 0
+        self._folded_rows: list[Summaries] = []  # that no call of fold has returned
         self._numbers: dict[tuple[str, SeriesKey], int] = {}
         self._known: list[Known] = []
         self._metrics: dict[str, int] = {}
@@ -89,19 +93,34 @@ class Tiers:
             times_us, numbers = self._arrivals.setdefault(number, (array("q"), array("d")))
             times_us.frombytes(times)
             numbers.frombytes(values)
+            self._n_arrived += len(times) // 8
 
     def fold(self) -> Summaries:
-        """Add what has arrived to all tiers, and return it as rows of the finest."""
+        """Add what has arrived to all tiers, and return what was added since the last call, as rows of the finest."""
         with self._writing:
-            with self._lock:
-                self._folding, self._arrivals = self._arrivals, {}
-            tables = self._folded(of_samples(*_samples(sorted(self._folding.items()))))
-            with self._lock:
-                self._folding = {}
-                for width_us, rows in tables.items():
-                    self._tiers[width_us].add(rows)
-            self._pack()
-        return tables[min(tables)]
+            self._fold()
+            folded, self._folded_rows = self._folded_rows, []
+        return concatenated(folded)
+
+    def relieve(self) -> None:
+        """Add what has arrived to all tiers if it is much: who brings samples waits, where :meth:`fold` comes late."""
+        if self._n_arrived > MAX_ARRIVED:
+            with self._writing:
+                if self._n_arrived > MAX_ARRIVED:
+                    self._fold()
+
+    def _fold(self) -> None:
+        with self._lock:
+            self._folding, self._arrivals, self._n_arrived = self._arrivals, {}, 0
+        finest_us = min(self._tiers)
+        parts = [merged(of_samples(*_samples(some)), finest_us) for some in _parts(sorted(self._folding.items()))]
+        tables = self._folded(concatenated(parts))
+        with self._lock:
+            self._folding = {}
+            for width_us, rows in tables.items():
+                self._tiers[width_us].add(rows)
+        self._pack()
+        self._folded_rows.append(tables[finest_us])
 
     def add_rows(self, rows: Summaries, width_us: int) -> None:
         """Add rows of a width to the tier of this width and to all coarser ones; the series are numbers of ours."""
@@ -217,7 +236,21 @@ def _first_us(segment: Segment) -> int:
     return segment.begin_us - segment.begin_us % segment.width_us
 
 
-def _samples(series: Sequence[tuple[int, tuple[array[int], array[float]]]]) -> _Samples:
+def _parts(series: Sequence[_Series]) -> Iterator[list[_Series]]:
+    """Yield the series a few at a time, since summaries of single samples take eight times the samples' own room."""
+    some: list[_Series] = []
+    n_samples = 0
+    for each in series:
+        some.append(each)
+        n_samples += len(each[1][0])
+        if n_samples >= FOLD_SAMPLES:
+            yield some
+            some, n_samples = [], 0
+    if some:
+        yield some
+
+
+def _samples(series: Sequence[_Series]) -> _Samples:
     """Return a copy of some series, each with its number: the series, time and value of each sample."""
     counts = [len(times_us) for _, (times_us, _) in series]
     return (

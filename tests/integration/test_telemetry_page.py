@@ -131,6 +131,7 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
         tab.measure("document.querySelector('#map').focus()")
         tab.press("ArrowRight")
         assert text(tab, "#map-text") == f"{SCRIPT}: 1", "a node's name"
+        assert text(tab, "#map-title") == "Nodes"
         tab.measure("document.querySelector('#map-metric').value = 'a|b'")
         tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#map-legend').textContent.includes('7.5')")

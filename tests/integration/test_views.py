@@ -383,7 +383,8 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
         for name, by in (("lowest", -0.1), ("mean", 0.0), ("highest", 0.1))
     ]
     single = TimeSeries(SCRIPT, {"of_series": "mean", "n_series": "1"}, times_us, losses)
-    write_dump(str(record), "samples", T0 + 600, [*series(), *own, single])
+    nodes = [TimeSeries("cpu_percent", {"host": f"node{n}"}, times_us, np.full(200, 7.0 * n)) for n in (1, 2, 3)]
+    write_dump(str(record), "samples", T0 + 600, [*series(), *own, single, *nodes])
     clock = iter([T0 + 50, T0 + 400]).__next__
     errors = ErrorLog(clock)
     errors.take("node1", 0, b"early\n")
@@ -411,7 +412,12 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
             for _ in range(3):
                 tab.press("PageDown")
             assert tab.measure("document.querySelector('#lines .now').textContent").endswith("node1 rank 0 early")
+        kind = "document.querySelector('#curve-kind')"
+        tab.measure(f"{kind}.value = 'node'; {kind}.dispatchEvent(new Event('input'))")
+        tab.wait_for(f"{legends}.join() === 'newest node1 7 % node2 14 % node3 21 % '")
         metric = "document.querySelector('#map-metric')"
+        tab.measure(f"{metric}.value = 'cpu_percent'; {metric}.dispatchEvent(new Event('change'))")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('3 nodes')")
         tab.measure(f"{metric}.value = 'DeviceUtilization'; {metric}.dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#peers-text').textContent.startsWith('DeviceUtilization')")
         assert tab.complaints == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -63,9 +62,9 @@ def running(n_workers: int, *verdicts: dict[str, str], elastic: bool = False) ->
     return callback, workers, found
 
 
-def selector(callback: Any, given: dict[str, str] | None = None) -> dict[str, str] | None:
-    scaling = SimpleNamespace(label_selector=given)
-    found: dict[str, str] | None = callback.on_controller_start_worker_group(scaling_config=scaling, num_workers=2)
+def selector(callback: Any, given: dict[str, str] | None = None, n_workers: int = 2) -> dict[str, str] | None:
+    begin, scaling = callback.on_controller_start_worker_group, SimpleNamespace(label_selector=given)
+    found: dict[str, str] | None = begin(scaling_config=scaling, num_workers=n_workers)
     return found
 
 
@@ -89,10 +88,19 @@ def test_a_verdict_that_is_repeated_restarts_nothing_again() -> None:
     assert len(workers[0].told) == 1
 
 
-def test_a_node_without_workers_is_nobodys_business() -> None:
+def test_a_slow_node_without_workers_restarts_nothing_and_gets_none_later() -> None:
     callback, workers, verdicts = running(2, {"c3": "node3"})
     callback.after_worker_group_poll_status(None)
     assert (workers[0].told, verdicts.asked) == ([], [])
+    assert selector(callback) == {"ray.io/node-id": "!in(c3)"}
+
+
+def test_a_slow_node_is_used_again_once_there_is_no_other() -> None:
+    callback, _, _ = running(4, {"b2": "node2"})
+    callback.after_worker_group_poll_status(None)
+    assert selector(callback, n_workers=4) == {"ray.io/node-id": "!in(b2)"}
+    assert selector(callback, n_workers=5) is None
+    assert selector(callback, n_workers=4) is None
 
 
 @pytest.mark.parametrize(("n_workers", "elastic"), [(5, False), (2, True)])
@@ -106,18 +114,11 @@ def test_without_room_elsewhere_or_with_an_elastic_number_laggard_is_asked_for_a
     assert selector(callback) is None
 
 
-def test_laggard_is_told_when_lost_nodes_are_its_own_again() -> None:
-    callback, _, verdicts = running(2)
-    asyncio.run(callback.before_controller_shutdown())
-    assert verdicts.asked == [("recovers", [False])]
-
-
 def test_a_program_that_was_started_without_laggard_is_left_alone() -> None:
     callback = ray_train.RayRestarts()
     scaling = SimpleNamespace(label_selector=None, elasticity_enabled=False)
     callback.after_controller_start(SimpleNamespace(scaling_config=scaling))
     callback.after_worker_group_poll_status(None)
-    asyncio.run(callback.before_controller_shutdown())
     assert selector(callback) is None
 
 
@@ -132,15 +133,15 @@ def test_what_it_cannot_do_is_refused() -> None:
 @pytest.mark.parametrize(
     ("avoided", "worker", "expected"),
     [
-        ((), {"GPU": 1}, 6),
-        (("b2",), {"GPU": 1}, 4),
-        (("b2",), {"GPU": 1, "CPU": 3}, 2),
-        (("b2",), {"GPU": 0, "CPU": 2}, 4),
-        ((), {"TPU": 1}, 0),
-        (("a1", "b2", "c3"), {"CPU": 1}, 0),
+        (set(), {"GPU": 1}, 6),
+        ({"b2"}, {"GPU": 1}, 4),
+        ({"b2"}, {"GPU": 1, "CPU": 3}, 2),
+        ({"b2"}, {"GPU": 0, "CPU": 2}, 4),
+        (set(), {"TPU": 1}, 0),
+        ({"a1", "b2", "c3"}, {"CPU": 1}, 0),
     ],
 )
 def test_there_is_room_for_as_many_workers_as_each_node_can_take(
-    avoided: tuple[str, ...], worker: dict[str, float], expected: int
+    avoided: set[str], worker: dict[str, float], expected: int
 ) -> None:
     assert ray_train.places(NODES, avoided, worker) == expected
