@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -76,7 +77,23 @@ class Words(VerticalScroll, Titled):
     on_resize = draw
 
 
-class Listed(DataTable[Text], Titled):
+class _Line(NamedTuple):
+    """Cells beside each other, with the columns that they are in: drawing one text is much cheaper than many."""
+
+    parts: tuple[tuple[Cell, Column], ...]
+    gap: str
+
+    def __rich__(self) -> Text:
+        line = Text(no_wrap=True)
+        for cell, column in self.parts:
+            fits = cell_len(cell.text) <= column.width
+            text = cell.text if fits else f"{set_cell_size(cell.text, column.width - 1)}…"
+            blank = " " * (column.width - cell_len(text))
+            line.append(f"{blank}{text}{self.gap}" if column.right else f"{text}{blank}{self.gap}", cell.style)
+        return line
+
+
+class Listed(DataTable[_Line], Titled):
     """A pane with a table, of which only the cells that have changed are drawn again."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "app.open", "details", show=False)]
@@ -95,7 +112,7 @@ class Listed(DataTable[Text], Titled):
             ""  # the name of what the user has chosen: the cursor follows it; empty: it stays at the beginning
         )
         self._make = make
-        self._gap = "" if by_cell else " "
+        self._by_cell = by_cell
         self._columns: Sequence[Column] = ()
         self._rows: list[tuple[Cell, ...]] = []
         self._placed = Coordinate(0, 0)  # where the cursor was, as far as it is known
@@ -120,10 +137,12 @@ class Listed(DataTable[Text], Titled):
         with self.prevent(DataTable.RowHighlighted, DataTable.CellHighlighted):
             if _shape(columns_before) != _shape(self._columns):
                 self.clear(columns=True)
-                for column in self._columns:
-                    self.add_column(self._text(Cell(column.heading), column), width=column.width + len(self._gap))
+                for line in self._lines([Cell(column.heading) for column in self._columns]):
+                    self.add_column(
+                        line.__rich__(), width=sum(column.width + len(line.gap) for _, column in line.parts)
+                    )
                 for row in self._rows:
-                    self.add_row(*map(self._text, row, self._columns))
+                    self.add_row(*self._lines(row))
             else:
                 self._update(before)
             at = ((y, x) for y, row in enumerate(self._rows) for x, cell in enumerate(row) if cell.name == self.wanted)
@@ -137,14 +156,12 @@ class Listed(DataTable[Text], Titled):
     def _update(self, before: Sequence[tuple[Cell, ...]]) -> None:
         for y, (old, new) in enumerate(zip(before, self._rows, strict=True)):
             if old != new:
-                for x, (was, cell) in enumerate(zip(old, new, strict=True)):
-                    if was != cell:
-                        self.update_cell_at(Coordinate(y, x), self._text(cell, self._columns[x]))
+                for x, line in enumerate(self._lines(new)):
+                    self.update_cell_at(Coordinate(y, x), line)
 
-    def _text(self, cell: Cell, column: Column) -> Text:
-        text = Text(cell.text, cell.style, no_wrap=True)
-        text.align("right" if column.right else "left", column.width)
-        return text.append(self._gap)
+    def _lines(self, row: Sequence[Cell]) -> list[_Line]:
+        parts = tuple(zip(row, self._columns, strict=True))
+        return [_Line((part,), "") for part in parts] if self._by_cell else [_Line(parts, " ")]
 
 
 def _shape(columns: Sequence[Column]) -> list[tuple[str, int, int]]:

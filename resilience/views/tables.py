@@ -11,6 +11,7 @@ from laggard.telemetry.link_matrix import natural
 
 # From this ratio on a probe time is highlighted; whether the device is slow is for the verdicts to say.
 HIGHLIGHT_RATIO = 1.1
+_NOISE = 0.05  # smaller differences between probe times would only shuffle the worst
 _FULL = 0.9  # from this share on, memory in use is highlighted
 _IDLE = 0.1  # below this share, a device or processor counts as idle
 _SEVERITY = {"suspect": 1, "slow": 2, "very slow": 3, "faulty": 4}
@@ -30,7 +31,7 @@ def _worst(device: DeviceState) -> tuple[float, ...]:
         badness = -1.0 if device.role == "excluded" else -2.0
     else:
         badness = float(_SEVERITY.get(device.verdict.of.severity, 1)) if device.verdict else 0.0
-    return -badness, -(device.peer_ratio or 0.0)
+    return -badness, -round((device.peer_ratio or 0.0) / _NOISE)
 
 
 def _by_reading(name: str, factor: float = 1.0) -> Callable[[DeviceState], tuple[float, ...]]:
