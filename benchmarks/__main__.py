@@ -27,6 +27,7 @@ BENCHMARKS = {
     "site": "a site of 1,000 nodes with a few that fail often, with and without a memory, simulated",
     "scale": "a simulated job with 10,000 nodes, and real launches on virtual nodes",
     "telemetry": "cost of a sample, queries and the store, compared with Dragon's telemetry",
+    "top": "the processor time of `laggard top` beside a job of 128 devices",
     "state": "State compared with the plain Redis client and with files",
 }
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from laggard.collectors.device import gpu_names, visible_names
 from laggard.kvstore.client.connection import current_session
@@ -18,8 +18,12 @@ from laggard.kvstore.control import Control, NodeRecord, PhaseRecord, Progress, 
 from laggard.kvstore.errors import FencedError
 from laggard.kvstore.membership import Membership
 from laggard.kvstore.state.local_state import is_outside_jobs, local_state
+from laggard.telemetry import wording
+from laggard.telemetry.events import Event, EventLog
+from laggard.telemetry.query.times import ALL_TIME_US
 
 PROGRESS_INTERVAL_S = 0.25
+_ANNOTATED = {"launch", "launch-end", "verdict", "failure"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -145,6 +149,18 @@ class Job:
             with contextlib.suppress(FencedError):  # then nobody listens any more
                 phases.end()
 
+    @staticmethod
+    def events() -> list[Event]:
+        """Return the launches, verdicts and failures of the job so far, by all launches, in order of their ``time_us``.
+
+        Each has a ``kind`` (``launch``, ``launch-end``, ``verdict`` or ``failure``) and a ``text``: an annotation for
+        the program's run in a tracker of experiments. Cheap to call often: only new ones are read.
+        """
+        if is_outside_jobs():
+            return []
+        known = _event_log().between(0, ALL_TIME_US)
+        return [replace(each, text=wording.event(each)) for each in known if each.kind in _ANNOTATED]
+
     @property
     def membership(self) -> Membership | None:
         """How this rank stays while lost ones are replaced; None without ranks of ours (``--per-device``)."""
@@ -211,6 +227,12 @@ def _membership() -> Membership | None:
 @functools.cache
 def _phases() -> _Phases:
     return _Phases()
+
+
+@functools.cache
+def _event_log() -> EventLog:
+    session = current_session()
+    return EventLog(session.client, session.endpoint)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypedDict
 
 import redis
@@ -41,6 +42,8 @@ class SampleSeries(list[DataSeries]):
     """The series of an answer, and the nodes in use that are not in it since they did not answer."""
 
     missing: tuple[str, ...] = ()
+    since: Mapping[str, float] = MappingProxyType({})
+    """From which Unix time on each node has all of its samples; 0: it has lost none."""
 
 
 class AnalysisClient:
@@ -90,9 +93,9 @@ class AnalysisClient:
     ) -> SampleSeries:
         """Return the samples of some metrics, as one series for each set of tags.
 
-        Nodes in use that do not answer in time are left out, with a warning in the log: the answer's ``missing`` names
-        them. What a node no longer keeps as samples, by age or since its telemetry was started again, is only in the
-        server's answers and in dumps, as summaries.
+        Nodes in use that do not answer in time are left out: the answer's ``missing`` names them. What a node no longer
+        keeps as samples, by age or since its telemetry was started again, is only in the server's answers and in dumps,
+        as summaries: the answer's ``since`` says from when on each node has all. Of both a warning is logged.
 
         Parameters
         ----------
@@ -103,12 +106,12 @@ class AnalysisClient:
         start_time
             Only samples from this Unix time on, in seconds; ``None``: all that the nodes still have.
         whole
-            Raise an error rather than leave nodes out.
+            Raise an error rather than leave nodes, or a part of their time, out.
 
         Raises
         ------
         NodeError
-            If there are too many samples: the message says what to do; with ``whole``, if nodes did not answer in time.
+            If there are too many samples: the message says what to do; with ``whole``, if something is missing.
         """
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         pairs = dict(tags) if isinstance(tags, Mapping) else {}
@@ -124,15 +127,14 @@ class AnalysisClient:
                 tag_keys=keys,
                 expected=nodes_in_use(session.client, session.endpoint),
             )
-        if found.missing:
-            first, left = found.missing[:MAX_NAMED], len(found.missing) - MAX_NAMED
-            more = f" and {left} others" if left > 0 else ""
-            sentence = f"no samples from {', '.join(first)}{more}: no answer in time"
-            if whole:
-                raise NodeError(sentence)
-            _log.warning(sentence)
+        since = {host: since_us / SECOND_US for host, since_us in found.since_us.items()}
+        lacks = _lacks(found.missing, [] if start_time is None else [h for h, s in since.items() if s > start_time])
+        if lacks and whole:
+            raise NodeError(lacks)
+        if lacks:
+            _log.warning(lacks)
         answer = SampleSeries(map(_data_series, found.series))
-        answer.missing = tuple(found.missing)
+        answer.missing, answer.since = tuple(found.missing), since
         return answer
 
     def reboot(self, exclude_hostnames: str | Sequence[str] | None = None) -> None:
@@ -149,7 +151,7 @@ class AnalysisClient:
         Raises
         ------
         NodeError
-            If a node in use could not write its file or did not answer in time; the others have written theirs.
+            If a node in use is in no file, since it could not write it or did not answer; the others are.
         """
         session, nodes = self._connected()
         with _server_of(session):
@@ -191,7 +193,12 @@ def request_dump(
         for host in replies.missing
         if host or host in replies.received  # no server, no rollups
     ]
-    return Dumps(written, failed + late)
+    partly = [
+        f"the dump of {host} lacks {_named(answer['missing'])}: no answer in time"
+        for host, answer in answers
+        if answer.get("missing")
+    ]
+    return Dumps(written, failed + partly + late)
 
 
 @contextmanager
@@ -201,6 +208,18 @@ def _server_of(session: Session) -> Iterator[None]:
         yield
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise StateUnavailableError(session.endpoint.host, session.endpoint.port, str(error)) from error
+
+
+def _lacks(missing: Sequence[str], late: Sequence[str]) -> str:
+    """Return what is missing from an answer, in a sentence; nothing: it is whole."""
+    silent = f"no samples from {_named(missing)}: no answer in time" if missing else ""
+    short = f"not all samples from {_named(late)}: older ones are kept as summaries only" if late else ""
+    return "; ".join(filter(None, (silent, short)))
+
+
+def _named(hosts: Sequence[str]) -> str:
+    left = len(hosts) - MAX_NAMED
+    return ", ".join(hosts[:MAX_NAMED]) + (f" and {left} others" if left > 0 else "")
 
 
 def _data_series(series: TimeSeries) -> DataSeries:

@@ -45,8 +45,13 @@ class Asked:
 
 def ask(source: Source, metric: str, span: Span, step_s: int, how: str = "avg") -> Asked:
     """Return all series of a metric, with a point for each step."""
-    query = series_query(metric, f"{step_s}s-{how}")
-    return Asked(query, span, source.evaluate(query, span))
+    return ask_all(source, [(metric, span, step_s)], how)[0]
+
+
+def ask_all(source: Source, wanted: Sequence[tuple[str, Span, int]], how: str = "avg") -> list[Asked]:
+    """Return all series of several metrics at once: each with its range and its step."""
+    asked = [(series_query(metric, f"{step_s}s-{how}"), span) for metric, span, step_s in wanted]
+    return [Asked(*each, found) for each, found in zip(asked, source.evaluate_all(asked), strict=True)]
 
 
 def curve_of(asked: Asked, *, drawn: Sequence[Device], apart: Collection[Device]) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def curve_of(asked: Asked, *, drawn: Sequence[Device], apart: Collection[Device]
     return curve.answer(_DEVICE, lines, lines, curve.band(_PERCENTILES if is_of_peers else _EXTREMES, others))
 
 
-def curve_by(asked: Asked, by: Sequence[str]) -> dict[str, Any]:
+def curve_by(asked: Asked, by: Sequence[str], most: int = MAX_LINES) -> dict[str, Any]:
     """Return a metric over its time range: a line for each value of some tags; of very many, those that differ most."""
     series = _series(asked)
     groups: dict[tuple[str, ...], list[TimeSeries]] = {}
@@ -74,7 +79,7 @@ def curve_by(asked: Asked, by: Sequence[str]) -> dict[str, Any]:
     names = sorted(groups, key=lambda name: [natural(part) for part in name])
     values = {name: curve.merged("avg", groups[name]) for name in names}
     far = [names[at] for at in far_from_others(np.array([*values.values()]))] if names else []
-    if len(names) <= MAX_LINES:
+    if len(names) <= most:
         return curve.answer(by, values, far, {})
     rest = [each for name in names if name not in far for each in groups[name]]
     return curve.answer(by, {name: values[name] for name in far}, far, curve.band(_EXTREMES, rest))

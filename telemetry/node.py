@@ -13,6 +13,7 @@ from typing import Any, Self
 import redis
 
 from laggard.kvstore.client.connection import Session
+from laggard.kvstore.control import nodes_in_use
 from laggard.kvstore.series.sample_store import SampleStore
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.dumps.writing import GATHER_DEADLINE_S, Part, parts_of_nodes, write_dump
@@ -20,6 +21,7 @@ from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.notices import tell, tell_if_restarted
+from laggard.telemetry.nodes.precedence import Precedence
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
@@ -33,6 +35,9 @@ _log = logging.getLogger("laggard.telemetry")
 # How long samples wait until they are added to the tiers; a query adds up those that wait.
 KEEP_INTERVAL_S = 1.0
 STOP_DEADLINE_S = 3.0
+# How long samples wait in their sockets while a question is answered, since sixteen threads of writers would each take
+# their turn before the one that answers.
+GIVE_WAY_S = 0.05
 FULL_BELOW = 0.9  # of the window
 
 
@@ -66,6 +71,8 @@ class NodeTelemetry:
         self._run = Run.new(self._host, round(clock() * SECOND_US))
         self._publisher = Publisher(self._run, tiers)
         self._told_full = False
+        self._answering = Precedence()
+        self._published, self._dumped_s = self._interval(), clock()
         self._ended = threading.Event()
         self._dump_lock = threading.Lock()
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
@@ -75,10 +82,9 @@ class NodeTelemetry:
         socket_path = self._session.environment.endpoint_file.parent / socket_name(self._host)
         self._open.enter_context(Ingest(socket_path, self._take))
         client = self._session.client
-        self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self._answer))
+        self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self.answer))
         self._keeper.start()
-        had = "what it had read before is lost, except what the primary has of it"
-        tell_if_restarted(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}")
+        self.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,27 +93,40 @@ class NodeTelemetry:
         self._dump_lock.acquire(timeout=self._stop_deadline_s)  # a dump that was asked for leaves nothing behind either
         self._open.close()
 
+    def begin(self) -> None:
+        """Say so if an earlier process has run on this node, whose samples are lost."""
+        had = "what it had read before is lost, except what the primary has of it"
+        if tell_if_restarted(self._session, socket_name(self._host), f"{self._host}: its telemetry begins anew; {had}"):
+            self.history.began_us = self._run.since_us
+
     def _take(self, batch: Batch) -> None:
+        self._answering.give_way(GIVE_WAY_S)
         for key, (times_us, values) in batch.items():
             self.store.extend(key, times_us, values)
+        self.history.tiers.relieve()
 
-    def _answer(self, question: Mapping[str, Any]) -> Value:
+    def answer(self, question: Mapping[str, Any]) -> Value:
+        """Answer a question to this node."""
         if question["kind"] == "dump":
             return self._dump()
-        return answer_question(self.history, self._run, question)
+        with self._answering:
+            return answer_question(self.history, self._run, question)
 
     def _dump(self) -> dict[str, Value]:
-        """Write a dump, and return its path, or why there is none; an end of this process abandons it."""
+        """Write a dump, and return its path and what it lacks, or why there is none; our end abandons it."""
+        missing: list[str] = []
         try:
-            return {"path": str(self._written())}
+            return {"path": str(self._written(missing)), "missing": missing}
         except (OSError, NodeError, redis.RedisError) as error:
             return {"failure": str(error)}
 
-    def _written(self) -> Path:
-        """Write a dump of this node, or of all nodes."""
+    def _written(self, missing: list[str]) -> Path:
+        """Write a dump of this node, or of all nodes, and note which of them it lacks."""
         if is_of_all := self._settings.dump_node == self._host:
             asker = NodeAsker(self._session.client, self._session.endpoint, ended=self._ended)
-            parts = parts_of_nodes(asker, self._events.between(0, ALL_TIME_US), self._gather_deadline_s)
+            expected = nodes_in_use(self._session.client, self._session.endpoint)
+            events = self._events.between(0, ALL_TIME_US)
+            parts = parts_of_nodes(asker, events, expected, missing, self._gather_deadline_s)
         else:
             parts = self._everything()
         name = "all" if is_of_all else self._host
@@ -128,23 +147,29 @@ class NodeTelemetry:
         yield from series_of_events(self._events.between(0, ALL_TIME_US))
 
     def _keep(self) -> None:
-        """Fold what has arrived, trim, publish rollups and write dumps, each when it is due."""
-        published, dumped_s = self._interval(), self._clock()
+        """Do so again and again, and publish what is left at the end."""
         while not self._ended.wait(self._keep_interval_s):
-            self._publisher.add(self.history.tiers.fold())
-            self.store.trim()
-            self._tell_if_full()
-            self.history.tiers.trim()
-            if published != (interval := self._interval()):
-                published = interval
-                self._publish()
-            interval_s = self._settings.dump_interval
-            if interval_s and self._clock() - dumped_s >= interval_s and self._settings.dump_node in {"", self._host}:
-                dumped_s = self._clock()
-                if failure := self._dump().get("failure"):
-                    _log.warning("cannot write the dump: %s", failure)
+            self.keep()
         self._publisher.add(self.history.tiers.fold())
         self._publish()
+
+    def keep(self) -> None:
+        """Fold what has arrived, trim, publish rollups and write a dump, each when it is due."""
+        self._publisher.add(self.history.tiers.fold())
+        self.store.trim()
+        self._tell_if_full()
+        self.history.tiers.trim()
+        if self._published != (interval := self._interval()):
+            self._published = interval
+            self._publish()
+        interval_s = self._settings.dump_interval
+        if interval_s and self._clock() - self._dumped_s >= interval_s and self._settings.dump_node in {"", self._host}:
+            self._dumped_s = self._clock()
+            dump = self._dump()
+            if failure := dump.get("failure"):
+                _log.warning("cannot write the dump: %s", failure)
+            elif lacks := dump["missing"]:
+                _log.warning("the dump lacks %s: no answer in time", ", ".join(lacks))
 
     def _tell_if_full(self) -> None:
         """Say once how many seconds of samples fit, if they are fewer than were asked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +69,7 @@ def entries(n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", ended: bo
         yield Entry(T0 + LENGTH_S, JobEnded(0, ("node2",)))
 
 
-def series(n_nodes: int = 3, n_gpus: int = 2) -> Iterator[TimeSeries]:
+def series(n_nodes: int = 3, n_gpus: int = 2, metrics: Sequence[str] = ("DeviceUtilization",)) -> Iterator[TimeSeries]:
     """Yield the devices' probe times and utilisation: about two samples for each time bin of a record."""
     generator = np.random.default_rng(1)
     times_s = np.arange(5, LENGTH_S, 3.0)
@@ -82,13 +82,20 @@ def series(n_nodes: int = 3, n_gpus: int = 2) -> Iterator[TimeSeries]:
             used = (times_s < RELAUNCHED_S) if node == 1 else (times_s > RELAUNCHED_S) if node == n_nodes - 1 else True
             there = np.broadcast_to(used, times_s.shape)
             yield TimeSeries("gpu-probe-time", tags | {"model": "H100"}, times_us[there], seconds[there])
-            busy = np.where(there, 95 + generator.standard_normal(len(times_s)), 0.0)
-            yield TimeSeries("DeviceUtilization", tags, times_us, busy)
+            for metric in metrics:
+                busy = np.where(there, 95 + generator.standard_normal(len(times_s)), 0.0)
+                yield TimeSeries(metric, tags, times_us, busy)
 
 
 @contextmanager
 def running_job(
-    root: Path, n_nodes: int = 3, n_gpus: int = 2, *, name: str = "train", job_id: str = "abc_1234"
+    root: Path,
+    n_nodes: int = 3,
+    n_gpus: int = 2,
+    *,
+    name: str = "train",
+    job_id: str = "abc_1234",
+    metrics: Sequence[str] = ("DeviceUtilization",),
 ) -> Iterator[StateServer]:
     """Imitate a running job by a state server with a journal, and one node that answers for all."""
     folder = root / f"{PREFIX}{job_id}"
@@ -107,8 +114,8 @@ def running_job(
         last_us = round((time.time() + AHEAD_S) * 1e6)
         tiers = Tiers(WINDOWS_S, max_bytes=1 << 30, clock=time.time)
         store = SampleStore(LENGTH_S, clock=time.time, observe=tiers.add)
-        for each in series(n_nodes, n_gpus):
-            if each.metric == "DeviceUtilization":
+        for each in series(n_nodes, n_gpus, metrics):
+            if each.metric in metrics:
                 times_us = each.times_us - each.times_us[-1] + last_us
                 store.extend(key_of(each.metric, each.tags), times_us, each.values)
             else:

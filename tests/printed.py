@@ -23,8 +23,10 @@ __all__ = [
     "INTERACTIVE",
     "LINK_JOB",
     "MAIN_JOB",
+    "MPI_JOB",
     "PORTS_JOB",
     "PROLOG",
+    "RAY_TRAIN_JOB",
     "RECORDING",
     "REQUEUE",
     "RESUME_JOBS",
@@ -52,7 +54,7 @@ _COMMAND = re.compile(
     (\w+=\S+\ )*
     ((\.venv/bin/|\./)\S+
     |apt|apt-get|cat|cd|chrt|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
-    |laggard|lint-imports|mkdir|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
+    |laggard|lint-imports|mkdir|mpirun|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
     |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|torchrun|uv|valkey-cli|wget|zcat
     )(\ |$)
     """,
@@ -142,6 +144,8 @@ DOCTORS_ROUNDS = {
 """``tests/clusters`` run them."""
 ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
 """``tests/long/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
+RAY_TRAIN_JOB = _only("docs/guides/kubernetes.md", r"examples/ray_libraries/train\.py")
+"""``tests/long/test_ray_libraries.py`` runs it."""
 INTERACTIVE = _block("docs/guides/slurm.md", "sh").splitlines()
 BATCH_SCRIPT = _block("docs/guides/slurm.md", "bash")
 HOST_FILE = _block("docs/guides/ssh.md", "text")
@@ -152,6 +156,8 @@ PORTS_JOB = _only("docs/guides/operator.md", r"^laggard --port-range=")
 """``tests/clusters/test_firewall.py`` runs it."""
 MANIFEST = _only("docs/guides/kubernetes.md", r"^laggard kubernetes")
 """``tests/unit/test_kubernetes_jobs.py`` runs it."""
+MPI_JOB = _only("docs/guides/kubernetes.md", r"^mpirun ")
+"""``tests/clusters/test_launchers.py`` runs it."""
 TOPOLOGY = _only("docs/links.md", r"^scontrol show topology")
 DOWN = _only("docs/guides/slurm.md", r"^scontrol .*state=down")
 IDLE_JOB = _only("docs/guides/coming-from-dragon.md", r"^laggard .*--idle=")

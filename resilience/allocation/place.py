@@ -33,7 +33,7 @@ _COUNTED = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("RANK", "WORLD_SIZE"),  # of pods, with Kubeflow's PyTorchJob
 )
-_FIRST = ("MASTER_ADDR", "PET_MASTER_ADDR")
+FIRST_NODE = ("MASTER_ADDR", "PET_MASTER_ADDR")
 # With these a library in the program would take itself for a process of the launcher's.
 _LAUNCHERS = ("OMPI_", "PMIX_", "PMI_")
 _ADDRESS = re.compile(r"(?P<host>[^:\[\]\s]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d+))?")
@@ -61,7 +61,7 @@ def place_in(environ: Mapping[str, str], address: str | None, full_name: str) ->
     index, n_nodes = (_number(environ, name) for name in found)
     if index >= n_nodes:
         raise UsageError(f"{found[0]}={index}", f"is not below {found[1]}={n_nodes}", "count from 0")
-    first = next((environ[name] for name in _FIRST if environ.get(name)), "")
+    first = next((environ[name] for name in FIRST_NODE if environ.get(name)), "")
     if COMPLETION_INDEX in environ:
         first = first or _first_pod(full_name, index)
     given = address or first

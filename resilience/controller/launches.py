@@ -47,7 +47,7 @@ from laggard.resilience.errors import NodeDownError, ProcessesStillRunningError
 from laggard.resilience.nodes import wording as node_wording
 from laggard.resilience.nodes.cluster import Cluster, NodeFiles
 from laggard.resilience.nodes.program import Program
-from laggard.resilience.nodes.rank_variables import in_order
+from laggard.resilience.nodes.rank_variables import in_order, run_variables
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.reading.targets import Target, targets_in
 from laggard.resilience.record.account import Account
@@ -145,6 +145,7 @@ class Launches:
             per_device=plan.per_device,
             writes_stacks=hangs.watched,
         )
+        self._run = records.state_name()  # of the job, in trackers of experiments
         self.number = -1  # the current launch number; -1 before the first one
         self._seen = -1  # the launch whose signs count: while ranks are replaced, the one before
         self.program: Program | Ranks | None = None  # the program of the current launch; `None` between two launches
@@ -444,10 +445,11 @@ class Launches:
     def _start_program(self, roster: Roster, devices: Devices) -> Program | Ranks:
         command, changed = self._plan.command, self._keeper.changed
         if not self._plan.per_node:
-            environment = self._cluster.environment(self._primary)
+            environment = self._cluster.environment(self._primary) | run_variables(self._run, 0, os.environ)
             if self._hangs.watched:
                 environment |= hook_variables(os.environ)
-            return Program(command, self.number, environment, changed, self._primary.hostname)
+            host, take_errors = self._primary.hostname, self._account.take_errors
+            return Program(command, self.number, environment, changed, host, take_errors)
         nodes = [self._cluster.nodes[host] for host in roster.active]
         watched = self._hangs.watched
         return Ranks(
@@ -457,10 +459,12 @@ class Launches:
             port_for_later(),
             changed,
             self._printer,
+            run=self._run,
             per_device=self._plan.per_device,
             writes_stacks=watched,
             may_be_warm=self.warm.possible,
             devices=devices,
+            take_errors=self._account.take_errors,
         )
 
     def _start_helpers(self, roster: Roster) -> None:

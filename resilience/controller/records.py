@@ -62,8 +62,8 @@ class Records:
             if stale.current != launch:  # otherwise our first attempt succeeded and its answer was lost
                 raise
 
-    def checkpoint_folder(self) -> str:
-        """Return the name of the folder for this State's checkpoints in a shared directory; always the same."""
+    def state_name(self) -> str:
+        """Return the name of this State, always the same: of its checkpoints' folder, and of its run in trackers."""
         key = self._endpoint.key("checkpoint-folder")
         name = f"{self._endpoint.job}-{secrets.token_hex(4)}"
         writer = FencedWriter(self._client, self._endpoint, self.launch)

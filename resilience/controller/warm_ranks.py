@@ -106,12 +106,10 @@ class WarmRanks:
         self._is_kept = True
         for host in (*self._roster.active, *self._roster.reserve):
             if (node := self._cluster.nodes.get(host)) is not None:
-                [ranks] = launch_variables([node.record], 0, 0, os.environ, per_device=self._per_device)
+                [ranks] = launch_variables([node.record], 0, 0, os.environ, per_device=self._per_device, run="")
                 shared, varying = shared_variables(ranks[0])
                 directory, command = str(Path.cwd()), tuple(self._command)
-                node.agent.send(
-                    KeepWarm(command, shared, tuple(varying), directory, self._modules, self._writes_stacks)
-                )
+                node.warm.keep(KeepWarm(command, shared, tuple(varying), directory, self._modules, self._writes_stacks))
 
     def _tell_news(self) -> None:
         for host, node in self._cluster.nodes.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,15 +15,18 @@ HOST_FILE = "LAGGARD_HOSTFILE"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 OWN_ORDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 HOST_LIST = "LAGGARD_HOSTLIST"
+RUN_ID, RESUME = "WANDB_RUN_ID", "WANDB_RESUME"
 # Python writes to a pipe in blocks, and a block may be an hour's worth of lines.
 _UNBUFFERED = "PYTHONUNBUFFERED"
 _THREADS = "OMP_NUM_THREADS"
 _NCCL_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+# What a process does not know before it takes the place of a rank.
+OF_RANK = (OWN_RANK, "RANK", "ROLE_RANK", "NODE_RANK", "GROUP_RANK")
 _SAME_IN_EACH_LAUNCH = (_UNBUFFERED, _THREADS, _NCCL_ERRORS)
 
 
 def launch_variables(
-    nodes: Sequence[NodeRecord], port: int, launch: int, environ: Mapping[str, str], *, per_device: bool
+    nodes: Sequence[NodeRecord], port: int, launch: int, environ: Mapping[str, str], *, per_device: bool, run: str
 ) -> list[list[dict[str, str]]]:
     """Return, for each node, the variables of each rank on it, without the path of the host file."""
     if per_device:
@@ -31,7 +35,17 @@ def launch_variables(
     else:
         own = [[node_variables(i, len(nodes), nodes[0].address, port)] for i in range(len(nodes))]
     common = {LAUNCH: str(launch), _UNBUFFERED: environ.get(_UNBUFFERED, "1"), HOST_LIST: host_list(nodes)}
-    return [[common | rank for rank in ranks] for ranks in own]
+    number = itertools.count()
+    return [[common | run_variables(run, next(number), environ) | rank for rank in ranks] for ranks in own]
+
+
+def run_variables(run: str, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which Weights & Biases goes on in the same run after each relaunch."""
+    # Rank 0 has the job's run; a program that calls `wandb.init` in every rank has another run for each.
+    if RESUME in environ:
+        return {}
+    own = run if rank == 0 else f"{run}-{rank}"
+    return {RUN_ID: environ.get(RUN_ID) or own, RESUME: "allow"}
 
 
 def in_order(node: NodeRecord, devices: Mapping[str, tuple[str, ...]]) -> NodeRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,10 @@ class Downsampler:
         with np.errstate(over="ignore"):  # such values are not finite afterwards, and nothing shows them
             fold.at(folded, bins, values)
         np.add.at(count, bins, 1)
+
+    def series_keys(self) -> Collection[SeriesKey]:
+        """Return the keys of all series."""
+        return self._series.keys()
 
     def series(self) -> Iterator[TimeSeries]:
         """Yield each series: the means (or extremes), each at the middle of its bin."""

@@ -1,21 +1,24 @@
-"""The program's own metrics in a job's record: of each the lowest, mean and highest of its series.
+"""The program's own metrics in a job's record, and a few of the nodes: every series, or a range of very many.
 
-The nodes merge their series, so what the controller reads, and keeps, does not depend on the number of ranks.
+The nodes merge the series of a metric that has very many, so what the controller reads, and keeps, has a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from laggard.kvstore.series.timeseries import Floats, Times, TimeSeries
+from laggard.kvstore.series.sample_store import key_of
+from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.resilience.record.downsampler import Downsampler
+from laggard.telemetry.catalogue import CATALOGUE
 from laggard.telemetry.nodes.bus import NodeAsker
-from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES
+from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES, unpack_series
 from laggard.telemetry.page.content import MEAN, N_SERIES, OF_SERIES, importance
-from laggard.telemetry.store.program_metrics import COLUMNS, STEP_S, merged_ranges
+from laggard.telemetry.store.program_metrics import COLUMNS, MAX_LINES, OF_NODES, STEP_S, merged_ranges, with_lines
 
 MAX_METRICS = 32
 LOOK_BACK_S = 60
@@ -23,6 +26,7 @@ LOOK_BACK_S = 60
 MAX_DELAY_S = 15
 _STEP_US = STEP_S * 1_000_000
 _FOLDS = {"lowest": np.minimum, MEAN: np.add, "highest": np.maximum}
+_RANK = "rank"
 
 
 def chosen(kept: Collection[str], known: Collection[str], max_metrics: int = MAX_METRICS) -> list[str]:
@@ -32,21 +36,21 @@ def chosen(kept: Collection[str], known: Collection[str], max_metrics: int = MAX
 
 def readable_steps(n_nodes: int) -> int:
     """Return how many seconds may be asked for at once, so that the answers do not choke the state server."""
-    room = MAX_TRAVELLING_SAMPLES // (max(1, n_nodes) * MAX_METRICS * len(COLUMNS))
+    room = MAX_TRAVELLING_SAMPLES // (max(1, n_nodes) * MAX_METRICS * len(COLUMNS) + MAX_LINES)
     return max(1, min(LOOK_BACK_S, room))
 
 
 class OwnMetrics:
-    """Reads the program's own metrics from the nodes, and keeps them in at most 300 slices of time."""
+    """Reads the metrics from the nodes, and keeps them in at most 300 slices of time."""
 
     def __init__(self, asker: NodeAsker, start_us: int) -> None:
         self._asker = asker  # asks the nodes
-        self._samples = Downsampler(start_us)
+        self._samples = Downsampler(start_us, max_series=len(_FOLDS) * MAX_METRICS + 2 * MAX_LINES)
         self._n_series: dict[str, int] = {}
         self._kept: list[str] = []
         # What was read before is final; what was read after it is read again, since samples may be late.
         self._final_us = start_us - start_us % _STEP_US
-        self._newest: dict[str, tuple[Times, dict[str, Floats]]] = {}
+        self._newest: list[TimeSeries] = []
 
     def read(self, now_us: int) -> None:
         """Ask the nodes."""
@@ -63,43 +67,66 @@ class OwnMetrics:
     def settle(self, until_us: int) -> None:
         """Take what was read of the time before as final."""
         until_us -= until_us % _STEP_US
-        for metric, (times_us, columns) in self._newest.items():
-            settled = times_us < until_us
-            middles_us = times_us[settled] + _STEP_US // 2
-            for name, values in columns.items():
-                self._samples.add(metric, {OF_SERIES: name}, middles_us, values[settled], _FOLDS[name])
-            rest = {name: values[~settled] for name, values in columns.items()}
-            self._newest[metric] = times_us[~settled], rest
+        for each in self._newest:
+            settled = each.times_us < until_us
+            fold = _FOLDS.get(each.tags.get(OF_SERIES, MEAN), np.add)
+            middles_us = each.times_us[settled] + _STEP_US // 2
+            self._samples.add(each.metric, each.tags, middles_us, each.values[settled], fold)
+        after = ((each, each.times_us >= until_us) for each in self._newest)
+        self._newest = [
+            replace(each, times_us=each.times_us[rest], values=each.values[rest]) for each, rest in after if rest.any()
+        ]
         self._final_us = max(self._final_us, until_us)
 
     def series(self) -> Iterator[TimeSeries]:
-        """Yield what is final: one series of a metric that has one, else the lowest, the mean and the highest."""
+        """Yield what is final: every series of a metric, or of very many the lowest, the mean and the highest."""
+        lines = self._with_lines()
         for each in self._samples.series():
-            n_series = self._n_series[each.metric]
-            if n_series > 1 or each.tags[OF_SERIES] == MEAN:
-                yield replace(each, tags={**each.tags, N_SERIES: str(n_series)})
+            if OF_SERIES not in each.tags and each.metric in lines:
+                yield each
+            elif OF_SERIES in each.tags and each.metric not in lines and not _is_counter(each.metric):
+                yield replace(each, tags={**each.tags, N_SERIES: str(self._n_series[each.metric])})
+
+    def _with_lines(self) -> list[str]:
+        """Return of which metrics every series is kept; one that is given up has more of them than there is room."""
+        stored = Counter(metric for metric, tags in self._samples.series_keys() if OF_SERIES not in dict(tags))
+        return with_lines({metric: max(number, stored[metric]) for metric, number in self._n_series.items()})
 
     def _ask(self, hosts: Collection[str], start_us: int, end_us: int) -> bool:
         """Return whether there is a metric to be kept that was not asked for."""
-        question = {"kind": "program", "metrics": self._kept, "start_us": start_us, "end_us": end_us}
+        span = {"start_us": start_us, "end_us": end_us}
+        asked = [*self._kept, *OF_NODES]
+        question = {"kind": "program", "metrics": asked, "lines": self._with_lines(), **span}
         replies = list(self._asker.ask(question, hosts=hosts).by_host.values())
-        n_series: dict[str, int] = {}
+        n_series: Counter[str] = Counter()
         for reply in replies:
-            for metric, number in reply["n_series"].items():
-                n_series[metric] = n_series.get(metric, 0) + number
+            n_series.update(reply["n_series"])
         before = len(self._kept)
-        self._kept = chosen(self._kept, n_series)
-        for metric in self._kept:
-            self._n_series[metric] = max(self._n_series.get(metric, 0), n_series.get(metric, 0))
-            ranges = [reply["ranges"][metric] for reply in replies if metric in reply["ranges"]]
-            if ranges:
-                self._newest[metric] = _columns(merged_ranges(ranges), start_us)
+        self._kept = chosen(self._kept, n_series.keys() - {*OF_NODES})
+        for metric in (*self._kept, *OF_NODES):
+            self._n_series[metric] = max(self._n_series.get(metric, 0), n_series[metric])
+        ranges = {metric: [each["ranges"][metric] for each in replies if metric in each["ranges"]] for metric in asked}
+        merged = [each for metric, of in ranges.items() if of for each in _columns(metric, merged_ranges(of), start_us)]
+        lines = [replace(each, tags=_named(each.tags)) for reply in replies for each in unpack_series(reply["lines"])]
+        new = {key_of(each.metric, each.tags) for each in (*merged, *lines)}
+        silent = [each for each in self._newest if key_of(each.metric, each.tags) not in new]
+        self._newest = [*silent, *merged, *lines]
         return len(self._kept) > before
 
 
-def _columns(merged: dict[str, Floats], start_us: int) -> tuple[Times, dict[str, Floats]]:
-    """Return the starts of the seconds that have values, and the lowest, mean and highest of each."""
+def _named(tags: Mapping[str, str]) -> Mapping[str, str]:
+    """Return by what a line is known: a rank stays the same when it moves to another node."""
+    return {name: value for name, value in tags.items() if name != "host"} if _RANK in tags else tags
+
+
+def _is_counter(metric: str) -> bool:
+    return metric in CATALOGUE and CATALOGUE[metric].kind == "counter"  # how fast these rise is not known of a range
+
+
+def _columns(metric: str, merged: dict[str, Floats], start_us: int) -> list[TimeSeries]:
+    """Return the lowest, mean and highest of each second that has a value."""
     used = np.flatnonzero(merged["count"])
     times_us = start_us + _STEP_US * used.astype(np.int64)
     mean = merged["total"][used] / merged["count"][used]
-    return times_us, {"lowest": merged["low"][used], MEAN: mean, "highest": merged["high"][used]}
+    columns = {"lowest": merged["low"][used], MEAN: mean, "highest": merged["high"][used]}
+    return [TimeSeries(metric, {OF_SERIES: name}, times_us, values) for name, values in columns.items()]

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
+from laggard.resilience.record.error_log import read_error_lines
 from laggard.resilience.record.journal import JOURNAL_FILE, read_journal
 from laggard.resilience.record.recorder import UTILIZATION
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
 from laggard.telemetry.dumps.reading import read_dump
+from laggard.telemetry.error_lines import ErrorLine
 from laggard.telemetry.link_matrix import LinkMatrix
 from laggard.telemetry.links import links_between
 from laggard.telemetry.nodes.sources import LocalSource
-from laggard.telemetry.page.content import metrics_of
+from laggard.telemetry.page.content import is_probe, metrics_of
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.history import History
+from laggard.telemetry.store.program_metrics import OF_NODES
 
 MAX_PROBES = 4
 MAX_LINK_LAUNCHES = 20
@@ -30,7 +33,7 @@ _NOT_DRAWN = {*CATALOGUE, EVENTS, RESERVE_PROBE_TIME}
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """What a report is made of: the job's timeline, its probe times, its devices' utilisation, the program's metrics.
+    """What a report is made of: the job's timeline, its devices' readings, and the program's and the nodes' metrics.
 
     ``links`` are those of the newest launches, by number, each as it was when the launch ended.
     """
@@ -41,12 +44,14 @@ class ReportInputs:
     has_utilization: bool = False
     has_virtual_devices: bool = False
     own_metrics: tuple[str, ...] = ()
+    of_nodes: tuple[str, ...] = ()
     links: Mapping[int, LinkMatrix] = field(default_factory=dict)
+    error_lines: Sequence[ErrorLine] = ()
 
     @property
     def of_devices(self) -> tuple[str, ...]:
-        """The metrics that are drawn for each device."""
-        return (*self.probes, UTILIZATION) if self.has_utilization else self.probes
+        """The metrics that are drawn for each device, or each node."""
+        return (*self.probes, *((UTILIZATION,) if self.has_utilization else ()), *self.of_nodes)
 
 
 def read_inputs(path: Path) -> ReportInputs:
@@ -54,9 +59,13 @@ def read_inputs(path: Path) -> ReportInputs:
     timeline = timeline_of_entries(read_journal(path / JOURNAL_FILE))
     store = read_dump([path]) if any(path.glob("*.csv.gz")) else None
     if store is None:
-        return ReportInputs(timeline)
-    on_hosts = {metric for metric, tags in store.series_keys() if "host" in dict(tags)}
-    names = sorted(on_hosts - _NOT_DRAWN, key=lambda name: ("probe" not in name, name))
+        return ReportInputs(timeline, error_lines=read_error_lines(path))
+    of_devices = {
+        metric
+        for metric, tags in store.series_keys()
+        if "host" in (known := dict(tags)) and ("gpu" in known or is_probe(metric))
+    }
+    names = sorted(of_devices - _NOT_DRAWN, key=lambda name: (not is_probe(name), name))
     probes = tuple(names[:MAX_PROBES])
     own_metrics = tuple(
         each["name"]
@@ -65,7 +74,15 @@ def read_inputs(path: Path) -> ReportInputs:
     )
     is_virtual = any(dict(tags).get("model") == VirtualDevice.model for _, tags in store.series_keys())
     return ReportInputs(
-        timeline, store, probes, UTILIZATION in on_hosts, is_virtual, own_metrics, _links(store, timeline)
+        timeline,
+        store,
+        probes,
+        UTILIZATION in of_devices,
+        is_virtual,
+        own_metrics,
+        tuple(name for name in OF_NODES if any(metric == name for metric, _ in store.series_keys())),
+        _links(store, timeline),
+        read_error_lines(path),
     )
 
 

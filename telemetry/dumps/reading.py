@@ -2,7 +2,7 @@
 
 Dumps may overlap. Samples that several dumps have count once. Where one dump has summaries of a series and another its
 samples, or finer summaries, each minute is taken from one of them: the one that has seen most samples in it, and of
-these the finest.
+these the finest; and from another one, if that is all of an earlier or later time, as when a process was started anew.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,23 +136,39 @@ def _summaries_of(found: Lines) -> _Read:
 
 
 def _disentangled(samples: _Read, summaries: _Read) -> tuple[_Read, _Read]:
-    """Leave one file's lines of each minute of a series for which there are summaries."""
+    """Leave one file's lines of each minute of a series for which there are summaries, or two of different times."""
+
+    def joined(column: str) -> NDArray[Any]:
+        return np.concatenate([samples.rows[column], summaries.rows[column]])
+
     minutes = np.concatenate([samples.minutes(), summaries.minutes()])
-    series = np.concatenate([samples.rows["series"], summaries.rows["series"]])
+    series, counts = joined("series"), joined("count")
     files = np.concatenate([samples.files, summaries.files])
     widths_us = np.concatenate([samples.widths_us, summaries.widths_us])
-    counts = np.concatenate([samples.rows["count"], summaries.rows["count"]])
 
     order = np.lexsort((files, minutes, series))
     group = np.append(True, (np.diff(series[order]) != 0) | (np.diff(minutes[order]) != 0)).cumsum() - 1
     begins = np.flatnonzero(np.append(True, (np.diff(group) != 0) | (np.diff(files[order]) != 0)))
     of_file = group[begins]
     total, coarsest = np.add.reduceat(counts[order], begins), np.maximum.reduceat(widths_us[order], begins)
-    best = np.lexsort((files[order][begins], -coarsest, total, of_file))  # the last one of each group
-    best = best[np.append(np.diff(of_file[best]) != 0, True)]
-    chosen = files[order][begins][best][group]
+    first_us = np.minimum.reduceat(joined("start_us")[order], begins)
+    last_us = np.maximum.reduceat(joined("last_us")[order], begins)
+
+    def best_of(possible: NDArray[np.bool_]) -> NDArray[np.intp]:
+        ranked: NDArray[np.intp] = np.lexsort(
+            (files[order][begins], -coarsest, np.where(possible, total, -1.0), of_file)
+        )
+        is_last = np.append(np.diff(of_file[ranked]) != 0, True)
+        found: NDArray[np.intp] = ranked[is_last]
+        return found
+
+    best = best_of(np.ones(len(begins), dtype=bool))
+    apart = (last_us < first_us[best][of_file]) | (first_us > last_us[best][of_file])
+    second = best_of(apart)  # of another run of the node's telemetry, if it is of another time
+    chosen = np.zeros(len(begins), dtype=bool)
+    chosen[best], chosen[second[apart[second]]] = True, True
     contested = np.maximum.reduceat(widths_us[order], np.flatnonzero(np.diff(group, prepend=-1)))[group] != SAMPLES
     kept = np.empty(len(order), dtype=bool)
-    kept[order] = ~contested | (chosen == files[order])
+    kept[order] = ~contested | np.repeat(chosen, np.diff(begins, append=len(order)))
     n_samples = n_rows(samples.rows)
     return samples.kept(kept[:n_samples]), summaries.kept(kept[n_samples:])

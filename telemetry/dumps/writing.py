@@ -18,7 +18,7 @@ import csv
 import gzip
 import io
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -62,14 +62,25 @@ def _written(folder: Path, name: str, now_s: float, parts: Iterable[Part]) -> Pa
         return draft.replace(path)
 
 
-def parts_of_nodes(asker: NodeAsker, events: Iterable[Event], deadline_s: float = GATHER_DEADLINE_S) -> Iterator[Part]:
-    """Yield all that all nodes have, which is gathered node by node, and the job's events."""
-    for host, keys in sorted(asker.ask({"kind": "keys", "metric": ""}).by_host.items()):
+def parts_of_nodes(
+    asker: NodeAsker,
+    events: Iterable[Event],
+    expected: Collection[str],
+    missing: list[str],
+    deadline_s: float = GATHER_DEADLINE_S,
+) -> Iterator[Part]:
+    """Yield all that all nodes have, node by node, and the events; note in ``missing`` who does not answer."""
+    known = asker.ask({"kind": "keys", "metric": ""}, hosts=sorted({*asker.hosts(), *expected}))
+    missing += known.missing
+    for host, keys in sorted(known.by_host.items()):
         for metric in sorted({metric for metric, _ in keys}):
-            question = {"kind": "everything", "metric": metric}
-            for reply in asker.ask(question, hosts=[host], deadline_s=deadline_s).by_host.values():
+            replies = asker.ask({"kind": "everything", "metric": metric}, hosts=[host], deadline_s=deadline_s)
+            for reply in replies.by_host.values():
                 yield from unpack_summaries(reply["summaries"])
                 yield from unpack_series(reply)
+            if replies.missing:
+                missing.append(host)
+                break
     yield from series_of_events(events)
 
 

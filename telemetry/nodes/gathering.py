@@ -14,9 +14,10 @@ from laggard.telemetry.nodes.sources import MAX_TRAVELLING_SAMPLES, unpack_serie
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The series that each node has, and the nodes that did not answer in time."""
+    """The series that each node has, since when (Unix time in microseconds), and the nodes that did not answer."""
 
     by_host: Mapping[str, Sequence[TimeSeries]]
+    since_us: Mapping[str, int]
     missing: list[str]
 
     @property
@@ -47,4 +48,8 @@ def gather(
     asked = sorted({*asker.hosts(), *expected})
     question["samples"] = MAX_TRAVELLING_SAMPLES // max(1, len(asked))
     replies = asker.ask(question, hosts=asked)
-    return Gathered({host: unpack_series(reply) for host, reply in replies.by_host.items()}, replies.missing)
+    return Gathered(
+        {host: unpack_series(reply) for host, reply in replies.by_host.items()},
+        {host: reply["since_us"] for host, reply in replies.by_host.items()},
+        replies.missing,
+    )

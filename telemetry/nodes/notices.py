@@ -14,13 +14,14 @@ from laggard.kvstore.errors import KVStoreError
 _log = logging.getLogger("laggard.telemetry")
 
 
-def tell_if_restarted(session: Session, name: str, sentence: str) -> None:
+def tell_if_restarted(session: Session, name: str, sentence: str) -> bool:
     """Tell the user, in the job's account and as an event, if a process of this name has run on this node before."""
     mark = session.environment.endpoint_file.parent / f"{name}.began"
     if not mark.exists():
         mark.touch(mode=0o600)
-        return
+        return False
     tell(session, sentence)
+    return True
 
 
 def tell(session: Session, sentence: str) -> None:

@@ -20,10 +20,11 @@ from laggard.kvstore.series.timeseries import TimeSeries, distinct_times
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NoAnswerError, NodeError, QueryTooLargeError
 from laggard.telemetry.nodes.bus import NodeAsker, Replies
+from laggard.telemetry.query.downsampling import reduce_runs
 from laggard.telemetry.query.engine import Answer, Span, evaluate, is_wanted
 from laggard.telemetry.query.parsing import SubQuery, sub_query_from_json
 from laggard.telemetry.store.chunks import chunk_from_bytes, pack_rows
-from laggard.telemetry.store.history import Downsampled, History, Summarized
+from laggard.telemetry.store.history import Downsampled, History, Summarized, spec_of
 from laggard.telemetry.store.program_metrics import answer_program
 from laggard.telemetry.store.rollups import Rollups, Run
 from laggard.telemetry.store.summaries import COLUMNS
@@ -32,6 +33,8 @@ from laggard.telemetry.store.summaries import COLUMNS
 MAX_TRAVELLING_SAMPLES = 1_500_000
 MAX_TRAVELLING_SERIES = 20_000
 ROLLUPS_ABOVE_NODES = 16
+# What combines two parts of a bucket, of those functions for which the parts' values are enough.
+_OF_PARTS = {"sum": "sum", "count": "sum", "min": "min", "max": "max", "last": "last"}
 _TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer nodes, or downsample further"
 
 
@@ -50,6 +53,9 @@ class Source(Protocol):
 
     def evaluate(self, query: SubQuery, span: Span) -> Found:
         """Answer one sub-query."""
+
+    def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
+        """Answer several at once; together they may be too large where each alone is not."""
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -70,6 +76,10 @@ class LocalSource:
         found = _downsampled(self._history, query, span, time.monotonic() + self._deadline_s)
         return Found(evaluate(query, span, found.series, downsampled=True), [], found.approximate_us)
 
+    def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
+        """Answer several sub-queries."""
+        return [self.evaluate(*each) for each in asked]
+
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
         return [key for key in self._history.series_keys() if metric in {"", key[0]}]
@@ -82,24 +92,50 @@ class LocalSource:
 class NodesSource:
     """Answers from the stores of all nodes of a job, and from their rollups."""
 
-    def __init__(self, asker: NodeAsker, rollups: Rollups, expected: Callable[[], Collection[str]] = frozenset) -> None:
+    def __init__(
+        self,
+        asker: NodeAsker,
+        rollups: Rollups,
+        expected: Callable[[], Collection[str]] = frozenset,
+        silent: Callable[[], Collection[str]] = frozenset,
+    ) -> None:
         self._asker = asker  # asks the nodes
         self._rollups = rollups  # the rollups that the nodes have sent
         self._expected = expected  # returns the nodes that should answer
+        self._silent = silent  # returns those of them that have not answered of late
 
     def evaluate(self, query: SubQuery, span: Span) -> Found:
         """Answer one sub-query; nodes that do not answer in time are listed as missing."""
+        return self.evaluate_all([(query, span)])[0]
+
+    def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
+        """Answer several sub-queries, with one question to the nodes."""
         hosts = sorted({*self._asker.hosts(), *self._expected()})
-        if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
-            return Found(evaluate(query, span, self._rollups.history.downsampled(query, span).series, downsampled=True))
-        replies = self._ask(query, span, hosts)
+        rolled = [len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(*each) for each in asked]
+        rest = [each for each, is_rolled in zip(asked, rolled, strict=True) if not is_rolled]
+        replies = self._ask(rest, hosts) if rest else Replies()
+        places = iter(range(len(rest)))
+        return [
+            self._rolled_up(*each) if is_rolled else self._found(*each, replies, next(places))
+            for each, is_rolled in zip(asked, rolled, strict=True)
+        ]
+
+    def _rolled_up(self, query: SubQuery, span: Span) -> Found:
+        series = self._rollups.history.downsampled(query, span).series
+        return Found(evaluate(query, span, series, downsampled=True), sorted(self._silent()))
+
+    def _found(self, query: SubQuery, span: Span, replies: Replies, place: int) -> Found:
+        """Return the nodes' answers to one of the sub-queries that they were asked, with what is known beside them."""
         beside = self._rollups.beside(query, span, _answered(replies))
         if replies.received and not replies.by_host and not beside.series:
             raise NoAnswerError(self._asker.deadline_s)
-        approximate_us = max([beside.approximate_us, *(reply["approximate_us"] for reply in replies.by_host.values())])
-        series = [each for reply in replies.by_host.values() for each in unpack_series(reply)]
-        answers = evaluate(query, span, _joined(series, beside.series), downsampled=True)
-        return Found(answers, replies.missing, approximate_us)
+        packed = [reply["answers"][place] for reply in replies.by_host.values()]
+        approximate_us = max([beside.approximate_us, *(each["approximate_us"] for each in packed)])
+        series = [each for answer in packed for each in unpack_series(answer)]
+        spec = spec_of(query, span)
+        joined, exact = _joined(series, beside.series, spec.function)
+        answers = evaluate(query, span, joined, downsampled=True)
+        return Found(answers, replies.missing, max(approximate_us, 0 if exact else spec.interval_us))
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -120,12 +156,11 @@ class NodesSource:
         replies = self._asker.ask({"kind": "newest"})
         return [Newest(**each) for reply in replies.by_host.values() for each in reply]
 
-    def _ask(self, query: SubQuery, span: Span, hosts: Sequence[str]) -> Replies:
+    def _ask(self, asked: Sequence[tuple[SubQuery, Span]], hosts: Sequence[str]) -> Replies:
         question = {
             "kind": "series",
-            "query": dict(query.source),
+            "asked": [{"query": dict(query.source), **asdict(span)} for query, span in asked],
             "samples": MAX_TRAVELLING_SAMPLES // max(1, len(hosts)),
-            **asdict(span),
         }
         try:
             return self._asker.ask(question, hosts=hosts)
@@ -137,14 +172,10 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
     """Answer one of :class:`NodesSource`'s questions for one node, in a run of its telemetry process."""
     match question["kind"]:
         case "series":
-            span = Span(question["start_us"], question["end_us"], question["milliseconds"])
-            query = sub_query_from_json(question["query"], 0)
-            until_s = question.get("until_s", math.inf)
-            found = _downsampled(history, query, span, until_s)
-            about = {"approximate_us": found.approximate_us, "run": [run.name, run.since_us]}
-            return {**about, **pack_series(found.series, question["samples"])}
+            return {"run": [run.name, run.since_us], "answers": _answers(history, question)}
         case "samples":
-            return pack_series(_samples(history.samples, question), question["samples"])
+            since_us = max(history.began_us, history.samples.complete_from_us)
+            return {"since_us": since_us, **pack_series(_samples(history.samples, question), question["samples"])}
         case "everything":
             summaries, series = history.everything(question["metric"])
             return {"summaries": pack_summaries(summaries), **pack_series(series, MAX_TRAVELLING_SAMPLES)}
@@ -152,7 +183,8 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             keys = [key for key in history.series_keys() if question["metric"] in {"", key[0]}]
             return [[metric, [part for pair in tags for part in pair]] for metric, tags in keys]
         case "program":
-            return answer_program(history, question)
+            about, lines = answer_program(history, question)
+            return {**about, "lines": pack_series(lines, MAX_TRAVELLING_SAMPLES)}
         case "newest":
             return [asdict(each) for each in history.samples.newest()]
         case "ping":
@@ -162,7 +194,19 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             raise ValueError(f"unknown question {unknown!r}")
 
 
-def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
+def _answers(history: History, question: Mapping[str, Any]) -> list[Value]:
+    answers: list[Value] = []
+    left = question["samples"]
+    for each in question["asked"]:
+        span = Span(each["start_us"], each["end_us"], each["milliseconds"])
+        query = sub_query_from_json(each["query"], 0)
+        found = _downsampled(history, query, span, question.get("until_s", math.inf))
+        answers.append({"approximate_us": found.approximate_us, **pack_series(found.series, left)})
+        left -= sum(len(series.times_us) for series in found.series)
+    return answers
+
+
+def pack_series(series: Iterable[TimeSeries], max_samples: int) -> dict[str, Value]:
     """Pack series for sending."""
     chosen: list[TimeSeries] = []
     samples = 0
@@ -213,19 +257,25 @@ def _answered(replies: Replies) -> dict[str, Run]:
     return {reply["run"][0]: Run(host, *reply["run"]) for host, reply in replies.by_host.items()}
 
 
-def _joined(series: Sequence[TimeSeries], earlier: Sequence[TimeSeries]) -> list[TimeSeries]:
-    """Return series with what is known of an earlier run of their node in front, and then all others of those."""
+def _joined(
+    series: Sequence[TimeSeries], earlier: Sequence[TimeSeries], function: str
+) -> tuple[list[TimeSeries], bool]:
+    """Return series together with what is known of earlier runs of their nodes, and whether that is exact."""
     before = {key_of(each.metric, each.tags): each for each in earlier}
-    found = []
-    for each in series if before else ():
+    found, exact = [], True
+    for each in series:
         first = before.pop(key_of(each.metric, each.tags), None)
-        if first is not None and len(each.times_us):
-            kept = first.times_us < each.times_us[0]
-            times_us = np.concatenate([first.times_us[kept], each.times_us])
-            found.append(replace(each, times_us=times_us, values=np.concatenate([first.values[kept], each.values])))
-        else:
+        if first is None:
             found.append(each)
-    return [*found, *before.values()] if earlier else list(series)
+            continue
+        times_us = np.concatenate([first.times_us, each.times_us])
+        order = np.argsort(times_us, kind="stable")  # what the later run has comes last
+        times_us, values = times_us[order], np.concatenate([first.values, each.values])[order]
+        begins = np.flatnonzero(np.diff(times_us, prepend=-1))
+        exact = exact and (function in _OF_PARTS or len(begins) == len(times_us))
+        reduced = reduce_runs(_OF_PARTS.get(function, "last"), values, begins)
+        found.append(replace(each, times_us=times_us[begins], values=reduced))
+    return [*found, *before.values()], exact
 
 
 def _downsampled(history: History, query: SubQuery, span: Span, until_s: float) -> Downsampled:

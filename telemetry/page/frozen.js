@@ -1,7 +1,5 @@
 // Where the data come from in a report: they lie in the page itself, as averages over bins of time.
 
-const mostLinesOfReport = 64;
-
 /** The job with the events of a range only; a launch that began before it goes on in it. */
 const within = (job, range) => ({
   ...job,
@@ -10,8 +8,8 @@ const within = (job, range) => ({
 
 class FrozenData {
   constructor(text) {
-    const { about, maps, curves, links } = JSON.parse(text);
-    Object.assign(this, { about, maps, curves, frozenLinks: links });
+    const { about, maps, curves, links, lines } = JSON.parse(text);
+    Object.assign(this, { about, maps, curves, frozenLinks: links, errorLines: lines });
   }
 
   async job(range) {
@@ -26,30 +24,28 @@ class FrozenData {
     return this.frozenLinks[launch] ?? null;
   }
 
-  /** The band is that of all devices that were never found slow, whatever is chosen. */
-  async curve(metric, range, points, { devices = [], by = [] }) {
-    const curve = this.curves[metric];
-    const inside = curve.times.map((time) => time >= range.start && time <= range.end);
-    const cut = (values) => values.filter((_, i) => inside[i]);
-    const accused = new Set(this.about.accused.map(([host, gpu]) => `${host}/${gpu}`));
-    const isFar = ([host, gpu]) => !by.length || accused.has(`${host}/${gpu}`) || accused.has(`${host}/`);
-    const isAll = by.length > 0 && curve.devices.length > 0 && curve.devices.length <= mostLinesOfReport;
-    const chosen = by.length ? curve.devices.filter((device) => isAll || isFar(device)) : devices;
-    const lines = chosen.map((of) => ({ of, is_far: isFar(of), values: cut(this.line(curve, ...of)) }));
-    const { unit, n_series: count, is_percentiles: isPercentiles, times, low, middle, high } = curve;
-    const band = isAll || !count ? { n_series: 0 } : { n_series: count, is_percentiles: isPercentiles, low: cut(low), middle: cut(middle), high: cut(high) };
-    return { unit, by: ["host", "gpu"], times: cut(times), lines, ...band };
+  async lines(range) {
+    return this.errorLines.filter(({ time }) => time >= range.start && time <= range.end);
   }
 
-  /** One device's values: a row of 16-bit numbers between the lowest and the highest value, 65535 for none. */
-  line(curve, host, gpu) {
-    const row = curve.devices.findIndex(([h, g]) => h === host && g === gpu);
-    if (row < 0) return curve.times.map(() => null);
-    curve.codes ??= new DataView(Uint8Array.from(atob(curve.lines), (sign) => sign.charCodeAt(0)).buffer);
-    const width = curve.times.length;
-    return curve.times.map((_, i) => {
-      const code = curve.codes.getUint16(2 * (row * width + i), true);
-      return code === 65535 ? null : curve.lowest + (code / 65534) * (curve.highest - curve.lowest);
-    });
+  /** Lines by some tags, or those of devices; the band beside these is of all that were never found slow. */
+  async curve(metric, range, points, { devices = [], by = [] }) {
+    const found = this.curves[metric][JSON.stringify(by)];
+    const { times, low, middle, high } = found;
+    const inside = times.map((time) => time >= range.start && time <= range.end);
+    const cut = (values) => values?.filter((_, i) => inside[i]);
+    const all = this.rows(found);
+    const chosen = ([host, gpu]) => all.find(({ of: [h, g] }) => h === host && g === gpu) ?? { of: [host, gpu], values: times.map(() => null) };
+    const lines = (by.length ? all : devices.map(chosen)).map((line) => ({ ...line, values: cut(line.values) }));
+    return { ...found, times: cut(times), low: cut(low), middle: cut(middle), high: cut(high), lines };
+  }
+
+  /** Each line is a row of 16-bit numbers between the lowest and the highest value, 65535 for none. */
+  rows(curve) {
+    const { of: names, far, times, lowest, highest, lines } = curve;
+    const value = (code) => (code === 65535 ? null : lowest + (code / 65534) * (highest - lowest));
+    const read = (codes) => names.map((of, row) => ({ of, is_far: far[row], values: times.map((_, i) => value(codes.getUint16(2 * (row * times.length + i), true))) }));
+    curve.read ??= read(new DataView(Uint8Array.from(atob(lines), (sign) => sign.charCodeAt(0)).buffer));
+    return curve.read;
   }
 }

@@ -27,6 +27,7 @@ JSON = "application/json; charset=UTF-8"
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 _ESCAPES: dict[int, str] = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_ESCAPES_IN_HELP = {code: text for code, text in _ESCAPES.items() if code != ord('"')}
 
 
 def answers_to_json(query: Query, answers: Iterable[tuple[SubQuery, Answer]], events: Sequence[Event]) -> bytes:
@@ -88,7 +89,7 @@ def metrics_to_text(series: Iterable[Newest]) -> str:
         lines[name] = f"{name} {_number(newest.value * metric.scale)}"
     parts = []
     for family, (metric, lines) in sorted(families.items()):
-        meaning = metric.meaning.translate(_ESCAPES)
+        meaning = metric.meaning.translate(_ESCAPES_IN_HELP)
         parts += [f"# HELP {family} {meaning}", f"# TYPE {family} {metric.kind}", *lines.values()]
     return "\n".join([*parts, ""])
 

@@ -58,14 +58,14 @@ class FollowedJob:
             min(first, self._began_us),
             now_us(),
             nodes=self.nodes(),
-            missing=self._missing(watch.health()),
+            missing=self.missing(watch.health()),
             devices=self._devices,
         )
 
     def health(self, watch: NodeWatch) -> Mapping[str, Any]:
         """Return whether all nodes of the launch answer, and how each node is."""
         found = watch.health()
-        missing = self._missing(found)
+        missing = self.missing(found)
         nodes = {host: asdict(node) for host, node in found.items()}
         status = "degraded" if missing else "ok"
         return {"status": status, "launch": self._launch, "nodes": nodes, "missing": missing}
@@ -75,7 +75,8 @@ class FollowedJob:
         events = self._all_events()
         return own_metrics(watch.health(), events, self._launch, self._events.progress_s, now_us())
 
-    def _missing(self, health: Mapping[str, NodeHealth]) -> list[str]:
+    def missing(self, health: Mapping[str, NodeHealth]) -> list[str]:
+        """Return the nodes of the launch that do not answer."""
         return sorted(host for host in self.nodes() if host not in health or not health[host].up)
 
     def _all_events(self) -> list[Event]:

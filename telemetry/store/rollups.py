@@ -21,10 +21,8 @@ import orjson
 from numpy.typing import NDArray
 
 from laggard.kvstore.series.sample_store import SeriesKey
-from laggard.telemetry.query.downsampling import Downsample
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.parsing import SubQuery
-from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.chunks import Chunk, chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import Downsampled, History, Summarized
 from laggard.telemetry.store.planning import plan
@@ -152,9 +150,8 @@ class Rollups:
         found = self.history.downsampled(query, span, from_source=gone.__contains__) if gone else Downsampled([])
         for host in sorted({source.host for source in senders} & since_us.keys()):
             runs = {source.name for source in senders if source.host == host}
-            end_us = _first_bucket_us(query.downsample, since_us[host])
-            if span.start_us < end_us:
-                earlier = Span(span.start_us, min(span.end_us, end_us - 1), span.milliseconds)
+            if span.start_us < since_us[host]:
+                earlier = Span(span.start_us, min(span.end_us, since_us[host] - 1), span.milliseconds)
                 more = self.history.downsampled(query, earlier, from_source=runs.__contains__)
                 found.series += more.series
                 found.approximate_us = max(found.approximate_us, more.approximate_us)
@@ -177,12 +174,6 @@ class Rollups:
             number = self._tiers.number_of(key, sender.source.name)
             numbers[place] = -1 if number is None else number
         sender.numbers = numbers
-
-
-def _first_bucket_us(spec: Downsample | None, since_us: int) -> int:
-    """Return where the first bucket begins that a source has a part of, if its samples begin at a time."""
-    width_us = SECOND_US if spec is None else spec.interval_us
-    return since_us - since_us % width_us
 
 
 def _parsed(message: bytes) -> tuple[Run, int, list[SeriesKey], Chunk]:

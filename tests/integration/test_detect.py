@@ -59,8 +59,10 @@ def thrashed(job: RunningJob, node: str, probes: str = "laggard.resilience.agent
     environment = probes_of(job, node, probes).environ()
     command = [sys.executable, "-c", THRASHER, environment["LAGGARD_VIRTUAL_DEVICE_DIR"]]
     with subprocess.Popen(command, env=environment | {"LAGGARD_TEST_MARKER": "not of the job"}) as thrasher:
-        yield
-        thrasher.kill()
+        try:
+            yield
+        finally:
+            thrasher.kill()
 
 
 def test_probes_that_are_killed_are_reported_and_started_again(start_job: Start) -> None:

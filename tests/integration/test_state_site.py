@@ -112,7 +112,7 @@ def test_what_a_controller_lost_its_lock_to_another_wants_to_write_is_refused(
         lambda: old.write_exclusions([Exclusion("node2", 1.0)], {"node2"}),
         lambda: old.write_ledger([], set()),
         lambda: old.write_reserve(old.launch, 1),
-        old.checkpoint_folder,
+        old.state_name,
         lambda: program.increment("n"),
     ):
         with pytest.raises(FencedError):

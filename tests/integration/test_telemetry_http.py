@@ -258,6 +258,7 @@ def test_an_answer_is_compressed_on_request(served: Served) -> None:
         ("/api/suggest?type=metrics&max=x", None, "GET", 400),
         ("/api/search/lookup?m=%7Bx%7D", None, "GET", 400),
         ("/api/put", [], "POST", 401),
+        ("/page/lines?start=1&end=2", None, "GET", 401),
     ],
 )
 def test_a_bad_request_is_refused_with_opentsdbs_error_body(
@@ -346,6 +347,13 @@ def test_more_points_than_can_be_drawn_are_refused(served: Served) -> None:
     assert "points" in strict(content)["error"]["message"]
 
 
+# What Prometheus 3 and OpenTelemetry's collector, which scrapes with its code, would like best.
+ACCEPTED = (
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,"
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
 def test_prometheus_reads_the_newest_values(served: Served) -> None:
     parser = pytest.importorskip("prometheus_client.parser")
     now_us = round(time.time() * SECOND_US)
@@ -353,10 +361,12 @@ def test_prometheus_reads_the_newest_values(served: Served) -> None:
     served.node.store.add("network_errors", {"host": "node1"}, now_us, 7.0)
     served.node.store.add('odd "name"', {"k\n": 'v"\\\n'}, now_us, 1.0)
 
-    _, headers, content = served.request("/metrics")
+    _, headers, content = served.request("/metrics", headers={"Accept": ACCEPTED})
     families = {family.name: family for family in parser.text_string_to_metric_families(content.decode())}
 
-    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8", "one that it need not guess"
+    assert {family.type for family in families.values()} == {"gauge", "counter"}, "others are dropped"
+    assert families["laggard_user_odd__name_"].documentation.endswith('metric odd "name"')
     (sample,) = families["DCGM_FI_DEV_POWER_USAGE"].samples
     assert (sample.labels, sample.value) == ({"hostname": "node1", "gpu": "0"}, 301.5)
     assert families["laggard_node_network_errors"].type == "counter"

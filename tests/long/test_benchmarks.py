@@ -56,6 +56,7 @@ SMALL = {
     ),
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
+    "top": Small("--nodes 1 --seconds 1", ["| 8 | 1 s | "]),
     "checkpoint": Small(
         "--mib 8 --repeats 1 --sizes 4 --jobs 1",
         [
@@ -180,19 +181,25 @@ SMALL = {
         ],
     ),
     "restart": Small(
-        "--kills 1 --relaunches 0 --ddp-kills 0 --transformers-kills 0",
+        "--kills 1 --relaunches 0 --ddp-kills 0 --transformers-kills 0 --slow-start-kills 0",
         ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],
     ),
     "restart --kills 0": Small(
-        "--relaunches 1 --startups 1 --ddp-kills 0 --transformers-kills 0",
+        "--relaunches 1 --startups 1 --ddp-kills 0 --transformers-kills 0 --slow-start-kills 0",
         ["verdict to first line, 1 relaunches", "- replacing nodes", "command to first line, 1 starts"],
     ),
     "restart --kills 0 --relaunches 0": Small(
-        "--ddp-kills 1 --transformers-kills 0",
-        ["│ laggard --per-device ", "│ laggard --preload none ", "│ torchrun --max-restarts "]
+        "--ddp-kills 1 --transformers-kills 0 --slow-start-kills 1",
+        [
+            "│ laggard --per-device ",
+            "│ laggard --preload none ",
+            "│ torchrun --max-restarts ",
+            "│ slow start: torchrun ",
+        ]
         if find_spec("torch")
         else ["training is skipped: torch is not installed"],
     ),
+    "site": Small("--trials 1", ["| lemons fail so many times as often |", "\n| 10 ", "\n| 100 "]),
     "scale": Small(
         "--hosts 8 --devices 2 --interval 0.1 --rounds 5 --slow-round 2",
         ["┃ 8 x 2 ", "│ rounds judged, devices in the last ", "│ append-only file "],

@@ -49,8 +49,10 @@ from tests.printed import (
     LINK_JOB,
     MAIN_JOB,
     MANIFEST,
+    MPI_JOB,
     PORTS_JOB,
     PROLOG,
+    RAY_TRAIN_JOB,
     RECORDING,
     REQUEUE,
     RESUME_JOBS,
@@ -77,7 +79,6 @@ DEADLINE_S = 240.0
 
 FIRST_JOB = "laggard --local-nodes=2 --virtual-gpus=2 --resilient --detect slow-gpu first.py"
 ON_EVERY_NODE = "laggard --per-node sh -c 'echo node $NODE_RANK of $NNODES'"
-AT_ONCE = "laggard --local-nodes=3 --nodes=2 --per-node true"
 JOB = "slow_gpu-rn_u9t7_"
 RECORD = f"home/.local/state/laggard/{JOB}"
 LOOKING = {
@@ -116,7 +117,6 @@ HERE = {
     *PIP,
     FIRST_JOB,
     ON_EVERY_NODE,
-    AT_ONCE,
     PICTURE,
     RECORDING,
     UNPACKED,
@@ -202,7 +202,9 @@ def run_by_other_tests() -> set[str]:
         *DOCTORS_ROUNDS.values(),
         MAIN_JOB,
         MANIFEST,
+        MPI_JOB,
         PORTS_JOB,
+        RAY_TRAIN_JOB,
         SSH_CHECK,
         SITE_JOB,
         SSH_JOB,
@@ -345,7 +347,6 @@ def test_a_newcomers_first_program_dies_and_resumes_from_its_last_step(folder: P
 
 def test_a_copy_on_every_node_knows_its_rank() -> None:
     assert "node 0 of 1" in output_of(ON_EVERY_NODE)
-    assert output_of(AT_ONCE) == ""
     assert output_of(RUN_TRUE) == ""
 
 
@@ -378,7 +379,7 @@ def test_a_job_is_shown_as_the_guide_says() -> None:
 
     terminal = Terminal("laggard", "top")
     try:
-        terminal.shows(f"(?s){JOB}.*devices 1 to 6 of 6.*q quit")
+        terminal.shows(f"(?s){JOB}.*6 devices, by worst.*q quit")
         terminal.press("q")
         assert terminal.left() == (0, True)
     finally:

@@ -13,7 +13,7 @@ def test_a_ray_job_goes_on_without_the_slow_node_at_once(start_job: Start) -> No
     job = start_job(*DETECT, *ENDS_WHEN_RELAUNCHED)
     job.wait_for("launch +0 on node1, node2")
     with thrashed(job, "node2"):
-        job.wait_for(r"verdict +node2 gpu 0: .* times as slow as its (own past and than )?3 peers .*jobs \(very slow\)")
+        job.wait_for(r"verdict +node2 gpu 0: .* 3 peers .*jobs \(very slow\)")
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert job.processes() == []
@@ -45,7 +45,7 @@ def test_a_program_with_inline_probes_goes_on_without_the_slow_node(start_job: S
             job.process_of("node2", "laggard.resilience.agent.detect")
         port = int(job.wait_for(r"telemetry http://127.0.0.1:(\d+)")[1])
         wait_until(lambda: "gpu-probe-time" in metrics_of(port), job.everything)
-        job.wait_for("verdict +node2 gpu 0: .* times as slow as its (own past and than )?3 peers .*")
+        job.wait_for("verdict +node2 gpu 0: .* 3 peers .*")
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert job.processes() == []
@@ -55,8 +55,8 @@ def test_a_command_that_knows_nothing_of_it_goes_on_without_the_slow_node_once_i
     job = start_job(*DETECT, "--per-node", "--restart-cost=4", *ENDS_WHEN_RELAUNCHED)
     job.wait_for("launch +0 on node1, node2")
     with thrashed(job, "node2"):
-        says = r" lost in .*; a restart costs 4 s \(as given\): (now|not yet, at )"
-        job.wait_for(f"verdict +node2 gpu 0: .* times as slow as its (own past and than )?3 peers .*{says}")
+        says = r"lost in .*; a restart costs 4 s \(as given\): (now|not yet, at )"
+        job.wait_for(f"verdict +node2 gpu 0: .* {says}")
         assert job.finish() == 0, job.everything()
     assert "without node2; node3 comes in from the reserve" in job.account
     assert "launch    1 on node1, node3" in job.account

@@ -422,7 +422,7 @@ def test_a_verdict_against_a_primary_that_cannot_be_spared_is_reported_and_nothi
     go_on.open()
     assert job.finish() == 0, job.everything()
     assert "node1 gpu 0: made up (very slow)" in job.account
-    assert "stays     no relaunch: no other node could take the place of node1; --exhaust-resources" in job.account
+    assert "stays     no relaunch: no other node could take the place of node1; with --exhaust-resources" in job.account
     assert "1 launch, 0 nodes excluded" in job.account
     assert_nothing_is_left(job)
 

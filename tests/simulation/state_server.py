@@ -242,9 +242,11 @@ class Client:
             name, count = args[at], int(args[at + 1])
             rest = args[at + 2 : at + 2 + count]
             at += 2 + count
-            if name == "SET":
+            if name == "SET" and not ("NX" in rest and key in self._disk.data):
                 self._disk.data[key] = _bytes(rest[0])
                 replies.append(b"OK")
+            elif name == "SET":
+                replies.append(b"")
             elif name == "XADD":
                 kind, text = rest[-2:]
                 stream = self._disk.data.setdefault(key, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ import pytest
 from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.resilience.record.own_metrics import MAX_METRICS, OwnMetrics, chosen, readable_steps
-from laggard.resilience.report.frozen import frozen
+from laggard.resilience.report.frozen import MAX_LINE_VALUES, MAX_POINTS, frozen
 from laggard.resilience.report.inputs import read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.telemetry.dumps.writing import write_dump
@@ -21,6 +22,7 @@ from laggard.telemetry.nodes.bus import NodeAsker, Replies
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.page.content import recorded_means
 from laggard.telemetry.store.history import History
+from laggard.telemetry.store.program_metrics import MAX_LINES, with_lines
 from laggard.telemetry.store.rollups import Run
 from laggard.telemetry.store.tiers import WINDOWS_S, Tiers
 from tests.made_up_job import LENGTH_S, T0, series, write_record
@@ -65,10 +67,11 @@ def made(nodes: Nodes) -> OwnMetrics:
 
 def found(own: OwnMetrics) -> dict[tuple[str, str], TimeSeries]:
     own.settle(T0_US + 10_000 * SECOND_US)
-    return {(each.metric, each.tags["of_series"]): each for each in own.series()}
+    names = "of_series", "rank", "host"
+    return {(each.metric, next(each.tags[name] for name in names if name in each.tags)): each for each in own.series()}
 
 
-def test_of_many_series_the_lowest_mean_and_highest_are_kept_also_of_late_samples() -> None:
+def test_every_rank_has_its_line_also_of_late_samples_and_when_it_moves_to_another_node() -> None:
     nodes = Nodes()
     own = made(nodes)
     for rank, (host, value) in enumerate([("node1", 1.0), ("node1", 2.0), ("node2", 9.0)]):
@@ -76,29 +79,70 @@ def test_of_many_series_the_lowest_mean_and_highest_are_kept_also_of_late_sample
     nodes.read(own, 5)
     nodes.add("node2", "loss", 3.5, 5.0, rank="2")  # sent after the others, and read all the same
     nodes.read(own, 10)
+    nodes.add("node1", "loss", 12.5, 7.0, rank="2")
+    nodes.read(own, 15)
     nodes.read(own, 60)
 
     kept = found(own)
 
     assert {name: each.values.tolist() for (_, name), each in kept.items()} == {
-        "lowest": [1.0, 5.0],
-        "mean": [4.0, 5.0],
-        "highest": [9.0, 5.0],
+        "0": [1.0],
+        "1": [2.0],
+        "2": [9.0, 5.0, 7.0],
     }
-    assert (kept["loss", "mean"].times_us - T0_US).tolist() == [2.5 * SECOND_US, 3.5 * SECOND_US]
-    assert kept["loss", "mean"].tags["n_series"] == "3"
+    assert (kept["loss", "2"].times_us - T0_US).tolist() == [2.5 * SECOND_US, 3.5 * SECOND_US, 12.5 * SECOND_US]
 
 
-def test_a_single_series_is_kept_once_and_what_laggard_collects_is_not_kept_here() -> None:
+def test_of_more_series_than_there_is_room_for_the_lowest_mean_and_highest_are_kept_and_no_part_of_the_lines() -> None:
+    nodes = Nodes(1)
+    own = made(nodes)
+    for rank in range(3):
+        nodes.add("node1", "loss", 2.5, float(rank), rank=str(rank))
+    nodes.read(own, 20)
+    for rank in range(3, MAX_LINES + 1):
+        nodes.add("node1", "loss", 22.5, float(rank), rank=str(rank))
+    nodes.add("node1", "time", 22.5, 3.0)
+    nodes.read(own, 30)
+    nodes.read(own, 90)
+
+    kept = found(own)
+
+    assert {of: each.values.tolist() for of, each in kept.items()} == {
+        ("loss", "lowest"): [0.0, 3.0],
+        ("loss", "mean"): [1.0, (3 + MAX_LINES) / 2],
+        ("loss", "highest"): [2.0, MAX_LINES],
+        ("time", "node1"): [3.0],
+    }
+    assert kept["loss", "mean"].tags["n_series"] == str(MAX_LINES + 1)
+
+
+def test_a_node_that_does_not_answer_once_loses_nothing_that_was_read_before() -> None:
+    nodes = Nodes()
+    own = made(nodes)
+    nodes.add("node1", "loss", 2.5, 1.0, rank="0")
+    nodes.add("node2", "loss", 2.5, 2.0, rank="1")
+    nodes.read(own, 5)
+    del nodes.histories["node2"]
+    nodes.read(own, 10)
+
+    assert {name: each.values.tolist() for (_, name), each in found(own).items()} == {"0": [1.0], "1": [2.0]}
+
+
+def test_of_what_laggard_collects_only_a_few_metrics_of_the_nodes_are_kept_here() -> None:
     nodes = Nodes()
     own = made(nodes)
     nodes.add("node1", "loss", 1, 3.0)
     nodes.add("node1", "DeviceUtilization", 1, 3.0, gpu="0")
     nodes.add("node1", "gpu-probe-time", 1, 3.0, gpu="0")
     nodes.add("node1", "a|b", 1, 3.0)  # a query that names it as text would take it for two
+    for host in ("node1", "node2"):
+        nodes.add(host, "cpu_percent", 1, 3.0)
+        nodes.add(host, "load_average", 1, 3.0)
     nodes.read(own, 5)
 
-    assert list(found(own)) == [("loss", "mean"), ("a|b", "mean")]
+    question = {"kind": "program", "metrics": [], "start_us": T0_US, "end_us": T0_US}
+    assert nodes.ask(question, hosts=nodes.hosts()).by_host["node1"]["n_series"] == {"loss": 1, "a|b": 1}
+    assert {*found(own)} == {("loss", "node1"), ("a|b", "node1"), ("cpu_percent", "node1"), ("cpu_percent", "node2")}
 
 
 def test_metrics_and_slices_are_bounded() -> None:
@@ -117,9 +161,10 @@ def test_metrics_and_slices_are_bounded() -> None:
     kept = found(own)
 
     assert len({metric for metric, _ in kept}) == MAX_METRICS
-    assert 100 <= len(kept["zeta", "mean"].times_us) <= 300
+    assert 100 <= len(kept["zeta", "node1"].times_us) <= 300
     assert [readable_steps(n_nodes) for n_nodes in (0, 1, 1000, 10**6)] == [60, 60, 11, 1]
     assert chosen(["b"], {"a", "b", "c"}, 2) == ["b", "a"]
+    assert with_lines({"a": MAX_LINES - 1, "b": 2, "c": 1}) == ["a", "c"]
 
 
 def curves(n_metrics: int) -> list[TimeSeries]:
@@ -143,11 +188,35 @@ def test_a_report_has_the_curves_of_its_record_and_stays_small_and_the_same(tmp_
     assert len(text) < 3_000_000
     assert text == write_report(read_inputs(tmp_path), tmp_path).read_bytes()
     data = json.loads(text.decode().split('id="frozen">')[1].split("</script>")[0])
-    curve = data["curves"]["loss7"]
+    curve = data["curves"]["loss7"]["[]"]
     assert (curve["n_series"], curve["low"][0], curve["middle"][0], curve["high"][0]) == (8, 2.4, 2.5, 2.8)
     assert [each["kind"] for each in data["about"]["metrics"] if each["name"] == "loss7"] == ["program"]
     assert "loss7" not in data["maps"]
     assert "own metrics beyond the first 32" in text.decode()
+
+
+def ranks_of(metric: str, number: int, odd: int) -> Iterator[TimeSeries]:
+    """Yield a line for each rank, one of them far above the others."""
+    times_us = T0_US + np.arange(0, 60, 2, dtype=np.int64) * SECOND_US
+    noise = np.random.default_rng(2)
+    for rank in range(number):
+        values = noise.normal(1 + (rank == odd), 0.01, len(times_us))
+        yield TimeSeries(metric, {"rank": str(rank)}, times_us, values)
+
+
+@pytest.mark.parametrize(("max_values", "n_drawn"), [(MAX_LINE_VALUES, 32), (20 * MAX_POINTS, 1)])
+def test_a_report_has_the_lines_of_all_ranks_or_those_that_differ_if_there_are_too_many(
+    max_values: int, n_drawn: int, tmp_path: Path
+) -> None:
+    write_record(tmp_path, samples=False)
+    write_dump(str(tmp_path), "samples", T0 + 60, [*ranks_of("time", 32, 17), *ranks_of("loss", 100, 40)])
+
+    curves = {name: by['["rank"]'] for name, by in frozen(read_inputs(tmp_path), "", max_values)["curves"].items()}
+
+    time = curves["time"]
+    assert (len(time["of"]), time["n_series"]) == (n_drawn, 0 if n_drawn == 32 else 31)
+    assert [of for of, far in zip(time["of"], time["far"], strict=True) if far] == [("17",)]
+    assert (curves["loss"]["of"], curves["loss"]["n_series"]) == ([("40",)], 99)
 
 
 def test_a_dump_of_all_telemetry_gives_the_same_curve(tmp_path: Path) -> None:
@@ -155,7 +224,7 @@ def test_a_dump_of_all_telemetry_gives_the_same_curve(tmp_path: Path) -> None:
     ranks = [TimeSeries("loss", {"rank": str(rank)}, times_us, np.full(10, float(rank))) for rank in range(3)]
     write_record(tmp_path, samples=False)
     write_dump(str(tmp_path), "all", T0, ranks)
-    curve = frozen(read_inputs(tmp_path), "")["curves"]["loss"]
+    curve = frozen(read_inputs(tmp_path), "")["curves"]["loss"]["[]"]
     assert curve["n_series"] == 3
     assert [set(curve[name]) for name in ("low", "middle", "high")] == [{0.0}, {1.0}, {2.0}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -46,6 +47,19 @@ def test_prometheus_takes_the_configuration_and_the_rules(tmp_path: Path, url: s
     written = write_prometheus(tmp_path / "prometheus", url, token)
 
     assert "4 rules found" in promtool("check", "config", written[0])
+
+
+def test_the_scrape_job_for_opentelemetrys_collector_is_prometheus_own() -> None:
+    page = (Path(__file__).parents[2] / "docs/telemetry.md").read_text()
+    (block,) = (each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "otlphttp" in each)
+    collector = yaml.safe_load(block)
+
+    # Its receiver refuses what Prometheus' configuration has beside scrape jobs.
+    written = scrape_config("http://localhost:4242", has_token=False)["scrape_configs"]
+    defaults = {"scheme": "http", "metrics_path": "/metrics"}
+    assert [defaults | job for job in collector["receivers"]["prometheus"]["config"]["scrape_configs"]] == written
+    (pipeline,) = collector["service"]["pipelines"].values()
+    assert pipeline == {"receivers": ["prometheus"], "exporters": [*collector["exporters"]]}
 
 
 @needs_promtool

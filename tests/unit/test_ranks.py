@@ -20,7 +20,13 @@ from hypothesis import strategies as st
 from laggard.kvstore.control import NodeRecord
 from laggard.resilience.allocation.base import ChildAgent
 from laggard.resilience.nodes.node import Node
-from laggard.resilience.nodes.rank_variables import device_variables, host_file, host_list, node_variables
+from laggard.resilience.nodes.rank_variables import (
+    device_variables,
+    host_file,
+    host_list,
+    node_variables,
+    run_variables,
+)
 from laggard.resilience.nodes.ranks import LONGEST_LINE_BYTES, Lines, Ranks, combined_exit_code
 from laggard.system.printer import Printer
 from tests.waiting import wait_until
@@ -68,6 +74,21 @@ def test_what_the_user_has_set_and_a_rank_that_has_its_node_alone_keep_their_thr
     assert "OMP_NUM_THREADS" not in node1[0]
     assert node1[0]["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
     assert "OMP_NUM_THREADS" not in device_variables([NodeRecord("n", "10.0.0.1", ("0",))], 1, 0, {})[0][0]
+
+
+@pytest.mark.parametrize(
+    ("rank", "environ", "expected"),
+    [
+        (0, {}, {"WANDB_RUN_ID": "train-1", "WANDB_RESUME": "allow"}),
+        (3, {}, {"WANDB_RUN_ID": "train-1-3", "WANDB_RESUME": "allow"}),
+        (3, {"WANDB_RUN_ID": "own"}, {"WANDB_RUN_ID": "own", "WANDB_RESUME": "allow"}),  # of a sweep, for example
+        (0, {"WANDB_RESUME": "never"}, {}),
+    ],
+)
+def test_each_rank_has_a_run_of_its_own_to_resume_and_what_the_user_has_set_counts(
+    rank: int, environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert run_variables("train-1", rank, environ) == expected
 
 
 def test_every_variable_that_torchruns_agent_sets_is_set() -> None:

@@ -82,12 +82,10 @@ def test_the_page_holds_the_lines_and_the_band_that_it_draws(page: Page) -> None
     data = data_of(page)
     assert data["about"]["accused"] == [["node2", "0"]]
     assert [launch["excluded"] for launch in data["about"]["launches"]] == [[], ["node2"]]
-    curve = data["curves"]["gpu-probe-time"]
-    codes = np.frombuffer(base64.b64decode(curve["lines"]), "<u2").reshape(len(curve["devices"]), -1)
-    slow = curve["lowest"] + codes[curve["devices"].index(["node2", "0"])] / 65_534 * (
-        curve["highest"] - curve["lowest"]
-    )
-    known = codes[curve["devices"].index(["node2", "0"])] < NO_VALUE
+    curve = data["curves"]["gpu-probe-time"]["[]"]
+    codes = np.frombuffer(base64.b64decode(curve["lines"]), "<u2").reshape(len(curve["of"]), -1)
+    slow = curve["lowest"] + codes[curve["of"].index(["node2", "0"])] / 65_534 * (curve["highest"] - curve["lowest"])
+    known = codes[curve["of"].index(["node2", "0"])] < NO_VALUE
     assert slow[known].max() == pytest.approx(0.015, rel=0.05)
     assert max(curve["high"]) < 0.011, "a slow device is not in the band of its peers"
     assert curve["n_series"] == 5
@@ -182,8 +180,8 @@ def test_a_metric_may_have_one_sample(tmp_path: Path) -> None:
     write_record(tmp_path, samples=False)
     once = TimeSeries("gpu-probe-time", {"host": "a", "gpu": "0"}, np.array([round(T0 * 1e6)]), np.array([1.0]))
     write_dump(str(tmp_path), "all", T0, [once])
-    curve = frozen(read_inputs(tmp_path), "")["curves"]["gpu-probe-time"]
-    assert (curve["middle"], curve["devices"]) == ([1.0], [("a", "0")])
+    curve = frozen(read_inputs(tmp_path), "")["curves"]["gpu-probe-time"]["[]"]
+    assert (curve["middle"], curve["of"]) == ([1.0], [("a", "0")])
 
 
 @pytest.mark.parametrize(

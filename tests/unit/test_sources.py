@@ -38,7 +38,7 @@ class Nodes:
                 times, values = zip(*inside, strict=True)
                 series = TimeSeries(METRIC, dict(tags), np.array(times, np.int64), np.array(values))
                 found.setdefault(host, []).append(series)
-        return Gathered(found, [])
+        return Gathered(found, {}, [])
 
 
 @pytest.fixture

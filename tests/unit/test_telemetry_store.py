@@ -18,6 +18,7 @@ from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.engine import Span
+from laggard.telemetry.store import tiers as tiers_module
 from laggard.telemetry.store.chunks import Chunk, chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
@@ -281,8 +282,8 @@ def test_beside_the_answers_are_nodes_that_gave_none_and_what_a_node_had_before_
     nobody = counted(rollups.beside(*asked, {}).series)
     assert nobody["a"] == [(0, 1), (10, 1)]
     answered = {run.name: run for run in everybody.values()}
-    assert counted(rollups.beside(*asked, answered).series) == {"b": [(0, 1), (10, 1), (20, 1)]}  # not of its bucket
-    assert counted(rollups.beside(*query("10s-count", 30, 59), answered).series) == {}
+    assert counted(rollups.beside(*asked, answered).series) == {"b": [(0, 1), (10, 1), (20, 1), (30, 1)]}
+    assert counted(rollups.beside(*query("10s-count", 35, 59), answered).series) == {}
     assert counted(rollups.beside(*query("10s-count", 0, 19), answered).series) == {"b": [(0, 1), (10, 1)]}
     only_again = {again.run.name: again.run}
     assert counted(rollups.beside(*asked, only_again).series).keys() == {"a", "b"}
@@ -290,7 +291,7 @@ def test_beside_the_answers_are_nodes_that_gave_none_and_what_a_node_had_before_
     assert rollups.beside(*query("5s-count", 0, 19), answered).approximate_us == 10 * SECOND_US
 
 
-def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_was_until_that_second() -> None:
+def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_was_until_then() -> None:
     rollups = new_rollups()
     before, again = Node("b"), Node("b", since_s=35.5)
     before.add(5, 32)
@@ -301,8 +302,8 @@ def test_beside_answers_without_buckets_a_node_that_was_started_anew_has_what_wa
     answered = {again.run.name: again.run}
     assert asked.downsample is None
     assert counted(rollups.beside(asked, span, answered).series) == {"b": [(0, 1), (30, 1)]}
-    assert rollups.beside(asked, Span(us(35), us(59)), answered).series == []
-    assert rollups.beside(asked, Span(us(35) - 1, us(59)), answered).series != []
+    assert rollups.beside(asked, Span(us(35.5), us(59)), answered).series == []
+    assert rollups.beside(asked, Span(us(35.5) - 1, us(59)), answered).series != []
 
 
 def test_beside_the_answers_of_all_there_is_nothing() -> None:
@@ -505,6 +506,29 @@ def test_series_beyond_the_limit_are_not_in_the_tiers_and_their_samples_counted(
     assert ([each.key[0] for each in tiers.known()], tiers.dropped) == (["a", "b"], 2)
     assert [each.number for each in tiers.known(["b", "x"])] == [1]
     assert tiers.fold()["count"].sum() == 6
+
+
+def test_what_arrived_is_added_up_a_few_series_at_a_time_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    folded = []
+    for at_once in (1, 5, 1000):
+        monkeypatch.setattr(tiers_module, "FOLD_SAMPLES", at_once)
+        tiers = Tiers(WINDOWS_S, max_bytes=1 << 20, clock=lambda: T0)
+        for at, name in enumerate("abcabdb"):
+            tiers.add(key_of(name, {}), np.array([us(2 - at), us(at + 0.5)]).tobytes(), np.full(2, at * 1.0).tobytes())
+        folded.append({name: column.tolist() for name, column in tiers.fold().items()})
+    assert folded[0] == folded[1] == folded[2]
+    assert sum(folded[0]["count"]) == 14
+
+
+def test_much_that_arrives_is_added_up_before_its_time_and_returned_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers_module, "MAX_ARRIVED", 5)
+    tiers = Tiers(WINDOWS_S, max_bytes=1 << 20, clock=lambda: T0)
+    for at in range(7):
+        tiers.add(key_of("a", {}), np.array([us(at)]).tobytes(), np.ones(1).tobytes())
+        tiers.relieve()
+        assert sum(len(times_us) for times_us, _ in tiers._arrivals.values()) == (at + 1 if at < 5 else at - 5)
+    assert tiers.fold()["count"].sum() == 7
+    assert tiers.fold()["count"].sum() == 0
 
 
 def test_tiers_that_are_too_large_lose_the_oldest_of_a_fine_one_that_is_large_first() -> None:

@@ -73,14 +73,14 @@ def test_only_a_python_that_runs_our_code_first_can_be_warm(words: str, expected
 def test_what_all_copies_on_a_node_share_in_every_launch(per_device: bool) -> None:
     """What they share is in the warm process; all the rest is of one launch or rank, and so may differ."""
     launches = [
-        launch_variables(NODES[:n_nodes], port, launch, {}, per_device=per_device)
+        launch_variables(NODES[:n_nodes], port, launch, {}, per_device=per_device, run="job-1")
         for n_nodes, port, launch in ((1, 4000, 0), (2, 5000, 3))
     ]
     parts = [shared_variables(rank) for nodes in launches for ranks in nodes for rank in ranks]
     shared, varying = parts[0]
     assert all(part == (shared, varying) for part in parts)
     assert shared["PYTHONUNBUFFERED"] == "1"
-    assert {"LAGGARD_LAUNCH", "LAGGARD_HOSTFILE", "MASTER_PORT", "NODE_RANK"} <= {*varying}
+    assert {"LAGGARD_LAUNCH", "LAGGARD_HOSTFILE", "MASTER_PORT", "NODE_RANK", "WANDB_RUN_ID"} <= {*varying}
     assert ("OMP_NUM_THREADS" in shared) is per_device
 
 
