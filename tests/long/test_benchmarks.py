@@ -143,6 +143,10 @@ SMALL = {
         else ["the Slurm cluster is skipped: it needs "],
     ),
     "page": Small("--nodes 2 --repeats 1", ["| from a server | 16 | ", "| report | 16 | "]),
+    "page --in-use": Small(
+        "--nodes 2 --repeats 1 --polls 10 --metrics 20 --ranks 4",
+        ["| report of 16 devices | zoom | ", "| polls | ", "| server, 20 metrics of 4 ranks | pointer in a chart | "],
+    ),
     "probes": Small(
         "--rounds 2 --saturated-rounds 2 --devices 2 --probes gemm_fp32,launch",
         [
