@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import description
-from benchmarks.restart_ddp import LONGEST_S, PYTORCH, TRANSFORMERS, Recovery, recoveries
+from benchmarks.restart_ddp import KEEPS, LONGEST_S, PYTORCH, SLOW_START, TRANSFORMERS, Recovery, recoveries
 from benchmarks.restart_peers import CANDIDATES, seconds_of
 
 PROGRAM = """
@@ -78,13 +78,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--transformers-kills", type=int, default=4, help="the same, importing Transformers (default: %(default)s)"
     )
+    parser.add_argument(
+        "--slow-start-kills",
+        type=int,
+        default=4,
+        help="the same, with a wait of 10 s in its start (default: %(default)s)",
+    )
     options = parser.parse_args(arguments)
     console = Console()
     console.print(description())
     if options.kills:
         compare_with_peers(console, options.kills)
-    if options.ddp_kills or options.transformers_kills:
-        compare_training(console, options.ddp_kills, options.transformers_kills)
+    if options.ddp_kills or options.transformers_kills or options.slow_start_kills:
+        compare_training(console, options.ddp_kills, options.transformers_kills, options.slow_start_kills)
     if options.relaunches:
         from_verdict_to_first_line(console, options.relaunches, options.startups)
     return 0
@@ -105,13 +111,16 @@ def compare_with_peers(console: Console, kills: int) -> None:
     console.print(table)
 
 
-def compare_training(console: Console, kills: int, transformers_kills: int) -> None:
+def compare_training(console: Console, kills: int, transformers_kills: int, slow_start_kills: int) -> None:
     """Print how long training with DistributedDataParallel takes to recover from a killed rank."""
     if importlib.util.find_spec("torch") is None:
         console.print("training is skipped: torch is not installed")
         return
+    if not KEEPS:
+        console.print("ranks that keep their processes are skipped: they need PyTorch 2.14")
     found: dict[str, Recovery] = {}
-    for candidates, n_kills in ((PYTORCH, kills), (TRANSFORMERS, transformers_kills)):
+    runs = (PYTORCH, kills), (TRANSFORMERS, transformers_kills), (SLOW_START, slow_start_kills)
+    for candidates, n_kills in runs:
         if n_kills and all(candidate.is_available for candidate in candidates):
             found |= recoveries(candidates, n_kills)
         elif n_kills:

@@ -7,15 +7,22 @@ candidates run the same script, at once, and take turns. With PyTorch 2.14, one 
 
 The script imports nothing but PyTorch. Most programs import more, so the same script is run again with a first line
 that imports what a program needs from Hugging Face's Transformers, and does nothing with it.
+
+And most take long to start, with what no fork saves, such as compiling a model. So the same script is run once more
+with a wait in its start; with PyTorch 2.14 also with a reserve, where processes stand by, and with planned swaps, of
+which the longest time between two steps counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 
 import psutil
 
@@ -29,7 +36,7 @@ from benchmarks.restart_peers import (
     wait_until_all_work,
 )
 
-__all__ = ["LONGEST_S", "PYTORCH", "TRANSFORMERS", "Recovery", "recoveries"]
+__all__ = ["KEEPS", "LONGEST_S", "PYTORCH", "SLOW_START", "TRANSFORMERS", "Recovery", "recoveries"]
 
 TRAIN = """
 import os, threading, time
@@ -79,11 +86,14 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 import laggard.torch
+from laggard.kvstore.client.connection import current_session
+from laggard.kvstore.control import Control
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
+folder = os.environ["TOY"]
 laggard.torch.init_process_group("gloo")
-rank, folder = os.environ["RANK"], os.environ["TOY"]
+rank = os.environ["RANK"]
 model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
 optimizer = torch.optim.AdamW(model.parameters())
 run = laggard.torch.resume(model, optimizer, every=100)
@@ -97,20 +107,50 @@ with open(f"{folder}/steps{rank}", "a", buffering=1) as file:
             optimizer.step()
             run.save(step)
             file.write(f"{os.getpid()}\\n")
+            if rank == "0":
+                with open(f"{folder}/times", "a") as times:
+                    times.write(f"{time.monotonic()}\\n")
+            if rank == "1" and os.path.exists(f"{folder}/swap"):
+                os.remove(f"{folder}/swap")
+                session = current_session()
+                control = Control(session.client, session.endpoint, session.environment.launch)
+                control.ask("reboot", [os.environ["LAGGARD_NODE"]])
             time.sleep(0.02)
 """
+
+
+def _slow(program: str) -> str:
+    """Return a program with a wait before its ranks meet."""
+    head, meet, rest = program.partition("folder = os.environ" if program is KEPT else "dist.init_process_group")
+    return f"{head}time.sleep({START_S})\n{meet}{rest}"
+
+
 LAGGARD = ("-m", "laggard", "--local-nodes=1", "--virtual-gpus=2", "--resilient", "--per-device", "--grace=1")
 IS_READY = "keeps a process ready"
-_KEEPS = importlib.util.find_spec("torch") is not None and version("torch") >= "2.14"
+KEEPS = importlib.util.find_spec("torch") is not None and version("torch") >= "2.14"
 LONGEST_S = 60.0
 """Ranks that do not train again after so long have not found each other, as Gloo's own deadline is 30 minutes."""
 PYTORCH = (
     Candidate("laggard --per-device", TRAIN, (*LAGGARD, *LAGGARD_LIMITS)),
     Candidate("laggard --preload none", TRAIN, (*LAGGARD, *LAGGARD_LIMITS, "--preload=none")),
     Candidate("torchrun --max-restarts", TRAIN, TORCHRUN),
-    *([Candidate("laggard, the other rank stays", KEPT, (*LAGGARD, *LAGGARD_LIMITS))] if _KEEPS else []),
+    *([Candidate("laggard, the other rank stays", KEPT, (*LAGGARD, *LAGGARD_LIMITS))] if KEEPS else []),
 )
 """With nothing but PyTorch; the first one is ready once its warm process is."""
+START_S = 10.0
+_RESERVE = ("-m", "laggard", "--local-nodes=3", "--nodes=2", "--virtual-gpus=1", "--quarantine=1", *LAGGARD[4:])
+SWAP = "slow start: planned swap"
+SLOW_START: tuple[Candidate, ...] = (
+    Candidate("slow start: laggard", _slow(TRAIN), (*LAGGARD, *LAGGARD_LIMITS)),
+    Candidate("slow start: torchrun", _slow(TRAIN), TORCHRUN),
+)
+"""With a start of which a fork saves nothing."""
+if KEEPS:
+    SLOW_START += (
+        Candidate("slow start: rank stays", _slow(KEPT), (*LAGGARD, *LAGGARD_LIMITS)),
+        Candidate("slow start: rank stays, reserve", _slow(KEPT), (*_RESERVE, *LAGGARD_LIMITS)),
+        Candidate(SWAP, _slow(KEPT), (*_RESERVE, *LAGGARD_LIMITS)),
+    )
 _IMPORTING = "from transformers import AutoModelForCausalLM, Trainer\n" + TRAIN
 TRANSFORMERS = (
     Candidate("laggard, with Transformers", _IMPORTING, (*LAGGARD, *LAGGARD_LIMITS), "transformers"),
@@ -161,16 +201,45 @@ class _Job(contextlib.ExitStack):
     def __init__(self, candidate: Candidate) -> None:
         super().__init__()
         self.candidate = candidate
+        self._n_struck = 0
         self.folder, self.process = self.enter_context(running(candidate))
 
     def hit(self, recovery: Recovery) -> None:
-        """Kill a rank and note how long it took until all ranks trained again."""
+        """Kill a rank and note how long it took until all ranks trained again, or how long a swap kept them."""
         try:
-            recovery.seconds.append(seconds_after_a_kill(self.folder, self.process, LONGEST_S))
+            if self.candidate.command[2:5] == _RESERVE[2:5]:
+                wait(self._stand_by, self.folder, self.process)
+            self._n_struck += 1
+            is_swap = self.candidate.name == SWAP
+            strike = self._seconds_of_a_swap if is_swap else seconds_after_a_kill
+            recovery.seconds.append(strike(self.folder, self.process, LONGEST_S))
         except RuntimeError:  # its ranks do not find each other again, or the command has ended
             recovery.failures += 1
             self.close()
+            self._n_struck = 0
             self.folder, self.process = self.enter_context(running(self.candidate))
+
+    def _stand_by(self) -> bool:
+        """Return whether others stand by in the place of those that have come in."""
+        return (self.folder / "log").read_text().count("processes stand by on") > self._n_struck
+
+    def _seconds_of_a_swap(self, folder: Path, process: subprocess.Popen[bytes], longest_s: float) -> float:
+        """Have a node replaced while all train; return the longest time between two steps of the rank that stays."""
+        wait_until_all_work(folder, process)
+        before, ended = _newest(folder / "steps1"), len(_lines(folder / "times"))
+        (folder / "swap").touch()
+        wait(lambda: _newest(folder / "steps1") != before, folder, process, longest_s)
+        wait_until_all_work(folder, process, longest_s)
+        times = list(map(float, _lines(folder / "times")[ended - 1 :]))
+        return max(after - earlier for earlier, after in itertools.pairwise(times))
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines()
+
+
+def _newest(file: Path) -> str:
+    return _lines(file)[-1]
 
 
 def _memory_mib(pid: int) -> tuple[float, float]:

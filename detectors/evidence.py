@@ -69,6 +69,7 @@ class WellAgain:
     sum_s: float
     expected: bool  # whether the next one is expected to do so, too
     instead_of: Subject | None = None  # the device in whose place this one is slow in the same way, as is now known
+    is_news: bool = True  # whether it is told of: not if it was as those before it
 
 
 @dataclass(frozen=True, slots=True)

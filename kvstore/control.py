@@ -28,7 +28,7 @@ from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.records import plain, record_of
 
 _Record = TypeVar("_Record")
-RequestKind = Literal["verdicts", "notices", "reboot", "shards", "member"]
+RequestKind = Literal["verdicts", "notices", "reboot", "recovers", "shards", "member"]
 Progress = Literal["step", "checkpointed"]
 
 _MAX_REQUESTS = 10_000  # the controller reads them at once
@@ -103,8 +103,9 @@ class Request:
     """A message from a process of the job to the controller."""
 
     # `verdicts`: a detector's verdicts of one round; `notices`: other things the user should know; `reboot`: the
-    # program asks for a relaunch; `shards`: it has checkpoints for which the nodes need shard servers; `member`: what a
-    # rank says that can stay when another one is lost (:mod:`laggard.kvstore.membership`)
+    # program asks for a relaunch; `recovers`: it restarts its own workers in this launch; `shards`: it has
+    # checkpoints for which the nodes need shard servers; `member`: what a rank says that can stay when another one is
+    # lost (:mod:`laggard.kvstore.membership`)
     kind: RequestKind
     launch: int  # the launch it is about
     body: list[Any]  # verdicts as JSON objects; notices as sentences; for a reboot, the host names to exclude

@@ -4,15 +4,18 @@ A rank that can stay offers it (`Offer`). If others are lost, the controller rai
 is replaced (`Replaced`). The ranks that stay adopt the new launch; they and the new processes report what they have
 (`Ready`). The controller then publishes in which order they connect, and from which step all go on (`Formation`), and
 each says once it has the state of that step (`Formed`). Ranks that are to be replaced while they still run (`Leaving`)
-go on until those that take their places stand by, and all stop before the same step. What the ranks say are requests to
-the controller; what it publishes is the stream ``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell
-each other to connect, and ``handed-over`` what a rank alone has known, for who takes its place.
+go on until those that take their places are ready, and all stop before the same step. Processes may stand by without a
+rank (`StandsBy`) until they are told whose place they take (`Placed`). What the ranks say are requests to the
+controller; what it publishes is the stream ``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell each
+other to connect, and ``handed-over`` what a rank alone has known, for who takes its place.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +25,7 @@ from typing import Any, cast
 import redis
 
 from laggard.kvstore.client.connection import Endpoint, Session, current_session
-from laggard.kvstore.client.environment import LAUNCH, OWN_RANK, RANK_VARIABLES
+from laggard.kvstore.client.environment import LAUNCH, OWN_RANK, RANK_VARIABLES, own_node
 from laggard.kvstore.client.fence import Command, FencedWriter, adopt_launch, as_adopted
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.control import Control
@@ -32,6 +35,9 @@ from laggard.system import own_environment
 
 JOINS = "LAGGARD_JOINS"
 """Set for a process that takes the place of a rank while the others stay: the launch in which it does."""
+
+STANDS_BY = "LAGGARD_STANDS_BY"
+"""Set for a process that has no rank until it takes the place of one."""
 
 # The controller's own deadlines are shorter; a rank that hears nothing for so long ends.
 SILENCE_S = 300.0
@@ -69,6 +75,26 @@ class Formed:
 
 
 @dataclass(frozen=True, slots=True)
+class StandsBy:
+    """A process without a rank has run the program until it needs one, or why it cannot wait for it."""
+
+    host: str
+    local_rank: int  # among those that stand by on the node
+    pid: int
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A process that stands by is a rank of a launch from now on, with the variables of one."""
+
+    launch: int
+    host: str
+    pid: int
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Replaced:
     """In a launch, new processes take the place of these ranks of the launch before; the other ranks go on."""
 
@@ -96,8 +122,8 @@ class Formation:
     behind: tuple[int, ...]
 
 
-Said = Offer | Ready | Formed
-Published = Replaced | Leaving | Formation
+Said = Offer | Ready | Formed | StandsBy
+Published = Replaced | Leaving | Formation | Placed
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +241,39 @@ class Membership:
 
     @classmethod
     def of_process(cls) -> Membership | None:
-        """Return that of this process; None if it was not started for a device of a job."""
+        """Return that of this process, once it has a rank; None if it was not started for a device of a job."""
+        if STANDS_BY in os.environ:
+            cls(current_session(), -1, 0)._stand_by()
         rank = os.environ.get(OWN_RANK)
         if rank is None or os.environ.get("RANK") != rank:
             return None
         return cls(current_session(), int(rank), int(os.environ["WORLD_SIZE"]))
+
+    def _stand_by(self) -> None:
+        """Wait until this process takes the place of a rank, and set its variables; end if it knows its rank too early.
+
+        Who ends a job, or a node, ends what stands by there.
+        """
+        asked: set[str] | None = getattr(os.environ, "asked_for", None)  # by what has forked this process
+        why_not = "they were not forked from a warm process" if asked is None else ""
+        if asked:
+            why_not = f"the program reads {', '.join(sorted(asked))} before its ranks are counted"
+        host, pid = own_node(), os.getpid()
+        placed: Published | None = None
+        try:
+            while not isinstance(placed, Placed):
+                self._say(StandsBy(host, int(os.environ["LOCAL_RANK"]), pid, why_not))
+                if why_not:
+                    sys.exit()
+                while not isinstance(placed := self._await((Placed, Replaced), math.inf), Replaced):
+                    if isinstance(placed, Placed) and (placed.host, placed.pid) == (host, pid):
+                        break
+        except FencedError:  # all ranks are started anew, and others will stand by
+            sys.exit()
+        os.environ.__class__ = os._Environ
+        del os.environ[STANDS_BY]
+        os.environ.update(placed.variables)
+        _show_environment()
 
     def offer(self, why_not: str = "") -> None:
         """Say that this rank can stay when others are lost, or why not."""
@@ -332,4 +386,8 @@ class Membership:
         adopt_launch(self.launch, replaced.launch)
         self._pause_at, self._replaced = None, replaced.ranks
         os.environ[LAUNCH] = str(replaced.launch)
-        own_environment.show(os.environ, lambda name: name.startswith("LAGGARD_") or name in RANK_VARIABLES)
+        _show_environment()
+
+
+def _show_environment() -> None:
+    own_environment.show(os.environ, lambda name: name.startswith("LAGGARD_") or name in RANK_VARIABLES)

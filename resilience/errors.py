@@ -102,7 +102,7 @@ class NotJoinedError(AllocationError):
 
 
 class ResourceManagerError(AllocationError):
-    """A command of the resource manager is missing, failed, or did not answer."""
+    """A command of the resource manager is missing or failed, or it did not answer."""
 
     command: str
     template = "{command} {reason}"

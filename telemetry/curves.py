@@ -45,8 +45,13 @@ class Asked:
 
 def ask(source: Source, metric: str, span: Span, step_s: int, how: str = "avg") -> Asked:
     """Return all series of a metric, with a point for each step."""
-    query = series_query(metric, f"{step_s}s-{how}")
-    return Asked(query, span, source.evaluate(query, span))
+    return ask_all(source, [(metric, span, step_s)], how)[0]
+
+
+def ask_all(source: Source, wanted: Sequence[tuple[str, Span, int]], how: str = "avg") -> list[Asked]:
+    """Return all series of several metrics at once: each with its range and its step."""
+    asked = [(series_query(metric, f"{step_s}s-{how}"), span) for metric, span, step_s in wanted]
+    return [Asked(*each, found) for each, found in zip(asked, source.evaluate_all(asked), strict=True)]
 
 
 def curve_of(asked: Asked, *, drawn: Sequence[Device], apart: Collection[Device]) -> dict[str, Any]:

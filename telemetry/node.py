@@ -21,6 +21,7 @@ from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.notices import tell, tell_if_restarted
+from laggard.telemetry.nodes.precedence import Precedence
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
@@ -34,6 +35,9 @@ _log = logging.getLogger("laggard.telemetry")
 # How long samples wait until they are added to the tiers; a query adds up those that wait.
 KEEP_INTERVAL_S = 1.0
 STOP_DEADLINE_S = 3.0
+# How long samples wait in their sockets while a question is answered, since sixteen threads of writers would each take
+# their turn before the one that answers.
+GIVE_WAY_S = 0.05
 FULL_BELOW = 0.9  # of the window
 
 
@@ -68,6 +72,7 @@ class NodeTelemetry:
         self._publisher = Publisher(self._run, tiers)
         self._told_full = False
         self._published, self._dumped_s = self._interval(), clock()
+        self._answering = Precedence()
         self._ended = threading.Event()
         self._dump_lock = threading.Lock()
         self._keeper = threading.Thread(target=self._keep, name="telemetry-keeper", daemon=True)
@@ -95,6 +100,7 @@ class NodeTelemetry:
             self.history.began_us = self._run.since_us
 
     def _take(self, batch: Batch) -> None:
+        self._answering.give_way(GIVE_WAY_S)
         for key, (times_us, values) in batch.items():
             self.store.extend(key, times_us, values)
 
@@ -102,7 +108,8 @@ class NodeTelemetry:
         """Answer a question to this node."""
         if question["kind"] == "dump":
             return self._dump()
-        return answer_question(self.history, self._run, question)
+        with self._answering:
+            return answer_question(self.history, self._run, question)
 
     def _dump(self) -> dict[str, Value]:
         """Write a dump, and return its path and what it lacks, or why there is none; our end abandons it."""

@@ -25,7 +25,7 @@ MAX_PATCHES = 3
 PATCHES = {"setattr", "setitem", "delattr", "patch", "object", "dict"}  # of monkeypatch and mock
 
 # Ray's public interface, in so far as it is imported by module; whatever else is imported from ray is private.
-PUBLIC_RAY = re.compile(r"ray(\.(__version__|(exceptions|train|util)(\..*)?))?")
+PUBLIC_RAY = re.compile(r"ray(\.(__version__|(data|exceptions|train|tune|util)(\..*)?))?")
 # The one module that uses the rest, the cluster tests' count of each node's free CPUs, and the tests of this script.
 USES_PRIVATE_RAY = {"resilience/ray/private_api.py", "tests/clusters/raylets.py", "tests/unit/test_lint_documents.py"}
 

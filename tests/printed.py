@@ -26,6 +26,7 @@ __all__ = [
     "MPI_JOB",
     "PORTS_JOB",
     "PROLOG",
+    "RAY_TRAIN_JOB",
     "RECORDING",
     "REQUEUE",
     "RESUME_JOBS",
@@ -143,6 +144,8 @@ DOCTORS_ROUNDS = {
 """``tests/clusters`` run them."""
 ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
 """``tests/long/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
+RAY_TRAIN_JOB = _only("docs/guides/kubernetes.md", r"examples/ray_libraries/train\.py")
+"""``tests/long/test_ray_libraries.py`` runs it."""
 INTERACTIVE = _block("docs/guides/slurm.md", "sh").splitlines()
 BATCH_SCRIPT = _block("docs/guides/slurm.md", "bash")
 HOST_FILE = _block("docs/guides/ssh.md", "text")

@@ -53,10 +53,10 @@ def note_slowness(history: History, own: Floats, by_peers: Floats, scale: Scale)
 
 
 def slowness_at(
-    row: int, history: History, scale: Scale, lasts: float, smallest: float, which: NDArray[np.bool_] | None = None
+    row: int, history: History, scale: Scale, lasts: float, smallest: float, which: NDArray[np.bool_]
 ) -> Slowness | None:
-    """Return how slow a device is by the excursions that were found, or by others; ``None`` if there are none."""
-    clocks = np.flatnonzero(history.found[:, row] if which is None else which)
+    """Return how slow a device is by some of its excursions; ``None`` if there are none."""
+    clocks = np.flatnonzero(which)
     if not len(clocks):
         return None
     at_times = clocks[0] == AT_TIMES
@@ -73,10 +73,11 @@ def slowness_at(
     return Slowness(clock, shown, slowdown, least, own_past, rounds, hits / rounds)
 
 
-def episode_at(row: int, history: History, slow: Slowness, *, is_now: bool, is_usual: bool) -> Episode | None:
+def episode_at(row: int, history: History, slow: Slowness, *, is_now: bool) -> Episode | None:
     """Return the episode that a slow device is in, given whether it is slow now; ``None`` if it is not slow."""
     if slow.clock == AT_TIMES and not is_now:
         return None
     least, whole = max(1.0, slow.least), max(1.0, float(history.lasts[0, row]))
     costly = slow.share if slow.clock == AT_TIMES else min(1.0, slow.rounds / whole)
+    is_usual = bool(history.usual[slow.clock, row])
     return Episode(float(history.since_s[row]), least if is_now else 1.0, share_lost(least), is_usual, costly)

@@ -11,6 +11,7 @@ from laggard.detectors.statistics.thresholds import VERY_SLOW
 from laggard.detectors.verdict import Evidence, Severity, Verdict
 
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
+TOP_RANK = 2 * len(_SEVERITIES)  # nothing is said after it
 
 
 def verdict_of(device: tuple[str, str | None], found: Slow, *, sure: bool, own_past: bool = False) -> Verdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -12,12 +14,13 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.detectors.analysis.cross_section import judged, of_another_kind
 from laggard.detectors.analysis.episodes import Slowness, episode_at, note_slowness, slowness_at
-from laggard.detectors.analysis.findings import merged_by_node
+from laggard.detectors.analysis.findings import TOP_RANK, merged_by_node, rank_of, verdict_of
 from laggard.detectors.analysis.group_knowledge import GroupKnowledge, groups_before
-from laggard.detectors.analysis.new_verdicts import NewVerdicts
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.errors import StateVersionError
+from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import GroupNotice
+from laggard.detectors.statistics.common_mode import known_time
 from laggard.detectors.statistics.comparison import learn
 from laggard.detectors.statistics.device_index import (
     DeviceIndex,
@@ -28,39 +31,26 @@ from laggard.detectors.statistics.device_index import (
     codes_of,
 )
 from laggard.detectors.statistics.estimates import Floats, log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.excursions import Scale, advance, find, height, is_usual, scale_of, settle
+from laggard.detectors.statistics.excursions import Scale, advance, scale_of, settle
 from laggard.detectors.statistics.grouping import Grouping, clear_classes, labelled
-from laggard.detectors.statistics.history import History, present_places
+from laggard.detectors.statistics.history import AT_TIMES, History, present_places
 from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, checked_budget
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
-_VERSION = 7  # of what is kept
+_VERSION = 8  # of what is kept
 _CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
+_MOST = math.log(1e12)  # nats: more jobs than that need not be told
+_MEASURED = math.log(20)  # nats: so much more often than the budget says, chance does it in independent noise
+_NEAR = 0.5  # of the way to the bar: such a device counts towards its node's verdict, but gets none of its own
 _PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 
 
 class SlowGPUAnalysis:
-    """Streaming detector of slow devices.
+    """Streaming detector of slow devices: ``docs/detection.md`` says how it works and what it guarantees.
 
-    In each round, a device's fastest reading is compared with its own past (after removing what its group has in
-    common) and with its peers.  How much more likely it is if the device is slow, by one of three sizes, than if it is
-    healthy, is added up from the round on in which it begins to look slow: that is an excursion (a CUSUM [1]_).  A
-    device is slow if its excursion is larger than those of healthy devices ever are, which is learned from those that
-    ended by themselves.
-
-    **Guarantee.** Assume that a healthy device's excursion goes on for one more step no more often than it is assumed
-    to, given everything before. Then the probability of any verdict against a healthy device, over the whole run, is at
-    most ``false_alarm_budget``: excursion number j of its size and group gets the share 1 / (j (j + 1)) of the budget,
-    and the shares sum to it, whatever the length of the run and the dependence between devices.  ``docs/detection.md``
-    says for which noise the assumption holds, and by how much it fails elsewhere.  :meth:`check` judges one
-    cross-section and is outside this guarantee: its error rate is measured (``docs/benchmarks``).
-
-    **Few devices.** One device: no claim.  Two: with history, the one that became slower than its own past while the
-    other did not; without history, the slower one, but only if it is slower by a factor of two (or ``min_slowdown``
-    squared).  Three and more: also by comparison with the peers, whose median is the less certain the fewer they are.
-    If 45 % or more of a group look slow at once, the peers cannot tell which devices are slow: then only a device that
-    became slower than its own past is accused, and none that was slow from the start.
+    A device's fastest reading is compared with its own past and with its peers, and how much more likely it is if the
+    device is slow is summed up (a CUSUM: Page, "Continuous inspection schemes", Biometrika 41, 1954).
 
     Parameters
     ----------
@@ -74,10 +64,6 @@ class SlowGPUAnalysis:
         once, as a suspect that looks like another model.
     peer_slowdown
         How much slower than its peers a healthy device may be, as a ratio of times: of chips of one model, 7 %.
-
-    References
-    ----------
-    .. [1] Page, "Continuous inspection schemes", Biometrika 41, 1954.
 
     Examples
     --------
@@ -101,8 +87,8 @@ class SlowGPUAnalysis:
         self._labels = groups
         self._index = DeviceIndex()
         self._history = History.empty(0)
-        self._residual, self._scale = np.zeros(0, np.float32), Scale.empty()  # of the last round
-        self._new_verdicts = NewVerdicts()
+        self._latest: tuple[Floats, Scale] | None = None  # the residuals of the last round, and their scale
+        self._reported_hosts: dict[str, int] = {}  # rank of the worst verdict against each whole node
         self._reported_kinds: set[tuple[str, str | None]] = set()
         self._grouping = Grouping(np.zeros(0, np.int32))
         self._known = GroupKnowledge(1)
@@ -112,7 +98,7 @@ class SlowGPUAnalysis:
     def update(
         self, readings: Readings, now_s: float | None = None, states: Mapping[DeviceId, int] | None = None
     ) -> list[Verdict]:
-        """Take one round of readings and return the verdicts that are new.
+        """Take one round and return the verdicts that are new.
 
         Parameters
         ----------
@@ -122,9 +108,8 @@ class SlowGPUAnalysis:
         now_s
             Unix time of the round, for "since" (in UTC).
         states
-            What each device is doing beside the probes (:class:`DeviceState`), as far as that is known: when a device
-            becomes busy, or as warm as its peers, for the first time, its past is learned anew from readings in that
-            state, and meanwhile it is only compared with its peers.
+            What each device is doing beside the probes (:class:`DeviceState`), as far as that is known: a device that
+            gains a state learns its past anew in it, and meanwhile only its peers judge it.
 
         Raises
         ------
@@ -143,22 +128,13 @@ class SlowGPUAnalysis:
         now_s: float | None = None,
         states: NDArray[np.uint8] | None = None,
     ) -> list[Verdict]:
-        """Take one round as an array.
-
-        Parameters
-        ----------
-        seconds
-            Shape ``(n_devices, n_repeats)``, ``NaN`` where there is no reading.
-        states
-            As for :meth:`update`, ``(n_devices,)``.
-        """
+        """Take one round as an array ``(n_devices, n_repeats)``, ``NaN`` where there is no reading."""
         rows = self._rows_of(devices)
         if not len(self._index):
             return []
         in_state = np.ones(len(self._index), np.bool_)
         if states is not None:
-            typical = np.broadcast_to(self._grouping.per_device(self._known.pace.typical), in_state.shape)
-            in_state = ~self._history.enter_states(rows, states, typical[rows])
+            in_state = ~self._history.enter_states(rows, states, self._grouping.per_device(self._known.pace.typical))
         repeats = repeats_of(seconds)
         log_seconds = self._in_rows(log_fastest(repeats), rows)
         now_s = number(now_s)
@@ -166,24 +142,10 @@ class SlowGPUAnalysis:
         is_early = bool((self._known.noise.rounds == 0).any())
         early_noise = self._in_rows(repeat_noise(repeats), rows) if is_early else None
         self._judge(log_seconds, early_noise, in_state, now_s)
-        new = self._new_verdicts.of_round(
-            self._history,
-            self._index,
-            self._grouping,
-            now_s,
-            budget=self.false_alarm_budget,
-            min_slowdown=self.thresholds.min_slowdown,
-            slowness_at=self._slowness_at,
-        )
-        return [*new, *kinds]
+        return [*self._new(now_s), *kinds]
 
     def check(self, readings: ReadingsByProbe) -> list[Verdict]:
-        """Judge one cross-section without history: which devices, and which nodes, are slower than their peers.
-
-        ``readings`` are as for :meth:`update`; with several probes, a mapping of probe to seconds by device. A device
-        is judged by the fastest of its samples and by the usual one; a node, if there are three or more with several
-        devices each, also by its devices together.
-        """
+        """Judge one cross-section without history; with several probes, ``readings`` are by device and probe."""
         return judged(readings, self._labels, self.thresholds)
 
     # -- devices -------------------------------------------------------------------------------------------------------
@@ -214,31 +176,30 @@ class SlowGPUAnalysis:
 
     def became_slow(self, device: DeviceId) -> bool:
         """Return whether it is certain that a device has become slower than it was, by enough for a restart."""
-        row = self._index.row_of(device)
-        slow = None if row is None else self._slowness_at(row)
+        slow = self._slow(self._index.row_of(device))
         return slow is not None and slow.own_past and slow.slowdown >= self.thresholds.min_slowdown
 
     def slow_in_this_state(self, device: DeviceId) -> bool:
         """Return whether a slow device was less than half as slow in another state, in logs."""
         row = self._index.row_of(device)
-        slow = None if row is None else self._slowness_at(row)
+        slow = self._slow(row)
         return slow is not None and bool(self._history.before[row] < np.log(slow.slowdown) / 2)
 
     def episode(self, device: DeviceId) -> Episode | None:
         """Return the slow episode that a device is in; ``None`` if it is not slow, or not known."""
         row = self._index.row_of(device)
-        if row is None or row >= len(self._residual):
+        slow = self._slow(row)
+        if row is None or slow is None or self._latest is None:
             return None
-        slow, known = self._slowness_at(row), (self._history, self._scale, self._known.tails, self._grouping)
-        if slow is None:
-            return None
-        usual = is_usual(row, slow.clock, *known, self.false_alarm_budget)
-        is_now = bool(self._residual[row] > self._scale.size[0, row] / 2)
-        return episode_at(row, self._history, slow, is_now=is_now, is_usual=usual)
+        residual, scale = self._latest
+        return episode_at(row, self._history, slow, is_now=bool(residual[row] > scale.size[0, row] / 2))
 
-    def _slowness_at(self, row: int, which: NDArray[np.bool_] | None = None) -> Slowness | None:
+    def _slow(self, row: int | None, which: NDArray[np.bool_] | None = None) -> Slowness | None:
+        if row is None or self._latest is None:
+            return None
+        which = self._history.found[:, row] if which is None else which
         lasts = float(self._known.noise.lasts()[self._grouping.codes[row]])
-        return slowness_at(row, self._history, self._scale, lasts, self.thresholds.smallest, which)
+        return slowness_at(row, self._history, self._latest[1], lasts, self.thresholds.smallest, which)
 
     def take_notices(self) -> list[GroupNotice]:
         """Return what is new about the readings of whole groups: each thing once, and no device is to blame for it."""
@@ -261,7 +222,7 @@ class SlowGPUAnalysis:
         self._history = self._history.take(kept)
         self._index = DeviceIndex(self._index.devices[row] for row in kept)
         for host in left:
-            self._new_verdicts.reported_hosts.pop(host, None)
+            self._reported_hosts.pop(host, None)
         self._regroup(labelled(self._index.devices, self._labels), self._grouping.codes[kept])
 
     def set_thresholds(self, *, min_slowdown: float) -> None:
@@ -295,7 +256,7 @@ class SlowGPUAnalysis:
         self._grouping = grouping
         self._rounds_together = 0
         self._fastest = np.full(1, np.nan, np.float32)  # log seconds of each device since then
-        self._residual, self._scale = self._residual[:0], Scale.empty()
+        self._latest = None
         groups = groups_before(grouping, before)
         if groups is None:  # who is compared with others has other peers, and another common mode
             self._known = GroupKnowledge(len(grouping))
@@ -333,38 +294,78 @@ class SlowGPUAnalysis:
         compared = known.pace.compare(log_seconds, history, grouping, self.thresholds)
         if early_noise is not None:
             known.noise.add_early(early_noise, compared.relative - history.last, grouping)
-        variance = np.broadcast_to(known.noise.of_devices(history, grouping), log_seconds.shape)
-        lasts = np.broadcast_to(grouping.per_device(known.noise.lasts()), log_seconds.shape)
+        variance, lasts = known.noise.of_devices(history, grouping), grouping.per_device(known.noise.lasts())
         usual = grouping.per_device(grouping.high_median(history.often))
         scale = scale_of(history, variance, lasts, usual, smallest)
         residual, before, crowded = known.pace.residual(compared, history.last, scale.size[0], smallest, grouping)
         known.noise.add(compared.own, history.last, grouping, crowded)
         over = advance(history, residual, before, lasts, scale, self.false_alarm_budget)
-        settle(history, over, height(history), scale, known.tails, grouping)
-        find(history, self.false_alarm_budget)
+        settle(history, over, scale, known.tails, grouping, self.false_alarm_budget)
         note_slowness(history, compared.own, compared.by_peers, scale)
         history.note_incidents(now_s)
         typical = grouping.per_device(known.pace.typical)
         learn(history, compared, typical, variance, known.noise.least, smallest, in_state)
-        self._residual, self._scale = residual, scale
+        self._latest = residual, scale
         known.note(compared, now_s, smallest, grouping, self._index.devices)
+
+    def _new(self, now_s: float) -> list[Verdict]:
+        """Return what is worth a new verdict, and note it as reported."""
+        history, hosts, bar = self._history, self._index.hosts, -np.log(self.false_alarm_budget)
+        found = np.any(history.found, axis=0)
+        news = found & (history.reported < TOP_RANK)
+        if not news.any():
+            return []
+        large = (history.number > 0) & (history.odds >= _NEAR * bar) | history.found
+        by_host: dict[int, dict[int, Verdict]] = defaultdict(dict)
+        for row in np.flatnonzero(large.any(axis=0) & np.isin(hosts, hosts[news])).tolist():
+            slow = self._slow(row, history.found[:, row] if found[row] else large[:, row])
+            if slow is not None:
+                by_host[int(hosts[row])][row] = self._verdict(row, slow, now_s)
+        return [verdict for verdicts in by_host.values() for verdict in self._new_of_host(verdicts, news)]
+
+    def _new_of_host(self, verdicts: dict[int, Verdict], news: NDArray[np.bool_]) -> list[Verdict]:
+        reported = self._history.reported
+        merged = merged_by_node(verdicts.values(), self._index.devices_of, self.thresholds.min_slowdown)
+        if merged[0].gpu is not None:
+            new = {row: found for row, found in verdicts.items() if news[row] and rank_of(found) > reported[row]}
+            for row, found in new.items():
+                reported[row] = rank_of(found)
+            return list(new.values())
+        [node] = merged
+        rows, rank = list(verdicts), rank_of(node)
+        is_new = rank > self._reported_hosts.get(node.host, 0) and rank > reported[rows].min()
+        self._reported_hosts[node.host] = rank
+        reported[rows] = np.maximum(reported[rows], rank)
+        return [node] if is_new else []
+
+    def _verdict(self, row: int, slow: Slowness, now_s: float) -> Verdict:
+        history, at_times = self._history, slow.clock == AT_TIMES
+        found = Slow(
+            slow.shown,
+            "own past" if slow.own_past else "peers",
+            self._grouping.size_at(row) - 1,
+            rounds=int(history.lasts[AT_TIMES if at_times else 0, row]),
+            jobs=math.exp(min(float(history.odds[slow.clock, row]), _MOST) - _MEASURED),
+            since_s=known_time(float(history.since_s[row])),
+            now_s=known_time(now_s),
+            share=slow.share if at_times else None,
+        )
+        is_sure = not at_times and slow.slowdown >= self.thresholds.min_slowdown
+        return verdict_of(self._index.devices[row], found, sure=is_sure, own_past=slow.own_past)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def to_state(self, identity: Mapping[DeviceId, str] | None = None) -> dict[str, Any]:
         """Return everything that is remembered, as values that JSON can hold.
 
-        Parameters
-        ----------
-        identity
-            Each device's name that stays with it when it moves (its UUID); without one, a device is its host and gpu.
+        ``identity``: each device's name that stays with it when it moves (its UUID), if it has one.
         """
         names = identity or {}
         return {
             "version": _VERSION,
             "devices": [list(device) for device in self.devices],
             "identities": [names.get(device, "") for device in self.devices],
-            "reported_hosts": dict(self._new_verdicts.reported_hosts),
+            "reported_hosts": dict(self._reported_hosts),
             "codes": self._grouping.codes.tolist(),
             "groups": self._known.to_state(),
             "history": self._history.to_state(),
@@ -379,12 +380,10 @@ class SlowGPUAnalysis:
         same_run: bool = True,
         **parameters: Any,
     ) -> Self:
-        """Return an analysis that continues from a saved state.
+        """Return an analysis that continues from what :meth:`to_state` returned.
 
         Parameters
         ----------
-        state
-            As :meth:`to_state` returned it, or as JSON gives it back.
         identity
             The devices' current names by host and gpu: a known name keeps its history, wherever the device was.
         same_run
@@ -407,7 +406,7 @@ class SlowGPUAnalysis:
         analysis._index = DeviceIndex(device for device in present if device is not None)
         analysis._history = History.from_state(state["history"]).take(kept)
         if same_run:
-            analysis._new_verdicts.reported_hosts = dict(state["reported_hosts"])
+            analysis._reported_hosts = dict(state["reported_hosts"])
         else:
             analysis._history.forget_run()
         codes = np.asarray(state["codes"], np.int32)[kept]

@@ -25,6 +25,9 @@ _WELL_S = 600.0  # for so long, and a device that was slow at times is well agai
 _ALIKE = 2.0  # slowdowns, in logs, that differ by no more than this factor
 _TOLD_S = 86_400.0  # for so long, what comes again is not told of once more
 _LATE_S = 30.0  # a restart that was announced may be so late before it is said that it does not come yet
+# Of one that is as those that ended let expect, the first word is that it is over, unless it lasts for longer than an
+# evaluation of 90 s, and a checkpoint soon after it
+_HELD_S = 150.0
 
 
 @dataclass(slots=True)
@@ -110,11 +113,6 @@ class Incidents:
         """The devices and nodes that are slow."""
         return tuple(self._open)
 
-    @property
-    def told(self) -> set[Subject]:
-        """Those that were told of."""
-        return {subject for subject, each in self._open.items() if each.is_told}
-
     def begin(
         self,
         subject: Subject,
@@ -183,11 +181,12 @@ class Incidents:
         """Return whether to tell of an open incident; ``is_new``: there is a new verdict, ``must``: a restart is due.
 
         What is as those before it that were told of and ended, in this job, is not told of again for a day. A restart
-        that was announced, and is due only ``in_s`` seconds from now, is.
+        that was announced, and is due only ``in_s`` seconds from now, is. Of what is usual it is told once it is over.
         """
         each = self._open[subject]
         is_late = not must and each.announced_s is not None and now_s - each.announced_s > _LATE_S
-        is_told = (is_new or is_late) if each.is_told else self._is_news(each, now_s, must=must)
+        is_held = each.is_usual and each.slow_s < _HELD_S and not must
+        is_told = (is_new or is_late) if each.is_told else not is_held and self._is_news(each, now_s, must=must)
         if is_told or must:
             each.announced_s = None if must or math.isinf(in_s) else now_s + in_s
         return is_told
@@ -298,11 +297,12 @@ class Incidents:
         history.lengths_s = (*history.lengths_s, each.slow_s)[-_REMEMBERED:]
         history.n_passed += 1
         history.lost_s += each.lost_s
-        if each.is_told:
+        if each.is_told or self._is_news(each, now_s, must=False):
             self._told.append(_Told(now_s, each.slow_s, each.slowdown))
         instead_of = self._recognise(each)
         expected = self._past(each, now_s).expects_end
-        return WellAgain(each.slow_s, each.lost_s, history.n_passed, history.lost_s, expected, instead_of)
+        is_news = each.is_told
+        return WellAgain(each.slow_s, each.lost_s, history.n_passed, history.lost_s, expected, instead_of, is_news)
 
     def _recognise(self, each: _Open) -> Subject | None:
         """Note if an incident that ended is the program's own; return the device that had it before if that is new."""

@@ -101,9 +101,9 @@ class Restarts:
             for subject, each in episodes.items()
         }
         usual = {subject for subject, each in episodes.items() if each is not None and each.is_usual}
-        told = self._incidents.told
         ended = self._incidents.advance(known, now_s, usual)
-        found = [Verdict(*each, 1.0, "well again", Evidence(*each, ended[each])) for each in ended if each in told]
+        over = {subject: found for subject, found in ended.items() if found.is_news}
+        found = [Verdict(*each, 1.0, "well again", Evidence(*each, over[each])) for each in over]
         new = {(verdict.host, verdict.gpu): verdict for verdict in verdicts if _is_incident(verdict)}
         for subject, verdict in new.items():
             self._begin(subject, verdict, grounds, judged, now_s)

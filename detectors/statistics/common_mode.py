@@ -133,18 +133,19 @@ class CommonMode:
         self._run.clear()
         if self._slower > before:
             self._slower_since_s = since_s if before else begun_s
-            return Shift(float(np.exp(size)), _known(begun_s))
+            return Shift(float(np.exp(size)), known_time(begun_s))
         if self._slower:
             return None
         if not before:
             return None
         self._ended.append((begun_s - since_s, before))
-        return Shift(float(np.exp(before)), _known(since_s), over_s=_known(begun_s), is_over=True)
+        return Shift(float(np.exp(before)), known_time(since_s), over_s=known_time(begun_s), is_over=True)
 
 
 def _fast_third(log_times: list[float]) -> float:
     return sorted(log_times)[(len(log_times) - 1) // 3]
 
 
-def _known(time_s: float) -> float | None:
+def known_time(time_s: float) -> float | None:
+    """Return a time, ``None`` if it is not known."""
     return None if np.isnan(time_s) else time_s

@@ -111,7 +111,7 @@ def learn(
         history.rounds[new] += 1
         ready = new[history.rounds[new] == WARM_UP]
         _begin_past(history, ready, variance[ready], smallest)
-        history.typical[ready] = np.broadcast_to(typical, history.typical.shape)[ready]
+        history.typical[ready] = typical[ready]
 
 
 def _begin_past(history: History, rows: NDArray[np.intp], variance: Floats, smallest: float) -> None:

@@ -27,11 +27,8 @@ def codes_of(labels: Sequence[Hashable]) -> NDArray[np.int32]:
 def check_names(devices: Collection[Any]) -> None:
     """Check that each device is named by its host and its GPU."""
     for device in devices:
-        match device:
-            case (str(), str()):
-                pass
-            case _:
-                raise DeviceNameError(device)
+        if not (isinstance(device, tuple) and len(device) == 2 and all(isinstance(part, str) for part in device)):
+            raise DeviceNameError(device)
 
 
 def as_array(repeats: Collection[Sequence[float]]) -> NDArray[np.float64]:
@@ -83,16 +80,13 @@ class DeviceIndex:
 
     def extended(self, devices: Iterable[DeviceId]) -> DeviceIndex:
         """Return an index that also has these devices: this one if none of them is new."""
-        new = list(dict.fromkeys(devices))
-        if self.devices:
-            new = [device for device in new if device not in self._rows]
+        new = [device for device in dict.fromkeys(devices) if device not in self._rows]
         check_names(new)
         return DeviceIndex((*self.devices, *new)) if new else self
 
-    def rows_outside(self, hosts: Iterable[str]) -> NDArray[np.intp]:
+    def rows_outside(self, hosts: Collection[str]) -> NDArray[np.intp]:
         """Return the rows of the devices that are on none of these hosts."""
-        excluded = set(hosts)
-        return np.array([row for row, (host, _) in enumerate(self.devices) if host not in excluded], np.intp)
+        return np.array([row for row, (host, _) in enumerate(self.devices) if host not in hosts], np.intp)
 
     def rows_of(self, devices: tuple[DeviceId, ...]) -> NDArray[np.intp]:
         """Return the rows of devices."""

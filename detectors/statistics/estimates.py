@@ -42,16 +42,12 @@ def log_usual(repeats: Floats) -> Floats:
 def repeat_noise(repeats: Floats) -> Floats:
     """Estimate the standard deviation of a round's fastest log time from the fast half of its repeats."""
     # Slow outliers do not count. The result is `NaN` with fewer than two good repeats.
+    if len(repeats) < 2:
+        return np.full(repeats.shape[1:], np.nan, np.float32)
     ordered = np.sort(repeats, axis=0)
-    noise = np.full(repeats.shape[1:], np.nan, np.float32)
-    left = np.ones(noise.shape, np.bool_)
-    for count in range(len(ordered), 1, -1):
-        here = left & np.isfinite(ordered[count - 1])
-        left &= ~here
-        which = slice(None) if here.all() else here  # avoids copies if all repeats are good
-        fastest, *middle = (ordered[rank][which] for rank in (0, (count - 1) // 2, count // 2))
-        scale = _FASTEST_NOISE / _MEDIAN_TO_FASTEST[min(count, len(_MEDIAN_TO_FASTEST) - 1)]
-        noise[which] = np.log((middle[0] + middle[1]) / (2 * fastest)) * np.float32(scale)
-        if not left.any():
-            break
-    return noise
+    count = np.count_nonzero(np.isfinite(ordered), axis=0)
+    ranks = np.stack([np.maximum(count - 1, 0) // 2, count // 2])
+    middle = np.take_along_axis(ordered, ranks, axis=0)
+    scale = _FASTEST_NOISE / _MEDIAN_TO_FASTEST[np.minimum(count, len(_MEDIAN_TO_FASTEST) - 1)]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.log(middle.sum(axis=0) / (2 * ordered[0])) * scale.astype(np.float32))

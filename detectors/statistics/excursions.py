@@ -7,7 +7,6 @@ There are three sizes, each four times the one before, and a mixture for a devic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +33,6 @@ class Scale:
     variance: Floats
     size: Floats  # the slowdowns looked for, in log seconds
     step: Floats  # what one round is worth at most, in nats
-
-    @classmethod
-    def empty(cls) -> Self:
-        """Return the scale of a round without devices."""
-        by_clock = np.zeros((CLOCKS, 0), np.float32)
-        return cls(by_clock[0], by_clock, by_clock)
 
 
 def scale_of(history: History, variance: Floats, lasts: Floats, usual: Floats, smallest: float) -> Scale:
@@ -120,40 +113,21 @@ def height(history: History) -> Floats:
 
 
 def settle(
-    history: History, over: NDArray[np.bool_], evidence: Floats, scale: Scale, tails: Tails, grouping: Grouping
+    history: History, over: NDArray[np.bool_], scale: Scale, tails: Tails, grouping: Grouping, budget: float
 ) -> None:
-    """Count the excursions that have become large enough, and say how little they are to be expected by chance."""
+    """Count the excursions that have become large enough; note those that healthy devices hardly ever have."""
     ended = np.nonzero(over & (history.number > 0))
-    if len(ended[0]):
-        tails.learn(ended[0], grouping.codes[ended[1]], history.peak[ended], scale.step[ended])
-    for name in ("evidence", "of_noise", "lasts", "peak", "number", "odds", "found"):
-        array = getattr(history, name)
-        array[over] = 0
-    large = np.nonzero(~over & (evidence >= np.float32(0.999 * LEAST_STEPS) * scale.step))
-    if not len(large[0]):
-        return
+    tails.learn(ended[0], grouping.codes[ended[1]], history.peak[ended], scale.step[ended])
+    history.end(over)
+    evidence = height(history)
+    large = np.nonzero(evidence >= np.float32(0.999 * LEAST_STEPS) * scale.step)
     codes = grouping.codes[large[1]]
-    is_new = history.number[large] == 0
-    new = large[0][is_new], large[1][is_new]
-    history.number[new] = tails.number(new[0], codes[is_new])
-    surprise = tails.surprise(large[0], codes, evidence[large], scale.step[large])
-    history.odds[large] = surprise - _share(history.number[large].astype(np.float64), grouping)
-
-
-def _share(number: NDArray[np.float64], grouping: Grouping) -> NDArray[np.float64]:
-    """Return how small a share of the budget an excursion has, in nats, given its number: the shares sum to one."""
-    return np.asarray(np.log(len(grouping) * CLOCKS * number * (number + 1)))
-
-
-def is_usual(
-    row: int, clock: int, history: History, scale: Scale, tails: Tails, grouping: Grouping, budget: float
-) -> bool:
-    """Return whether an excursion is no larger than those that ended let expect, if all lengths are alike in that."""
-    evidence, step = float(history.peak[clock, row]), float(scale.step[clock, row])
-    surprise = tails.surprise_if_steady(clock, int(grouping.codes[row]), evidence, step)
-    return bool(surprise - _share(history.number[clock, row].astype(np.float64), grouping) < -np.log(budget))
-
-
-def find(history: History, budget: float) -> None:
-    """Note the excursions that healthy devices have less often than the budget says."""
+    new = history.number[large] == 0
+    history.number[large[0][new], large[1][new]] = tails.number(large[0][new], codes[new])
+    number = history.number[large].astype(np.float64)
+    share = np.log(len(grouping) * CLOCKS * number * (number + 1))  # of the budget, in nats: they sum to one
+    steps = scale.step[large]
+    history.odds[large] = tails.surprise(large[0], codes, evidence[large], steps) - share
+    usual = tails.surprise_if_steady(large[0], codes, history.peak[large], steps) - share < -np.log(budget)
+    history.usual[large] = usual
     history.found |= (history.number > 0) & (history.odds >= -np.log(budget))

@@ -42,8 +42,8 @@ class Grouping:
         return len(self.sizes)
 
     def per_device(self, by_group: NDArray[Any]) -> NDArray[Any]:
-        """Give each device its group's value: ``(..., n_groups)`` to ``(..., n_devices)``, or broadcastable to it."""
-        return by_group if len(self) == 1 else np.take(by_group, self.codes, axis=-1)
+        """Give each device its group's value: ``(..., n_groups)`` to ``(..., n_devices)``."""
+        return np.take(by_group, self.codes, axis=-1)
 
     def size_at(self, row: int) -> int:
         """Return the size of a device's group."""

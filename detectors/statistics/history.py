@@ -18,7 +18,8 @@ CLOCKS = 4  # three sizes of slowdown, and slow at times
 AT_TIMES = 3  # the last of them
 
 _PAST = ("base", "rounds", "typical", "first", "last", "change", "distance", "held", "n_held", "often")
-_OF_ONE_RUN = ("evidence", "of_noise", "lasts", "peak", "number", "odds", "found", "slower", "with_past", "hits", "run")
+_OF_ONE_EXCURSION = ("evidence", "of_noise", "lasts", "peak", "number", "odds", "found", "usual")
+_OF_ONE_RUN = (*_OF_ONE_EXCURSION, "slower", "with_past", "hits", "run")
 _OF_ONE_INCIDENT = ("since_s", "reported")
 
 
@@ -48,6 +49,7 @@ class History(Arrays):
     number: NDArray[np.uint32] = of(0, CLOCKS, dtype=np.uint32)
     odds: Floats = of(0, CLOCKS)  # nats above what chance may do once in a job
     found: NDArray[np.bool_] = of(0, CLOCKS, dtype=np.bool_)
+    usual: NDArray[np.bool_] = of(0, CLOCKS, dtype=np.bool_)  # no larger than those that ended let expect
     # Sums over the excursion of how much slower than before and than its typical peer it was, in logs, at most so
     # much as to be seen (at times: over its slow rounds)
     slower: Floats = of(0, 2, CLOCKS)
@@ -70,25 +72,22 @@ class History(Arrays):
         """Let devices that gained a state learn their past anew; return which devices are in a lower one than that.
 
         A past that was learned idle says nothing of a busy device, but one that was learned busy holds for an idle one
-        as well: it reads less. So states are only ever gained, and one past for each device is enough.
-
-        Parameters
-        ----------
-        rows, states
-            Which devices are in which state.
-        typical
-            Where each of these devices' typical peer is, relative to its group's common mode.
+        as well: it reads less. So states are only ever gained, and one past for each device is enough. ``typical``:
+        where each device's typical peer is, relative to its group's common mode.
         """
-        is_new = (states & ~self.state[rows]) != 0
-        new, found = rows[is_new], np.zeros(len(self.state), np.bool_)
+        new = rows[(states & ~self.state[rows]) != 0]
+        self.before[new] = np.fmin(self.before[new], self.base[new] - typical[new])
+        now = self.state.copy()
+        now[rows] = states
+        self.state |= now
         if len(new):
-            self.before[new] = np.fmin(self.before[new], self.base[new] - typical[is_new])
-            self.state[new] |= states[is_new]
-            found[new] = True
-            self.learn_again(found)
-            found[new] = False
-        found[rows] = (self.state[rows] & ~states) != 0
-        return found
+            self.learn_again(np.isin(np.arange(len(now)), new))
+        return np.asarray((self.state & ~now) != 0)
+
+    def end(self, which: NDArray[np.bool_]) -> None:
+        """End excursions, by clock and device."""
+        for name in _OF_ONE_EXCURSION:
+            getattr(self, name)[which] = 0
 
     def note_incidents(self, now_s: float) -> None:
         """Note when excursions of the smallest size begin, and end."""

@@ -52,12 +52,6 @@ class Tails(Arrays):
             for of_class, added in zip(counts, more, strict=True):
                 np.add.at(of_class, (clocks, codes), added)
 
-    def surprise_if_steady(self, clock: int, code: int, evidence: float, step: float) -> float:
-        """Return the same for one excursion if the chance to go on is the same at all lengths: it is the stricter."""
-        went_on, tries = self.went_on[:, clock, code].sum(), self.tries[:, clock, code].sum()
-        goes_on = (PRIOR * np.exp(-step) + went_on) / (PRIOR + tries)
-        return float(max(evidence / step - LEAST_STEPS, 0) * min(step, -np.log(goes_on)))
-
     def surprise(self, clocks: NDArray[np.intp], codes: NDArray[np.integer], evidence: Floats, step: Floats) -> Floats:
         """Return how little is to be expected of healthy devices that an excursion gets so large, in nats."""
         went_on, tries = self.went_on[:, clocks, codes], self.tries[:, clocks, codes]
@@ -69,3 +63,11 @@ class Tails(Arrays):
             of_step[number] = np.minimum(step, -np.log(goes_on))
         further = np.maximum(evidence / step - LEAST_STEPS, 0)
         return np.asarray((of_step * np.clip(further - _BEGINS, 0, _ENDS - _BEGINS)).sum(axis=0), np.float32)
+
+    def surprise_if_steady(
+        self, clocks: NDArray[np.intp], codes: NDArray[np.integer], evidence: Floats, step: Floats
+    ) -> Floats:
+        """Return the same if the chance to go on is the same at all lengths: it is the stricter."""
+        went_on, tries = (counts[:, clocks, codes].sum(axis=0) for counts in (self.went_on, self.tries))
+        goes_on = (PRIOR * np.exp(-step) + went_on) / (PRIOR + tries)
+        return np.asarray(np.maximum(evidence / step - LEAST_STEPS, 0) * np.minimum(step, -np.log(goes_on)))

@@ -37,6 +37,7 @@ _LARGEST_BLOCK = 4096  # unpacked in less than a millisecond
 # Blocks of a quick series are larger, which takes less time and room for each sample.
 _BLOCK_US = 2_000_000
 _SECOND_US = 1_000_000
+_NEVER_US = 2**62
 # A sample whose time is further ahead than this does not count when it is dropped: its clock is wrong.
 _FUTURE_US = 3600 * _SECOND_US
 # A series' object, its key and its two arrays, measured with tracemalloc.
@@ -77,12 +78,14 @@ def _unpacked(block: bytes) -> Piece:
     return times_us.tobytes(), values.tobytes()
 
 
-class _StoredSeries:
+class StoredSeries:
     """One series: packed blocks, followed by the samples that are not packed yet."""
 
-    __slots__ = ("blocks", "newest_us", "newest_value", "times_us", "values")
+    __slots__ = ("blocks", "late", "latest_us", "newest_us", "newest_value", "times_us", "values")
 
     def __init__(self) -> None:
+        self.latest_us = -1
+        self.late = 0  # how often samples came that were older than the latest one
         self.blocks: list[bytes] = []
         self.times_us = array("q")
         self.values = array("d")
@@ -111,7 +114,7 @@ class SampleStore:
         self._max_series = max_series  # samples of further series are dropped and counted
         self._max_bytes = max_bytes  # beyond this the oldest samples are dropped early, and counted
         self._lock = threading.Lock()
-        self._metrics: dict[str, dict[Tags, _StoredSeries]] = {}
+        self._metrics: dict[str, dict[Tags, StoredSeries]] = {}
         self._series = 0
         self._samples = 0
         self._packed_bytes = 0
@@ -119,14 +122,17 @@ class SampleStore:
 
     def extend(self, key: SeriesKey, times_us: Times, values: Floats) -> None:
         """Add samples to a series."""
-        times = np.ascontiguousarray(times_us, dtype=np.int64).tobytes()
-        self._append(key, times, np.ascontiguousarray(values, dtype=np.float64).tobytes())
+        times_us = np.ascontiguousarray(times_us, dtype=np.int64)
+        oldest_us, latest_us = int(times_us.min(initial=_NEVER_US)), int(times_us.max(initial=-1))
+        numbers = np.ascontiguousarray(values, dtype=np.float64).tobytes()
+        self._append(key, times_us.tobytes(), numbers, oldest_us, latest_us)
 
     def add(self, metric: str, tags: Mapping[str, str], time_us: int, value: float) -> None:
         """Add one sample."""
-        self._append(key_of(metric, tags), array("q", (time_us,)).tobytes(), array("d", (value,)).tobytes())
+        times, values = array("q", (time_us,)).tobytes(), array("d", (value,)).tobytes()
+        self._append(key_of(metric, tags), times, values, time_us, time_us)
 
-    def _append(self, key: SeriesKey, times: bytes, values: bytes) -> None:
+    def _append(self, key: SeriesKey, times: bytes, values: bytes, oldest_us: int, latest_us: int) -> None:
         with self._lock:
             stored = self._find_or_add(key)
             if stored is None:
@@ -135,9 +141,11 @@ class SampleStore:
             self._observe(key, times, values)
             stored.times_us.frombytes(times)
             stored.values.frombytes(values)
+            stored.late += oldest_us < stored.latest_us
+            stored.latest_us = max(stored.latest_us, latest_us)
             self._count(stored, len(times) // 8)
 
-    def _count(self, stored: _StoredSeries, added: int) -> None:
+    def _count(self, stored: StoredSeries, added: int) -> None:
         self._samples += added
         if not added:
             return
@@ -148,6 +156,8 @@ class SampleStore:
             waiting >= _LARGEST_BLOCK or abs(stored.times_us[-1] - stored.times_us[0]) >= _BLOCK_US
         ):
             self._pack(stored)
+            if self._packed_bytes > self._max_bytes:  # a store that is trimmed late must not grow meanwhile
+                self._shrink()
 
     def trim(self) -> None:
         """Drop samples that are older than the window, and more if the store is too large."""
@@ -172,28 +182,36 @@ class SampleStore:
         wanted: Callable[[Mapping[str, str]], bool] = lambda _: True,
     ) -> Iterator[TimeSeries]:
         """Yield the series of some metrics that have samples in a time range, both ends included."""
+        for metric, tags, stored in self.matching(metrics, wanted):
+            times_us, values = self.samples_of(stored, start_us, end_us)
+            if len(times_us):
+                yield TimeSeries(metric, tags, times_us, values)
+
+    def matching(
+        self, metrics: Iterable[str], wanted: Callable[[Mapping[str, str]], bool]
+    ) -> Iterator[tuple[str, dict[str, str], StoredSeries]]:
+        """Yield the series of some metrics, with their metric and tags."""
         for metric in metrics:
             with self._lock:
                 pairs = list(self._metrics.get(metric, {}).items())
             for tags, stored in pairs:
                 if wanted(named := dict(tags)):
-                    times_us, values = assembled(self._pieces(stored, start_us, end_us), start_us, end_us)
-                    if len(times_us):
-                        yield TimeSeries(metric, named, times_us, values)
+                    yield metric, named, stored
+
+    def samples_of(self, stored: StoredSeries, start_us: int, end_us: int) -> tuple[Times, Floats]:
+        """Return the samples of a series in a time range, both ends included."""
+        return assembled(self._pieces(stored, start_us, end_us), start_us, end_us)
 
     def count(
         self, metrics: Iterable[str], start_us: int, end_us: int, wanted: Callable[[Mapping[str, str]], bool]
     ) -> int:
         """Return about how many samples :meth:`read` would yield, without reading them."""
         samples = 0
-        for metric in metrics:
+        for _, _, stored in self.matching(metrics, wanted):
             with self._lock:
-                pairs = list(self._metrics.get(metric, {}).items())
-            for stored in [stored for tags, stored in pairs if wanted(dict(tags))]:
-                with self._lock:
-                    blocks = stored.blocks.copy()
-                    samples += len(stored.times_us)
-                samples += sum(block_span(block)[2] for block in blocks if _overlaps(block, start_us, end_us))
+                blocks = stored.blocks.copy()
+                samples += len(stored.times_us)
+            samples += sum(block_span(block)[2] for block in blocks if _overlaps(block, start_us, end_us))
         return samples
 
     def series_keys(self) -> list[SeriesKey]:
@@ -222,7 +240,7 @@ class SampleStore:
         with self._lock:
             return StoreSize(self._series, self._samples, self._nbytes(), self._dropped)
 
-    def _find_or_add(self, key: SeriesKey) -> _StoredSeries | None:
+    def _find_or_add(self, key: SeriesKey) -> StoredSeries | None:
         metric, tags = key
         by_tags = self._metrics.get(metric)
         if by_tags is not None and tags in by_tags:
@@ -230,16 +248,16 @@ class SampleStore:
         if self._series >= self._max_series:
             return None
         self._series += 1
-        stored = self._metrics.setdefault(metric, {})[tags] = _StoredSeries()
+        stored = self._metrics.setdefault(metric, {})[tags] = StoredSeries()
         return stored
 
-    def _pieces(self, stored: _StoredSeries, start_us: int, end_us: int) -> list[Piece]:
+    def _pieces(self, stored: StoredSeries, start_us: int, end_us: int) -> list[Piece]:
         with self._lock:
             blocks = stored.blocks.copy()
             newest = stored.times_us.tobytes(), stored.values.tobytes()
         return [*(_unpacked(block) for block in blocks if _overlaps(block, start_us, end_us)), newest]
 
-    def _pack(self, stored: _StoredSeries) -> None:
+    def _pack(self, stored: StoredSeries) -> None:
         times_us, values = np.array(stored.times_us, dtype=np.int64), np.array(stored.values, dtype=np.float64)
         if (np.diff(times_us) < 0).any():
             order = np.argsort(times_us, kind="stable")
@@ -251,7 +269,7 @@ class SampleStore:
             self._packed_bytes += len(block) + BLOCK_OVERHEAD_BYTES
         stored.times_us, stored.values = array("q"), array("d")
 
-    def _forget(self, stored: _StoredSeries, oldest_us: int) -> int:
+    def _forget(self, stored: StoredSeries, oldest_us: int) -> int:
         forgotten = 0
         while stored.blocks and block_span(stored.blocks[0])[1] < oldest_us:
             block = stored.blocks.pop(0)

@@ -18,6 +18,8 @@ from laggard.resilience.wire.handshake import Handshake
 from laggard.system.memory import shared_memory_bytes
 from laggard.system.processors import usable_processors
 
+MACHINE_VARIABLE = "LAGGARD_MACHINE"
+
 
 def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the names of the GPUs that the job has here, as in ``CUDA_VISIBLE_DEVICES``."""
@@ -29,7 +31,8 @@ def own_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def found_here(gpus: Sequence[str]) -> Handshake:
     """Return what this node has, given the names of its GPUs."""
-    return Handshake(usable_processors(), tuple(gpus), socket.gethostname(), shared_memory_bytes())
+    machine = os.environ.get(MACHINE_VARIABLE, "")
+    return Handshake(usable_processors(), tuple(gpus), socket.gethostname(), shared_memory_bytes(), machine)
 
 
 def main(arguments: Sequence[str]) -> None:

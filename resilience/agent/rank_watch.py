@@ -27,6 +27,7 @@ from laggard.resilience.decision.hang import LifeWatch, RankLife
 _log = logging.getLogger("laggard.resilience.agent")
 
 LOOK_INTERVAL_S = 2.0
+LONGEST_END_S = 600.0
 # Of the time in which a GPU's memory is read or written, in percent; a kernel that waits for others hardly does.
 MIN_MEMORY_PERCENT = 2
 NICENESS = 10
@@ -51,8 +52,9 @@ def main() -> None:
         lives = [_life(node, rank, watches[rank.pid], now_s, active) for rank in ranks]
         try:
             control.tell_ranks(node, {"number": number, "ranks": plain(lives)})
-        except FencedError:
-            return  # the next launch has begun
+        except FencedError:  # the next launch has begun, and whoever begins it ends this process
+            signal.sigtimedwait({signal.SIGTERM}, LONGEST_END_S)
+            return
         except (redis.RedisError, KVStoreError) as error:
             _log.info("how the ranks look could not be stored: %s", error)
         if signal.sigtimedwait({signal.SIGTERM}, LOOK_INTERVAL_S) is not None:

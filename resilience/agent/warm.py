@@ -17,7 +17,7 @@ import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -63,8 +63,9 @@ class WarmProcess:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._wanted: wire.KeepWarm | None = None
-        self._first: subprocess.Popen[bytes] | None = None  # later ones replace it, which are adopted
+        self._first: list[subprocess.Popen[bytes]] = []  # later ones replace them, which are adopted
         self._control: socket.socket | None = None
+        self._next: socket.socket | None = None  # that of one that will replace it, once it has loaded more modules
         self._why_not = NOT_KEPT
         self._ranks: deque[_Rank] = deque()  # not in use yet
         self._starting: dict[_Rank, None] = {}  # in this order; the first one has its order, the others wait for it
@@ -74,18 +75,21 @@ class WarmProcess:
     @property
     def pids(self) -> set[int]:
         """Process ids of what is reaped here, or by the task that gets it."""
-        first = set() if self._first is None else {self._first.pid}
-        return first | {rank.pid for rank in self._starting if rank.pid}
+        return {first.pid for first in self._first} | {rank.pid for rank in self._starting if rank.pid}
 
     def keep(self, command: wire.KeepWarm) -> None:
         """Have a warm process for this, unless there is one; its output, and that of the modules, goes to its log."""
-        if command == self._wanted and self._control is not None:
+        before = self._wanted
+        if command == before and self._control is not None:
             return
-        self.drop()
+        if self._why_not or before is None or command != replace(before, modules=command.modules):
+            self.drop()
+        self._close_next()
         self._wanted = command
         try:
             self._start(command)
         except OSError as error:
+            self.drop()
             self._why_not = f"no warm process can be started in {command.directory}: {error.strerror}"
 
     def _start(self, wanted: wire.KeepWarm) -> None:
@@ -99,7 +103,7 @@ class WarmProcess:
         environment |= {WARM: str(theirs.fileno()), WARM_ROOM: "." * ROOM_BYTES}
         with contextlib.ExitStack() as on_error, theirs, self._context.folder.log_of(LOG).open("ab") as log:
             on_error.callback(ours.close)
-            self._first = subprocess.Popen(
+            first = subprocess.Popen(
                 dies_with_parent(wanted.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -109,12 +113,17 @@ class WarmProcess:
                 pass_fds=[theirs.fileno()],
             )
             on_error.pop_all()
+        self._first.append(first)
         ours.send(encode(wire.Load(os.getpid(), wanted.modules, wanted.varying)))
-        self._control, self._why_not = ours, NOT_READY
-        self._context.selector.register(ours, selectors.EVENT_READ, self._on_message)
+        if self._control is None:
+            self._control, self._why_not = ours, NOT_READY
+        else:
+            self._next = ours
+        self._context.selector.register(ours, selectors.EVENT_READ, partial(self._on_message, ours))
 
     def drop(self) -> None:
         """End the warm process and what was forked ahead, without waiting."""
+        self._close_next()
         if self._control is not None:
             self._context.selector.unregister(self._control)
             self._control.close()
@@ -122,25 +131,34 @@ class WarmProcess:
         while self._ranks:
             self._end(self._ranks[0])
 
-    def reap(self) -> None:
-        """Reap the process that was started, once it has ended."""
-        if self._first is not None and self._first.poll() is not None:
-            self._first = None
+    def _close_next(self) -> None:
+        if self._next is not None:
+            self._context.selector.unregister(self._next)
+            self._next.close()
+            self._next = None
 
-    def _on_message(self) -> None:
-        if self._control is None:
-            return
-        data = _received(self._control)
-        if not data:
-            wanted = self._wanted
+    def reap(self) -> None:
+        """Reap the processes that were started, once they have ended."""
+        self._first = [first for first in self._first if first.poll() is None]
+
+    def _on_message(self, control: socket.socket) -> None:
+        if control not in (self._control, self._next):
+            return  # it was closed after the selector reported it
+        wanted, data = self._wanted, _received(control)
+        if not data and control is self._next:
+            self._close_next()  # those that are forked from the other one load more themselves
+        elif not data:
             self.drop()
             self._wanted = wanted
             self._why_not = f"the warm process has ended: {self._context.folder.last_line_of(LOG) or 'it was killed'}"
-            return
-        message = decode(data, wire.WarmReady, wire.LeftOut)
-        if isinstance(message, wire.WarmReady):
-            self._why_not = ""
-        self._context.send(message)
+        else:
+            message = decode(data, wire.WarmReady, wire.LeftOut)
+            if isinstance(message, wire.WarmReady):
+                if control is self._next:
+                    self._next = None
+                    self.drop()
+                self._control, self._wanted, self._why_not = control, wanted, ""
+            self._context.send(message)
 
     def _fork_ahead(self, n_ranks: int) -> None:
         """Have processes forked that wait for what they are to run as."""

@@ -107,6 +107,9 @@ class Unmanaged:
         del bad, well, n_nodes
         return ""
 
+    def remark(self, machine: str, why: str) -> None:
+        """Tell its operators, within a few seconds, what speaks against a machine, if they want to hear that."""
+
     def time_to_save(self) -> TimeToSave:
         """Return how long the job has if it is told to stop now; while it is ended, lost nodes are to be expected."""
         return TimeToSave()
@@ -151,6 +154,10 @@ class Allocation(ABC):
         """Return whether a new agent of a lost node has come by itself, and waits to be used."""
         del node
         return False
+
+    def machine_of(self, host: str) -> str:
+        """Return what the site calls the machine on which a node is now; empty: the node is a virtual one."""
+        return host
 
     def announce_end(self, exit_code: int, remarks: Mapping[str, str]) -> None:  # noqa: B027 - as below
         """Tell the nodes that the job ends, where something there ends like it, and what to remark on which host."""

@@ -24,7 +24,6 @@ from laggard.resilience.allocation.base import AgentProcess, Tell, Unmanaged, cl
 from laggard.resilience.allocation.discovery import LATE_S, DialledAgent, Pending
 from laggard.resilience.allocation.machines import MachineAllocation
 from laggard.resilience.allocation.place import JoinSecret, Place, own_variables
-from laggard.resilience.allocation.time_to_save import TimeToSave
 from laggard.resilience.errors import NotJoinedError, UsageError
 from laggard.resilience.text import abbreviated
 from laggard.resilience.wire import encode
@@ -36,17 +35,6 @@ from laggard.system.termination_message import leave
 # A lost node is tried again later, and at once when its new agent comes.
 ARRIVAL_S = 30.0
 LAST_WORDS_S = 1.0
-
-
-class Pod(Unmanaged):
-    """Kubernetes: who is told to end there is killed after a time that the manifest gives."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def time_to_save(self) -> TimeToSave:
-        """Return how long a pod has."""
-        return TimeToSave(self._seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ class LocalAllocation(Allocation):
             NodeRecord(f"node{i + 1}", f"{network}.{i + 1}", tuple(virtual or gpus[i::n_nodes])) for i in range(n_nodes)
         )
 
+    def machine_of(self, host: str) -> str:
+        """Return nothing: what becomes of a virtual node says nothing of another job's."""
+        del host
+        return ""
+
     def start_agent(self, node: NodeRecord) -> ChildAgent:
         """Start the agent of a node."""
         del node  # they are all on this machine

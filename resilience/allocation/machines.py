@@ -26,6 +26,11 @@ class MachineAllocation(Allocation):
         self._primary = next(iter(addresses))
         self._n_cpus: dict[str, int] = {}
         self._shared_bytes: dict[str, int] = {}
+        self._machines: dict[str, str] = {}
+
+    def machine_of(self, host: str) -> str:
+        """Return what the site calls the machine on which a node is now."""
+        return self._machines.get(host) or host
 
     def ray_options(self, node: NodeRecord) -> Sequence[str]:
         """Return the options of ``ray start`` for a node on another machine."""
@@ -50,6 +55,7 @@ class MachineAllocation(Allocation):
     def _learn(self, host: str, handshake: Handshake) -> None:
         self._n_cpus[host] = handshake.n_cpus
         self._shared_bytes[host] = handshake.shared_memory_bytes
+        self._machines[host] = handshake.machine
         if not self._virtual:
             self._change(host, devices=handshake.gpus)
 

@@ -11,11 +11,12 @@ from laggard.collectors.device import gpu_names
 from laggard.collectors.ray_actors import require_ray
 from laggard.resilience.allocation.base import Allocation
 from laggard.resilience.allocation.host_files import Host, hosts_of_lsf, hosts_of_pbs, named_hosts
-from laggard.resilience.allocation.joined import JoinedAllocation, Pod
+from laggard.resilience.allocation.joined import JoinedAllocation
 from laggard.resilience.allocation.launchers import ask_launcher
 from laggard.resilience.allocation.local import LocalAllocation
 from laggard.resilience.allocation.network import address_of_first, is_this_machine, resolve_addresses
 from laggard.resilience.allocation.place import COMPLETION_INDEX, FIRST_NODE, SECRET_VARIABLE, JoinSecret, place_in
+from laggard.resilience.allocation.pod import Pod
 from laggard.resilience.allocation.remote import RemoteAllocation
 from laggard.resilience.allocation.slurm import Srun, check_runs_once, slurm_node_names
 from laggard.resilience.allocation.ssh import Ssh, transport_of_lsf

@@ -26,6 +26,7 @@ from laggard.resilience.command.run import run
 @click.option("--shared-memory", metavar="QUANTITY", default="16Gi", show_default=True, help="Size of /dev/shm.")
 @click.option("--claim", metavar="NAME", help="Volume claim for State, which all pods can mount (ReadWriteMany).")
 @click.option("--queue", metavar="NAME", help="Kueue's queue.")
+@click.option("--service-account", metavar="NAME", help="One that may patch nodes: verdicts become their annotations.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def kubernetes(as_typed: Sequence[str], /, kind: Kind, command: tuple[str, ...], **pods: Any) -> None:

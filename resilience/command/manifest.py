@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from laggard.resilience.agent.handshake import MACHINE_VARIABLE
 from laggard.resilience.allocation.place import SECRET_VARIABLE
+from laggard.resilience.allocation.pod import ANNOTATES
 from laggard.resilience.command.cli import EXIT_USAGE
 from laggard.resilience.decision.events import EXIT_NO_PROGRESS, EXIT_TOO_FEW_NODES
 from laggard.resilience.errors import UsageError
@@ -42,6 +44,7 @@ class Pods:
     shared_memory: str = "16Gi"
     claim: str | None = None  # of a volume that all pods can write to, for State
     queue: str | None = None  # of Kueue
+    service_account: str | None = None  # one that may patch nodes
 
 
 def manifests(kind: Kind, pods: Pods, arguments: Sequence[str], grace_s: float) -> list[Tree]:
@@ -102,12 +105,16 @@ def _pod(pods: Pods, arguments: Sequence[str], grace_s: float) -> Tree:
         "env": [
             {"name": "NNODES", "value": str(pods.n_nodes)},
             {"name": SECRET_VARIABLE, "valueFrom": secret},
+            *([{"name": ANNOTATES, "value": "1"}] if pods.service_account else []),
+            # By which the site's history of nodes knows it, rather than by the pod's.
+            {"name": MACHINE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
         **({"resources": {"requests": {**resources}, "limits": {**resources}}} if resources else {}),
         "terminationMessagePath": str(TERMINATION_MESSAGE),
         "volumeMounts": mounts,
     }
     return {
+        **({"serviceAccountName": pods.service_account} if pods.service_account else {}),
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(grace_s + _ENDING_S),
         "containers": [container],

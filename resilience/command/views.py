@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
+from typing import Literal
 
 import click
 import redis
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record import wording
+from laggard.resilience.record.account import fill_with_launches
 from laggard.resilience.record.running_jobs import RunningJob, choose, running_jobs
-from laggard.resilience.views.screen import header
+from laggard.resilience.views.lines import header
+from laggard.resilience.views.listing import Column, fitted
 from laggard.resilience.views.snapshot import Snapshot
 from laggard.resilience.views.source import LiveSource
-from laggard.resilience.views.tables import device_table, launch_table, metric_table, node_table, sorted_devices
+from laggard.resilience.views.tables import device_columns, metric_columns, node_columns, sorted_devices
 from laggard.telemetry.errors import NodeError
 
 MAX_ROWS = 20
@@ -62,15 +67,15 @@ def top(job: str | None, interval_s: float) -> int:
     # over ssh.
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("top needs an interactive terminal that can move its cursor: use 'laggard status' instead")
-    from laggard.resilience.views.top import run_top
+    from laggard.resilience.views.top import Chooser, Top
 
-    running, console = choose(running_jobs(), job), Console(highlight=False)
+    found = running_jobs()
+    if job is None and len(found) > 1 and (job := Chooser([each.full_name for each in found]).run()) is None:
+        return 0
+    running = choose(found, job)
     _snapshot(running)
     with LiveSource(running) as source:
-        try:
-            ended = run_top(source.snapshot, running.has_ended, interval_s, console)
-        except KeyboardInterrupt:
-            ended = ""
+        ended = Top(source, running.has_ended, interval_s).run()
     if ended:
         click.echo(f"{ended}; 'laggard report {running.full_name}' shows what happened")
     return 0
@@ -94,17 +99,33 @@ def print_status(snapshot: Snapshot, console: Console, max_rows: int | None) -> 
     if snapshot.timeline.launches:
         console.print(Text(f"   {wording.effective_time(snapshot.times)}", "dim"))
     console.print(Text("\nlaunches", "bold"))
-    console.print(launch_table(snapshot))
+    timeline = snapshot.timeline
+    console.print(fill_with_launches(_table(), timeline.launches, timeline.began_s, snapshot.taken_s))
     console.print(Text(f"\nnodes{_of(len(snapshot.nodes), max_rows)}", "bold"))
-    console.print(node_table(snapshot.nodes[:max_rows]))
+    console.print(_filled(node_columns(snapshot.nodes[:max_rows]), width))
     worst = f", the worst first{_of(len(snapshot.devices), max_rows)}"
     console.print(Text(f"\ndevices{worst}", "bold"))
-    console.print(device_table(sorted_devices(snapshot.devices, "worst")[:max_rows], width, None, snapshot))
+    console.print(_filled(device_columns(sorted_devices(snapshot.devices, "worst")[:max_rows]), width))
     if snapshot.level < 3:
         console.print(Text(NEEDS_LEVEL_3, "dim"))
     if snapshot.metrics or snapshot.level:
         console.print(Text("\nthe program's metrics", "bold"))
-        console.print(metric_table(snapshot.metrics[:max_rows], snapshot.level))
+        console.print(_filled(metric_columns(snapshot.metrics[:max_rows], snapshot.level), width))
+
+
+def _filled(columns: Sequence[Column], width: int) -> Table:
+    """Return those columns that fit, as a table."""
+    table, shown = _table(), fitted(columns, width)
+    for column in shown:
+        right: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.heading, justify=right, no_wrap=True, overflow="ellipsis", max_width=column.width)
+    for row in zip(*(column.cells for column in shown), strict=True):
+        table.add_row(*(Text(cell.text, cell.style) for cell in row))
+    return table
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold underline", padding=(0, 1, 0, 0))
 
 
 def _of(total: int, max_rows: int | None) -> str:

@@ -25,6 +25,7 @@ from laggard.resilience.controller import wording as notice_wording
 from laggard.resilience.controller.hangs import Hangs
 from laggard.resilience.controller.launches import END_DEADLINE_S, JobPlan, Launches
 from laggard.resilience.controller.outages import Outages
+from laggard.resilience.controller.reach import who_cannot_reach
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.controller.replacing import Moved, Replacing
 from laggard.resilience.controller.reserve import Reserve
@@ -83,6 +84,7 @@ CHANGE_WAIT_S = 0.5
 LAST_GRACE_S = 5.0
 # To end the nodes after the program, and the state server after them.
 ENDING_S = 10.0
+EXIT_CUT_OFF = 1
 # What the resource manager says of a lost node is worth this much of a relaunch, and no more.
 WORD_WAIT_S = 3.0
 _CAUSES: Mapping[type[Event], LaunchEndCause] = {
@@ -130,6 +132,7 @@ class Controller:
         self._begin_at_s = 0.0  # monotonic time before which no launch begins
         self._resumable: bool | None = None  # known once the policy has ended the job
         self._tried: set[NodeWord] = set()  # what was said of nodes in use for which ranks were to go on elsewhere
+        self._recovers_in = -1  # the last launch whose program restarts its own workers
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
         environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
@@ -142,7 +145,7 @@ class Controller:
         self._missing = missing or {}  # what is wrong with each node that does not answer, by host name
         self._signals = signals or StopSignals()  # what this process hears of a stop
         self._manager = ResourceManager(allocation)
-        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s)
+        self._site = SiteMemory(plan.history, plan.name, self._clock.now_s, allocation.machine_of, self._manager.remark)
         self._returning = Returning(allocation, self._cluster, self._reserve, self._changed, self._clock)
         give_up_after_s = plan.settings.give_up_after_s
         self._outages = Outages(self._cluster, self._hosts[0], keeper.endpoint, give_up_after_s, self._clock.now_s)
@@ -210,6 +213,11 @@ class Controller:
     def _roster(self) -> Roster:
         return self._status.roster
 
+    @property
+    def _recovers(self) -> bool:
+        """Whether this launch of the program restarts its own workers, and has not failed."""
+        return self._recovers_in == self._launches.number and not self._launches.exit_code
+
     def _stop(self, stop: StopRequested) -> None:
         """End the program as the user or the resource manager wants, with as much time to save as there is."""
         time_to_save = self._time_to_save(stop.signum)
@@ -246,6 +254,12 @@ class Controller:
             self._returning.bring_back(host)
         self._cluster.start(self._roster, self._missing)
         self._launches.fence_first()
+        if cut_off := who_cannot_reach(self._keeper.endpoint, self._cluster, self._hosts[0]):
+            is_alone = len(cut_off) == len(self._cluster.nodes) - 1
+            why = notice_wording.cut_off(cut_off, self._keeper.endpoint, self._allocation.nodes[0])
+            self._account.tell("end" if is_alone else "notice", why, "bold red" if is_alone else "bold yellow")
+            if is_alone:  # the firewall is to blame, and not these nodes
+                return EXIT_CUT_OFF
         while True:
             if self._is_due() and not self._cluster.lost():
                 self._launches.begin(self._status.placed, self._status.placement.devices)
@@ -431,6 +445,7 @@ class Controller:
             if accused := self._handle_request(self._requests.waiting.popleft()):
                 return accused
         self._manager.look(self._roster.active)
+        self._replacing.keep_spare(self._roster)
         if (
             changed := self._drained()
             or self._drained_in_use()
@@ -503,7 +518,11 @@ class Controller:
             return ProgramEnded()
         if lost := self._cluster.lost_after_ping(self._roster.up):
             return self._loss_of(lost[0])
-        ends = self._replacing.replace(self._status.placed, self._status.placement.devices)
+        before, after = self._status, self._replacing.with_spare(self._status)
+        if after is not before:
+            self._set_status(after)
+        moved = moves(before, after, self._plan.settings.devices)
+        ends = self._replacing.replace(after.placed, after.placement.devices, moved)
         if isinstance(ends, Failure):
             return RanksReplaced(ends, self._launches.examine_nodes(self._roster))
         if lost := self._cluster.lost():
@@ -526,7 +545,8 @@ class Controller:
             self._signals.anticipate()
             raise StopRequested(signal.SIGTERM)
         self._manager.await_answer(WORD_WAIT_S)
-        return NodeLost(host, self._cluster.why_lost(host), self._manager.words.get(host))
+        why, word = self._cluster.why_lost(host), self._manager.words.get(host)
+        return NodeLost(host, why, word, recovers=self._recovers)
 
     def _handle_request(self, request: Request) -> NodesAccused | None:
         if request.launch != self._launches.number:
@@ -535,6 +555,9 @@ class Controller:
             case "reboot":
                 self._account.tell("request", "the program asks for a relaunch", "bold yellow")
                 return NodesAccused(frozenset(request.body))
+            case "recovers":
+                self._recovers_in = request.launch
+                return None
             case "shards":
                 self._shard_servers.start(self._cluster)
                 return None
@@ -549,7 +572,7 @@ class Controller:
                 verdicts, doubt = believed(request, {self._roster.primary, self._roster.active[0]})
                 for verdict in verdicts:
                     self._account.verdict(verdict)
-                    self._site.remarks[verdict.host] = record_wording.verdict(verdict)
+                    self._site.remark(verdict.host, record_wording.verdict(verdict))
                 if doubt and self._doubted_in != request.launch:
                     self._doubted_in = request.launch
                     self._account.tell("notice", doubt, "bold yellow")
@@ -557,7 +580,7 @@ class Controller:
                 for verdict in verdicts:
                     if verdict.host in accused:
                         self._site.note(verdict.host, str(verdict.evidence))
-                return NodesAccused(accused) if accused else None
+                return NodesAccused(accused, recovers=self._recovers) if accused else None
 
     def _shut_down(self, *, failed: bool) -> None:
         with contextlib.ExitStack() as last:  # each of them happens, whatever becomes of those before it

@@ -448,7 +448,8 @@ class Launches:
             environment = self._cluster.environment(self._primary) | run_variables(self._run, 0, os.environ)
             if self._hangs.watched:
                 environment |= hook_variables(os.environ)
-            return Program(command, self.number, environment, changed, self._primary.hostname)
+            host, take_errors = self._primary.hostname, self._account.take_errors
+            return Program(command, self.number, environment, changed, host, take_errors)
         nodes = [self._cluster.nodes[host] for host in roster.active]
         watched = self._hangs.watched
         return Ranks(
@@ -463,6 +464,7 @@ class Launches:
             writes_stacks=watched,
             may_be_warm=self.warm.possible,
             devices=devices,
+            take_errors=self._account.take_errors,
         )
 
     def _start_helpers(self, roster: Roster) -> None:

@@ -13,21 +13,30 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from laggard.kvstore.control import Request
-from laggard.kvstore.membership import Formation, Formed, Leaving, Message, Offer, Ready
+from laggard.kvstore.membership import Formation, Formed, Leaving, Message, Offer, Ready, StandsBy
 from laggard.records import record_of
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
 from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision import wording as decision_wording
-from laggard.resilience.decision.events import ProgramHung, Reason, Settings
+from laggard.resilience.decision.events import JobStatus, ProgramHung, Reason, Settings
 from laggard.resilience.decision.failure import Failure, explain
-from laggard.resilience.decision.in_place import Loss, LostRank, Obstacle, formation, hung_rank, obstacle
+from laggard.resilience.decision.in_place import (
+    Loss,
+    LostRank,
+    Obstacle,
+    formation,
+    hung_rank,
+    moves,
+    obstacle,
+    with_spare,
+)
 from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
-from laggard.resilience.decision.reasons import Fact
+from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
@@ -77,6 +86,8 @@ class Replacing:
         self._failed_at: int | None = None  # the step at which ranks were replaced last
         self._replaced: set[int] = set()  # the ranks that were
         self._replaced_s: deque[float] = deque()
+        self._no_spare: set[str] = set()  # the nodes on which no process can stand by
+        self._told_spare = ""  # the node of which the user knows that processes stand by there now
 
     @property
     def all_can_stay(self) -> bool:
@@ -100,9 +111,48 @@ class Replacing:
                 case Formed(rank):
                     self._formed.add(rank)
                     self._offered.add(rank)
+                case StandsBy() as said if isinstance(self._launches.program, Ranks):
+                    self._launches.program.stands_by(said)
 
-    def replace(self, roster: Roster, devices: Devices) -> Failure | Sequence[ProcessEnd]:
-        """Replace the ranks that have ended; return why they failed if that was done, and otherwise how they ended."""
+    def keep_spare(self, roster: Roster) -> None:
+        """Have processes stand by on the first node of the reserve while all ranks could stay."""
+        program, number = self._launches.program, self._launches.number
+        if not (isinstance(program, Ranks) and self.all_can_stay):
+            return
+        node = self._cluster.nodes.get(next(iter(roster.reserve), ""))
+        if node is not None and not node.warm.is_ready:
+            return
+        if node is not None and (why := program.why_no_spare(number)):
+            self._no_spare.add(node.record.hostname)
+            self._account.tell("notice", wording.no_spare(node.record.hostname, why), "bold yellow")
+        program.stand_by_on(None if node is None or node.record.hostname in self._no_spare else node, number)
+        if (spare := program.spare_node) and spare != self._told_spare:
+            self._account.tell("warm", wording.spare(spare))
+        self._told_spare = spare
+
+    def with_spare(self, status: JobStatus) -> JobStatus:
+        """Return the status in which processes that stand by take the places of ranks that have ended."""
+        program = self._launches.program
+        if not isinstance(program, Ranks):
+            return status
+        self._of_launch(self._launches.number)
+        self._take_requests()
+        lost, ends = program.lost(-1)
+        if obstacle(self._loss(program, lost, 0)) is not None:
+            return status
+        after = with_spare(status, {end.host for end in ends}, program.spare_node)
+        leaving = program.on(moves(status, after, self._settings.devices))
+        is_possible = obstacle(self._loss(program, [LostRank(rank, -signal.SIGKILL) for rank in leaving], 0)) is None
+        return after if leaving and is_possible else status
+
+    def replace(self, roster: Roster, devices: Devices, moved: Mapping[str, str]) -> Failure | Sequence[ProcessEnd]:
+        """Replace the ranks that have ended, and all others of the nodes of which the ranks move to other nodes.
+
+        Returns
+        -------
+        Failure or list of ProcessEnd
+            Why they failed, if they are replaced; otherwise how they have ended.
+        """
         program = self._launches.program
         if not isinstance(program, Ranks):
             return ()
@@ -118,12 +168,16 @@ class Replacing:
                 n_tries += 1
                 # A step that ends the same rank twice, or raises twice, would do so again.
                 is_alike = any(each.rank in self._replaced or each.exit_code > 0 for each in lost)
-                ranks = [each.rank for each in lost]
-                found = self._try(ranks, program, roster, devices, {}, self._failed_at if is_alike else None)
+                leaving = program.on(moved)
+                for rank in leaving:  # their peers wait for them
+                    program.kill_rank(rank)
+                ranks = {*leaving, *(each.rank for each in lost)}
+                nodes = {out: self._cluster.nodes[into] for out, into in moved.items()}
+                found = self._try(ranks, program, roster, devices, nodes, self._failed_at if is_alike else None)
             if isinstance(found, Formation):
                 self._failed_at = found.step
                 self._replaced = {each.rank for each in lost}
-                return self._finish(all_ends, program, roster, began_s)
+                return self._finish(all_ends, program, roster, moved, began_s)
             if found != "lost again":
                 return self._give_up(found, all_ends if n_tries else ())
 
@@ -173,9 +227,13 @@ class Replacing:
         """Have new processes stand by for ranks that leave; return what came instead."""
         number = self._launches.number
         self._ready.clear()  # of ranks that formed this launch
-        program.begin_new(ranks, number, number + 1, nodes)
+        self._begin_new(ranks, program, number + 1, nodes)
         ready_s = max(READY_S, 2 * self._start_s)
         return self._await(program, lambda: len(self._ready) == len(ranks), "not ready", ready_s)
+
+    def _begin_new(self, ranks: Collection[int], program: Ranks, joins_in: int, nodes: Mapping[str, Node]) -> None:
+        for placed in program.begin_new(ranks, self._launches.number, joins_in, nodes):
+            self._records.publish(placed)
 
     def _stop_before_a_step(self, ranks: Sequence[int], program: Ranks) -> Obstacle | None:
         """Have all ranks stop before a step, and some hand over what only they have; return what came instead."""
@@ -216,7 +274,7 @@ class Replacing:
 
     def _try(
         self,
-        ranks: Sequence[int],
+        ranks: Collection[int],
         program: Ranks,
         roster: Roster,
         devices: Devices,
@@ -229,7 +287,7 @@ class Replacing:
         number = self._launches.number
         self._of_launch(number)
         if not program.has_new:
-            program.begin_new(ranks, number, number, nodes)
+            self._begin_new(ranks, program, number, nodes)
         program.take_over()
         if found := self._await(
             program, lambda: len(self._ready) == program.size, "not ready", max(READY_S, 2 * self._start_s)
@@ -244,15 +302,20 @@ class Replacing:
             return found
         return form
 
-    def _finish(self, ends: Sequence[ProcessEnd], program: Ranks, roster: Roster, began_s: float) -> Failure:
+    def _finish(
+        self, ends: Sequence[ProcessEnd], program: Ranks, roster: Roster, moved: Mapping[str, str], began_s: float
+    ) -> Failure:
         formed_s = time.monotonic()
         self._replaced_s.append(formed_s)
         failure = explain(by_one_clock(ends, self._cluster.clocks()), {})
         self._account.take_note(FailureFound(failure))
         gap = Gap(0.0, 0.0, formed_s - began_s)
-        self._launches.finish_replacing((failure, Fact("in place")), "failure", program, roster, gap)
-        why = decision_wording.reason((failure, Fact("in place")))
-        self._account.tell("replaced", f"{why}; all go on from step {self._failed_at}", "bold yellow")
+        change = (Change(set_aside=tuple(moved), came=tuple(moved.values())),) if moved else ()
+        why = (failure, *change, Fact("in place"))
+        self._launches.finish_replacing(why, "failure", program, roster, gap)
+        self._account.tell(
+            "replaced", f"{decision_wording.reason(why)}; all go on from step {self._failed_at}", "bold yellow"
+        )
         return failure
 
     def _give_up(self, found: Obstacle, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:

@@ -59,9 +59,19 @@ class ResourceManager:
         if words is not None:
             self.words = words
 
+    def remark(self, machine: str, why: str) -> None:
+        """Pass on what speaks against a machine; does not wait."""
+        self._asking.submit(self._remark, machine, why)
+
     def close(self) -> None:
         """Ask no more; does not wait."""
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._asking.shutdown(wait=False)
+
+    def _remark(self, machine: str, why: str) -> None:
+        try:
+            self._manager.remark(machine, why)
+        except ResourceManagerError as error:
+            _log.warning("%s", error)
 
     def _ask(self) -> Mapping[str, NodeWord] | None:
         try:

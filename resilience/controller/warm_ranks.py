@@ -109,9 +109,7 @@ class WarmRanks:
                 [ranks] = launch_variables([node.record], 0, 0, os.environ, per_device=self._per_device, run="")
                 shared, varying = shared_variables(ranks[0])
                 directory, command = str(Path.cwd()), tuple(self._command)
-                node.agent.send(
-                    KeepWarm(command, shared, tuple(varying), directory, self._modules, self._writes_stacks)
-                )
+                node.warm.keep(KeepWarm(command, shared, tuple(varying), directory, self._modules, self._writes_stacks))
 
     def _tell_news(self) -> None:
         for host, node in self._cluster.nodes.items():

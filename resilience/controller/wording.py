@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from laggard.kvstore.client.connection import Endpoint
+from laggard.kvstore.control import NodeRecord
 from laggard.resilience.controller.returning import NotBack, Trouble
 from laggard.resilience.decision import wording
 from laggard.resilience.decision.in_place import Obstacle
 from laggard.resilience.decision.reasons import NodeWord
 from laggard.resilience.errors import UnreachableNodesError
-from laggard.resilience.text import duration
+from laggard.resilience.text import abbreviated, duration
+from laggard.system.ports import port_range
 
 
 def not_back(of: NotBack) -> str:
@@ -26,6 +29,13 @@ def _trouble(of: Trouble) -> str:
         case UnreachableNodesError() as error:
             return f"{error.reason} ({', '.join(error.complaints.values())})"
     return str(of.error)
+
+
+def cut_off(hosts: Sequence[str], server: Endpoint, primary: NodeRecord) -> str:
+    """Return who cannot reach the state server, which is on the primary or of the site's."""
+    where = f"{primary.hostname}:{server.port}" if server.host == primary.address else server.address
+    fix = "" if port_range() else " --port-range names the ports that it lets through"
+    return f"{abbreviated(hosts)} cannot reach {where}, where State is: is there a firewall?{fix}"
 
 
 def stays(of: NodeWord) -> str:
@@ -49,6 +59,16 @@ _OBSTACLES: Mapping[Obstacle, str] = {
     "too often": "--max-restarts-per-hour is used up by replaced ranks",
     "tried enough": "ranks keep being lost meanwhile",
 }
+
+
+def spare(host: str) -> str:
+    """Return where processes stand by."""
+    return f"processes stand by on {host}: they take the places of ranks that are lost, or whose node is replaced"
+
+
+def no_spare(host: str, why: str) -> str:
+    """Return why nothing stands by on a node of the reserve."""
+    return f"no processes stand by on {host}: {why}"
 
 
 def not_in_place(of: Obstacle, why_not: str) -> str:

@@ -109,6 +109,7 @@ class NodesAccused:
     """A detector, or the program itself, asks for a relaunch without some nodes (or on the same ones)."""
 
     hosts: frozenset[str]
+    recovers: bool = False  # whether the program restarts its own workers without them
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class NodeLost:
     host: str
     why: WhyLost | None = None
     word: NodeWord | None = None  # what the manager of nodes says of it
+    recovers: bool = False  # whether the program restarts its own workers without it
 
 
 @dataclass(frozen=True, slots=True)

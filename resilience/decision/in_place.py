@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -91,6 +91,24 @@ def moves(before: JobStatus, after: JobStatus, devices: Mapping[str, Sequence[st
     found = {out: into for out, into in zip(old, new, strict=False) if out != into}
     is_alike = all(len(devices.get(out, ())) == len(devices.get(into, ())) for out, into in found.items())
     return found if len(old) == len(new) and is_alike and {*new}.isdisjoint(found) else {}
+
+
+def with_spare(status: JobStatus, hosts: Collection[str], spare: str) -> JobStatus:
+    """Return the status in which a node on which processes stand by takes the place of one with lost ranks.
+
+    Parameters
+    ----------
+    status
+        The job's status now.
+    hosts
+        The nodes that have lost ranks: the status stays as it is unless that is a single one, and not the primary.
+    spare
+        The node on which processes stand by; empty: there is none.
+    """
+    roster = status.roster
+    if len(hosts) != 1 or roster.primary in hosts or spare not in roster.reserve[:1]:
+        return status
+    return in_place(status, replace(status, roster=roster.swapping(next(iter(hosts)), spare)))
 
 
 def hung_rank(hang: ProgramHung) -> int | None:

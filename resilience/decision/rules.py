@@ -27,6 +27,7 @@ from laggard.resilience.decision.row import is_the_programs, is_the_saves
 # The wait before a relaunch is this part of the row's age: no job waits for much longer than what it waits for lasts.
 PAUSE_PART = 0.25
 MOST_PAUSE_S = 300.0  # what is away for long is looked for every five minutes
+RECOVERS = "[Ray Train restarts the workers](guides/kubernetes.md#ray-train)"
 FOLLOWS = 2.0  # with evidence from here to the bar a failure follows a node that moves: nothing is waited for
 
 
@@ -75,6 +76,12 @@ def _drop_lost(case: Case) -> Report:
     ledger = case.with_loss(host) if host in case.roster.reserve else case.status.ledger
     after = replace(case.status, roster=case.roster.with_lost(host, case.now_s), ledger=ledger)
     return Report(after, (case.event, Fact("unused")))
+
+
+def _leave_to_program(case: Case) -> Report:
+    host = case.event.host
+    after = case.roster.without(frozenset({host}), len(case.roster.active) - 1, case.now_s, lost=True)
+    return Report(replace(case.status, roster=after, ledger=case.with_loss(host)), (case.event, Fact("recovers")))
 
 
 def _drain(case: Case) -> Report:
@@ -338,6 +345,13 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         events.NodesAccused,
+        RECOVERS,
+        "report",
+        lambda c: c.event.recovers,
+        lambda c: Report(c.status, (Fact("recovers"),)),
+    ),
+    Rule(
+        events.NodesAccused,
         "without `--resilient`",
         "report",
         _not_resilient,
@@ -376,6 +390,13 @@ RULES: Sequence[Rule] = (
         "drop it from the job",
         lambda c: c.event.host not in c.roster.up,
         _drop_lost,
+    ),
+    Rule(
+        events.NodeLost,
+        f"{RECOVERS}, and others are in use; not the primary",
+        "drop it from the job",
+        lambda c: c.event.recovers and c.event.host != c.roster.primary and len(c.roster.active) > 1,
+        _leave_to_program,
     ),
     Rule(
         events.NodeLost,

@@ -61,6 +61,7 @@ _FACTS: Mapping[FactKind, str] = {
     "pause": "after a wait of {duration}",
     "primary cannot run": "no node is left to run the program: the primary, {hosts}, has no processors or GPUs for it",
     "quarantined": "and --quarantine=1 would take {hosts} back",
+    "recovers": "the program restarts its workers by itself",
     "restarts used up": "--max-restarts={number} is used up",
     "unused": "but was not in use",
     "waiting": "waiting up to {duration} for {hosts} to return",

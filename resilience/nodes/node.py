@@ -40,7 +40,7 @@ class Node:
         self.tasks = NodeTasks(self.agent.send, inbox, self.notices)
         self.ray = NodeRay(self.agent.send, inbox)
         self.checks = NodeChecks(self.agent.send, inbox, self.notices)
-        self.warm = NodeWarm(inbox)
+        self.warm = NodeWarm(self.agent.send, inbox)
         inbox.on(Crashed, self.notices.append)
         inbox.on(ToldToEnd, self._take_end)
         self.agent.start_reading()

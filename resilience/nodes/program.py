@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from laggard.resilience.agent.processes import interrupt, state_of
 from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
+from laggard.resilience.record.error_log import TakeErrors
 from laggard.system.child_process import dies_with_parent
 
 KILL_DEADLINE_S = 5.0
@@ -85,10 +87,11 @@ class Program:
         environment: Mapping[str, str],
         changed: threading.Condition,
         host: str,
+        take_errors: TakeErrors = lambda *_: None,
     ) -> None:
         self._host = host  # the node that it runs on
         self._began_s, self._ran_s, self._ended_s = time.monotonic(), 0.0, 0.0
-        self._stderr = StderrTee()
+        self._stderr = StderrTee(take=partial(take_errors, host, None))
         if self._stderr.is_terminal:  # the kernel announces a new window size, but does not know of the copy
             signal.signal(signal.SIGWINCH, lambda *_: self._stderr.resize())
         try:

@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.membership import JOINS
+from laggard.kvstore.membership import JOINS, STANDS_BY, Placed, StandsBy
 from laggard.resilience.decision.failure import only_lost_its_peer
 from laggard.resilience.decision.in_place import LostRank
 from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import (
     HOST_FILE,
+    OF_RANK,
     OWN_ORDERS,
     VISIBLE_DEVICES,
     host_file,
@@ -30,6 +31,7 @@ from laggard.resilience.nodes.rank_variables import (
 )
 from laggard.resilience.nodes.tasks import TakeOutput
 from laggard.resilience.nodes.waiting import wait_for
+from laggard.resilience.record.error_log import TakeErrors
 from laggard.resilience.wire.tasks import Printed, StartTask, Stream, TaskEnded
 from laggard.system.printer import Printer
 
@@ -45,8 +47,9 @@ class _Rank:
 
     node: Node
     task: str
-    number: int | None  # None with --per-node: what runs there may start processes with ranks of their own
-    place: int  # among all of them
+    # None if it stands by, and with --per-node: what runs there may start processes with ranks of their own
+    number: int | None
+    place: int  # among all of them; of one that stands by, among those on its node
     device: str
     began_in: int | None = None  # the launch in which it took the place of another one
 
@@ -72,6 +75,7 @@ class Ranks:
         writes_stacks: bool = False,
         may_be_warm: bool = False,
         devices: Mapping[str, tuple[str, ...]] = OWN_ORDERS,
+        take_errors: TakeErrors = lambda *_: None,
         settle_s: float = SETTLE_S,
     ) -> None:
         self._settle_s = settle_s
@@ -81,9 +85,13 @@ class Ranks:
         self._ranks: list[_Rank] = []
         self._victims: set[_Rank] = set()  # of those that have ended badly: who only lost its peer
         self._command, self._printer, self._per_device = tuple(command), printer, per_device
+        self._take_errors = take_errors
         self._records = [in_order(node.record, devices) for node in nodes]
         self._host_list = host_file(self._records)
         self._writes_stacks, self._may_be_warm = writes_stacks, may_be_warm
+        self._spares: list[_Rank] = []  # those that stand by, all on one node
+        self._stand_by: dict[int, StandsBy] = {}  # what they have said, by their number on the node
+        self._n_spares = 0  # so many were ever started
         self._new: list[_Rank] = []  # those that are to take the places of others
         self._left: list[_Rank] = []  # those whose places were taken last
         for node, record, of_node in zip(nodes, self._records, self._variables(launch), strict=True):
@@ -112,10 +120,56 @@ class Ranks:
             may_be_warm=self._may_be_warm,
             records_imports=self._may_be_warm and len(self._ranks) == 1,
         )
-        rank.node.tasks.start(start, _relay(rank, self._printer))
+        rank.node.tasks.start(start, _relay(rank, self._printer, self._take_errors))
 
-    def begin_new(self, numbers: Collection[int], launch: int, joins_in: int, moves: Mapping[str, Node]) -> None:
-        """Start processes that take the places of these ranks in a launch, those of some nodes on other nodes."""
+    def stand_by_on(self, node: Node | None, launch: int) -> None:
+        """Have processes stand by for the ranks of any node with as many devices as this one, and nowhere else."""
+        has_ended = any(spare.end is not None for spare in self._spares)
+        if has_ended or (self._spares and node is not self._spares[0].node):
+            for spare in self._spares:
+                spare.node.tasks.signal(spare.task, signal.SIGKILL)
+            self._spares, self._stand_by = [], {}
+        alike = (
+            [] if node is None else [each for each in self._records if len(each.devices) == len(node.record.devices)]
+        )
+        if node is None or self._spares or not alike:
+            return
+        own = self._variables(launch)[self._records.index(alike[0])]
+        for number, device in enumerate(node.record.devices):
+            spare = _Rank(node, f"stands-by-{launch}-{self._n_spares}", None, number, device, launch)
+            self._spares.append(spare)
+            self._n_spares += 1
+            variables = {name: value for name, value in own[number].items() if name not in OF_RANK}
+            self._start(spare, node.record, {**variables, STANDS_BY: "1"}, launch)
+
+    def stands_by(self, said: StandsBy) -> None:
+        """Take note of what a process says that stands by."""
+        if any(each.node.record.hostname == said.host for each in self._spares):
+            self._stand_by[said.local_rank] = said
+
+    @property
+    def spare_node(self) -> str:
+        """The node on which a process stands by for each device; empty: there is none."""
+        are_there = 0 < len(self._spares) == len(self._stand_by) and all(spare.end is None for spare in self._spares)
+        return self._spares[0].node.record.hostname if are_there else ""
+
+    def why_no_spare(self, launch: int) -> str:
+        """Return why the processes cannot stand by that were started for it in a launch; empty: nothing is known."""
+        said = [each.why_not for each in self._stand_by.values() if each.why_not]
+        ended = [each.end.exit_code for each in self._spares if each.end is not None and each.began_in == launch]
+        return next(iter(said), f"one of them ended with {ended[0]}" if ended else "")
+
+    def begin_new(
+        self, numbers: Collection[int], launch: int, joins_in: int, moves: Mapping[str, Node]
+    ) -> Sequence[Placed]:
+        """Start processes that take the places of these ranks in a launch, those of some nodes on other nodes.
+
+        Returns
+        -------
+        list
+            What to tell those that were started before, and stand by.
+        """
+        spare_node, told = self.spare_node, list[Placed]()
         self._records = [moves[each.hostname].record if each.hostname in moves else each for each in self._records]
         self._host_list = host_file(self._records)
         own = [each for of_node in self._variables(launch) for each in of_node]
@@ -123,11 +177,20 @@ class Ranks:
         for rank in [rank for rank in self._ranks if rank.number in numbers]:
             node = moves.get(rank.node.record.hostname, rank.node)
             record = records[node.record.hostname]
-            device = record.devices[int(own[rank.place]["LOCAL_RANK"])]
-            task = f"program-{joins_in}-{rank.place}"
+            local_rank = int(own[rank.place]["LOCAL_RANK"])
+            task, device = f"program-{joins_in}-{rank.place}", record.devices[local_rank]
             new = replace(rank, node=node, task=task, device=device, began_in=joins_in)
+            variables = {**own[rank.place], JOINS: str(joins_in)}
+            if node is not rank.node and node.record.hostname == spare_node:
+                new = replace(new, task=self._spares[local_rank].task)
+                node.tasks.pass_on(new.task, _relay(new, self._printer, self._take_errors))
+                told.append(Placed(launch, spare_node, self._stand_by[local_rank].pid, variables))
+            else:
+                self._start(new, record, variables, launch)
             self._new.append(new)
-            self._start(new, record, {**own[rank.place], JOINS: str(joins_in)}, launch)
+        if told:
+            self._spares, self._stand_by = [], {}
+        return told
 
     def take_over(self) -> None:
         """Let the processes that were begun last be ranks from now on."""
@@ -294,7 +357,7 @@ def combined_exit_code(exits: Sequence[int | None]) -> int | None:
     return 0 if len(ended) == len(exits) else None
 
 
-def _relay(rank: _Rank, printer: Printer) -> TakeOutput:
+def _relay(rank: _Rank, printer: Printer, take_errors: TakeErrors) -> TakeOutput:
     """Return what passes the output of one rank on to the printer, line by line."""
     host = rank.node.record.hostname
     prefix = f"[{host}] " if rank.number is None else f"[{host} rank {rank.number}] "
@@ -303,6 +366,8 @@ def _relay(rank: _Rank, printer: Printer) -> TakeOutput:
     def take(stream: Stream, data: bytes) -> None:
         text = lines[stream].take(data) if data else lines[stream].end()
         printer.add(stream, text, partial(rank.node.agent.send, Printed(len(data))))
+        if stream == "stderr":
+            take_errors(host, rank.number, data)
 
     return take
 

@@ -11,7 +11,10 @@ import termios
 import threading
 import tty
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+
+from laggard.resilience.reading.prefixes import ESCAPES
 
 CHUNK_BYTES = 1 << 16
 # What is read but not copied, and what the channel holds: no pipe is larger without privileges, and a pty holds less.
@@ -19,12 +22,6 @@ MOST_PENDING_BYTES = CHUNK_BYTES + (1 << 20)
 _WINDOW_SIZE_BYTES = 8  # struct winsize: four shorts
 _STDERR = 2
 
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors, and movements of the cursor
-    r"|\x1b[]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # titles, links
-    r"|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # other control characters, and what is left of a sequence that was cut
-)
 _LINE_ENDS = re.compile(r"[\r\n]+")
 
 
@@ -36,7 +33,10 @@ class StderrTee:
     process that has the channel has closed it.
     """
 
-    def __init__(self, target: int = _STDERR, ring_bytes: int = 1 << 16) -> None:
+    def __init__(
+        self, target: int = _STDERR, ring_bytes: int = 1 << 16, take: Callable[[bytes], object] = lambda _: None
+    ) -> None:
+        self._take = take  # is given each piece, and an empty one at the end
         self._target = target  # file descriptor that everything is copied to
         self._ring_bytes = ring_bytes  # how many of the last bytes to keep
         self._ring = bytearray()
@@ -80,7 +80,7 @@ class StderrTee:
         # only one.
         with self._changed:
             kept, cut = bytes(self._ring), self._cut
-        lines = _LINE_ENDS.split(_ESCAPES.sub("", kept.decode(errors="replace")))
+        lines = _LINE_ENDS.split(ESCAPES.sub("", kept.decode(errors="replace")))
         if cut and any(line.strip() for line in lines[1:]):
             del lines[0]
         return tuple(deque((line.rstrip() for line in lines if line.strip()), maxlen=n_lines))
@@ -96,6 +96,7 @@ class StderrTee:
         try:
             self._copy()
         finally:
+            self._take(b"")
             with self._changed:
                 self._ended = True
                 os.close(self._source)
@@ -118,6 +119,7 @@ class StderrTee:
             if not data:
                 return
             self._keep(data)
+            self._take(data)
             self._write(data)
             with self._changed:
                 self._n_copied += len(data)

@@ -45,6 +45,12 @@ class NodeTasks:
             self._outputs[task.name] = output
         self._send(replace(task, relayed=output is not None))
 
+    def pass_on(self, name: str, output: TakeOutput) -> None:
+        """Pass the output of a task on in another way."""
+        for stream in wire.STREAMS:
+            self._outputs[name](stream, b"")
+        self._outputs[name] = output
+
     def signal(self, name: str, signum: int) -> None:
         """Have the agent send a signal to a task, if it runs; its end is then not reported to the user."""
         self._signalled.add(name)
@@ -72,8 +78,8 @@ class NodeTasks:
 
     def _take_end(self, report: wire.TaskEnded) -> None:
         if (output := self._outputs.get(report.name)) is not None:
-            output("stdout", b"")
-            output("stderr", b"")
+            for stream in wire.STREAMS:
+                output(stream, b"")
         elif report.name not in self._signalled:
             self._notices.append(report)
         self.ends[report.name] = report

@@ -7,6 +7,13 @@ from collections.abc import Iterator
 
 # Of a longer line only both ends are read: what is looked for stands there, and some patterns are slow.
 MAX_LINE = 4096
+# Colours, titles and whatever else steers a terminal.
+ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors, and movements of the cursor
+    r"|\x1b[]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # titles, links
+    r"|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"  # other control characters, and what is left of a sequence that was cut
+)
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 # Who wrote a line. Behind it Python's lines are indented by an even number of spaces: an odd one is the prefix's.
 _WHO = re.compile(

@@ -16,6 +16,7 @@ from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.events import Reason
 from laggard.resilience.record import wording
 from laggard.resilience.record.entries import JobEnded, LaunchEndCause, LaunchEnded, Record, Told
+from laggard.resilience.record.error_log import TakeErrors
 from laggard.resilience.record.timeline import Launch
 from laggard.resilience.text import abbreviated, duration, printable, wrapped
 from laggard.telemetry.course import Gap, LaunchBegan
@@ -54,6 +55,7 @@ class Account:
         self.take_note: Callable[[Record], object] = lambda _: None  # records an entry, once it is replaced
         # Records how far a launch has come, once it is replaced: its number, commits and step
         self.see_progress: Callable[[int, int, str | None], object] = lambda *_: None
+        self.take_errors: TakeErrors = lambda *_: None  # keeps what the program writes to standard error
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)  # where to write
         self._clock = clock  # monotonic seconds
         self._began_s = clock()

@@ -20,6 +20,7 @@ from pathlib import Path
 from laggard.kvstore.client.connection import Endpoint
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.entries import GaveUp
+from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.journal import JOURNAL_FILE, Journal
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.record.recorder import Recorder
@@ -69,9 +70,10 @@ def recorded(
     kept_in = None if folder is None else str(folder)
     journal.write(replace(job, pid=os.getpid(), machine=socket.gethostname(), folder=kept_in))
     progress = ProgressLog(journal.write, journal.clock.now_s)
-    account.take_note, account.see_progress = journal.write, progress.see
+    errors = ErrorLog()
+    account.take_note, account.see_progress, account.take_errors = journal.write, progress.see, errors.take
     try:
-        with Recorder(endpoint, journal, progress, folder, job.level):
+        with Recorder(endpoint, journal, progress, errors, folder, job.level):
             yield folder
     except Exception as error:
         journal.write(GaveUp(str(error)))

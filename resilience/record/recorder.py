@@ -25,6 +25,7 @@ from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.series.streams import Refused, Series
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.record.downsampler import Downsampler
+from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.own_metrics import OwnMetrics
@@ -56,12 +57,19 @@ class Recorder:
     """Keeps the record of a job for the length of a ``with`` block."""
 
     def __init__(
-        self, endpoint: Endpoint, journal: Journal, progress: ProgressLog, folder: Path | None, level: int
+        self,
+        endpoint: Endpoint,
+        journal: Journal,
+        progress: ProgressLog,
+        errors: ErrorLog,
+        folder: Path | None,
+        level: int,
     ) -> None:
         self._endpoint = endpoint  # the job's state server
         self._client = endpoint.connect()
         self._journal = journal  # the journal to publish there
         self._progress = progress  # is shown how far the current launch has come, twice a second
+        self._errors = errors  # what the program writes to standard error
         self._folder = folder  # folder for the samples; `None`: none are kept
         self._level = level  # telemetry level of the job
         self._series = Series(self._client, endpoint, launch=0)
@@ -107,6 +115,8 @@ class Recorder:
                     progress_due_s = time.monotonic() + PROGRESS_INTERVAL_S
                     self._read_progress()
                 self._journal.publish(self._client, self._endpoint)
+                if self._level > 0:
+                    self._errors.publish(self._client, self._endpoint)
                 if due and self._folder is not None:
                     self._read_probes()
                     self._read_devices()
@@ -160,6 +170,7 @@ class Recorder:
         old = self._saved
         parts = chain(self._samples.series(), self._links.series(), self._own_metrics.series())
         try:
+            self._errors.save(self._folder)
             self._saved = write_dump(str(self._folder), SAMPLES, time.time(), parts)
             if old is not None and old != self._saved:
                 old.unlink(missing_ok=True)

@@ -94,10 +94,11 @@ def effective_time(of: EffectiveTime) -> str:
     )
 
 
-def standing(of: Standing) -> str:
-    """Return why a node is used last, as the user reads it when the job begins."""
+def standing(of: Standing, node: str) -> str:
+    """Return why a node is used last, as the user reads it when the job begins; ``of`` is its machine."""
     failed = counted(len(of.failures), "job was", "jobs were")
-    return f"{of.host} is used last ({chance_of(of)} likely to be bad): {failed} left by it; {newest_failure(of)}"
+    name = node if node == of.host else f"{node}, which is on {of.host},"
+    return f"{name} is used last ({chance_of(of)} likely to be bad): {failed} left by it; {newest_failure(of)}"
 
 
 def chance_of(of: Standing) -> str:

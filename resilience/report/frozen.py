@@ -23,6 +23,7 @@ from laggard.telemetry.page.content import (
     accused_of,
     events_of,
     launches_of,
+    lines_of,
     map_of,
     metrics_of,
 )
@@ -67,6 +68,7 @@ def frozen(inputs: ReportInputs, state: str, max_line_values: int = MAX_LINE_VAL
             **events_of(events),
         },
         "links": {str(number): matrix.to_json(accused_nodes(events)) for number, matrix in inputs.links.items()},
+        "lines": lines_of(inputs.error_lines),
         "maps": {},
         "curves": {},
         **data,

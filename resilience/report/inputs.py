@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from laggard.collectors.device import VirtualDevice
 from laggard.collectors.probe_metrics import RESERVE_PROBE_TIME
+from laggard.resilience.record.error_log import read_error_lines
 from laggard.resilience.record.journal import JOURNAL_FILE, read_journal
 from laggard.resilience.record.recorder import UTILIZATION
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS
 from laggard.telemetry.dumps.reading import read_dump
+from laggard.telemetry.error_lines import ErrorLine
 from laggard.telemetry.link_matrix import LinkMatrix
 from laggard.telemetry.links import links_between
 from laggard.telemetry.nodes.sources import LocalSource
@@ -42,12 +44,14 @@ class ReportInputs:
     has_utilization: bool = False
     has_virtual_devices: bool = False
     own_metrics: tuple[str, ...] = ()
+    of_nodes: tuple[str, ...] = ()
     links: Mapping[int, LinkMatrix] = field(default_factory=dict)
+    error_lines: Sequence[ErrorLine] = ()
 
     @property
     def of_devices(self) -> tuple[str, ...]:
-        """The metrics that are drawn for each device."""
-        return (*self.probes, UTILIZATION) if self.has_utilization else self.probes
+        """The metrics that are drawn for each device, or each node."""
+        return (*self.probes, *((UTILIZATION,) if self.has_utilization else ()), *self.of_nodes)
 
 
 def read_inputs(path: Path) -> ReportInputs:
@@ -55,7 +59,7 @@ def read_inputs(path: Path) -> ReportInputs:
     timeline = timeline_of_entries(read_journal(path / JOURNAL_FILE))
     store = read_dump([path]) if any(path.glob("*.csv.gz")) else None
     if store is None:
-        return ReportInputs(timeline)
+        return ReportInputs(timeline, error_lines=read_error_lines(path))
     of_devices = {
         metric
         for metric, tags in store.series_keys()
@@ -66,11 +70,19 @@ def read_inputs(path: Path) -> ReportInputs:
     own_metrics = tuple(
         each["name"]
         for each in metrics_of(store.series_keys())
-        if each["name"] in OF_NODES or (each["kind"] == "program" and each["name"] not in {*_NOT_DRAWN, *probes})
+        if each["kind"] == "program" and each["name"] not in {*_NOT_DRAWN, *probes}
     )
     is_virtual = any(dict(tags).get("model") == VirtualDevice.model for _, tags in store.series_keys())
     return ReportInputs(
-        timeline, store, probes, UTILIZATION in of_devices, is_virtual, own_metrics, _links(store, timeline)
+        timeline,
+        store,
+        probes,
+        UTILIZATION in of_devices,
+        is_virtual,
+        own_metrics,
+        tuple(name for name in OF_NODES if any(metric == name for metric, _ in store.series_keys())),
+        _links(store, timeline),
+        read_error_lines(path),
     )
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 
-from laggard.resilience.views.signs import sign_of_ratio
+from laggard.resilience.views.listing import Cell, Column
+from laggard.resilience.views.signs import STYLES, sign_of_ratio
 from laggard.resilience.views.snapshot import DEVICE_READINGS, DeviceReading, DeviceState
 
+MAX_LABEL = 20  # a longer name of a node is cut, so that some cells fit beside it on the narrowest terminal
+CELL = 2  # columns of a device: its sign, and a space before it
+_GAP = 2  # columns between two nodes
 _USED = ("primary", "in use")
 _RATIOS = {"-": "10 % faster", "·": "as its peers", "+": "10 % slower", "#": "30 %", "@": "twice"}
 _SPECIAL = {"X": "found slow", "x": "found slow, not in use", "/": "not in use", "?": "no reading"}
@@ -26,13 +31,10 @@ class Colouring:
         """What it is called."""
         return f"{self.reading.label}, {self.reading.unit}" if self.reading else "probe time against peers"
 
-    def value(self, device: DeviceState) -> float | None:
-        """Return what a device is coloured by; None if it was not measured."""
-        return device.readings.get(self.reading.name) if self.reading else device.peer_ratio
-
     def sign_of(self, device: DeviceState) -> str:
         """Return the character of a device's cell."""
-        value, is_used = self.value(device), device.role in _USED
+        value = device.readings.get(self.reading.name) if self.reading else device.peer_ratio
+        is_used = device.role in _USED
         if device.verdict is not None:
             return "X" if is_used else "x"
         if not is_used:
@@ -62,27 +64,33 @@ def colourings(devices: Sequence[DeviceState]) -> list[Colouring]:
     return found or [Colouring()]
 
 
-def description(device: DeviceState, by: Colouring) -> str:
-    """Return a device's reading in words, as the page does."""
-    value = by.value(device) if by.reading else device.probe_s
-    if value is None:
-        parts = ["no reading"]
-    else:
-        parts = [f"{value:,.0f} {by.reading.unit}" if by.reading else f"{1000 * value:.2f} ms"]
-    if device.peer_ratio is not None:
-        parts.append(against_peers(device.peer_ratio))
-    if device.verdict is not None:
-        parts.append(f"found slow ({device.verdict.of.severity})")
-    if device.role not in _USED:
-        parts.append(device.role)
-    return f"{device.name}: {', '.join(parts)}"
+def map_columns(devices: Sequence[DeviceState], by: Colouring, width: int) -> list[Column]:
+    """Return the map of devices that are sorted by name: a block for each node, and as many side by side as fit."""
+    nodes = [list(group) for _, group in groupby(devices, lambda device: device.host)]
+    most = max(map(len, nodes), default=1)
+    label = _GAP + min(MAX_LABEL, max((len(node[0].host) for node in nodes), default=0))
+    in_line = max(1, min(most, (width - label) // CELL))
+    abreast = max(1, width // (label + in_line * CELL))
+    lines = -(-most // in_line)  # of each node
+    blocks = [_block(node, by, label, in_line, lines) for node in nodes]
+    blocks += [_block([], by, label, in_line, lines)] * (-len(blocks) % abreast)
+    columns: list[Column] = []
+    for place in range(abreast):
+        rows = list(chain.from_iterable(blocks[place::abreast]))
+        columns += [Column("", [row[at] for row in rows], right=False) for at in range(in_line + 1)]
+    return columns if nodes else []
 
 
-def against_peers(ratio: float) -> str:
-    """Return in words how a probe time compares with that of the peers."""
-    percent = 100 * (ratio - 1)
-    if ratio >= 3:
-        return f"{ratio:.1f} times as slow as its peers"
-    if abs(percent) < 0.5:
-        return "as fast as its peers"
-    return f"{abs(percent):.0f} % {'slower' if percent > 0 else 'faster'} than its peers"
+def _block(node: Sequence[DeviceState], by: Colouring, label: int, in_line: int, lines: int) -> list[list[Cell]]:
+    """Return the rows of a node's block: its name before the first, and its devices, then nothing."""
+    block = []
+    for line in range(lines):
+        row = [Cell(" " * label)]
+        if line == 0 and node:
+            host = node[0].host
+            host = host if len(host) <= label - _GAP else f"{host[: label - _GAP - 1]}…"
+            row = [Cell(f" {host}".ljust(label), name=node[0].name)]
+        there = node[line * in_line : (line + 1) * in_line]
+        row += [Cell(sign.rjust(CELL), STYLES[sign], each.name) for each in there for sign in [by.sign_of(each)]]
+        block.append(row + [Cell(" " * CELL)] * (in_line + 1 - len(row)))
+    return block

@@ -36,23 +36,26 @@ class DeviceReading:
     label: str  # in words
     unit: str
     heading: str  # of its column
-    least_width: int = 0  # how many columns a terminal needs for this one
 
 
 DEVICE_READINGS = (
     DeviceReading("DeviceUtilization", "utilization_percent", "utilisation", "%", "util %"),
-    DeviceReading("DevicePowerUsage", "power_w", "power", "W", "power W", 76),
+    DeviceReading("DevicePowerUsage", "power_w", "power", "W", "power W"),
     DeviceReading("DeviceTemperature", "temperature_c", "temperature", "°C", "°C"),
-    DeviceReading("DeviceSmClock", "clock_mhz", "clock", "MHz", "MHz", 76),
-    DeviceReading("DeviceMemoryUtilization", "memory_percent", "memory", "%", "memory %", 110),
+    DeviceReading("DeviceSmClock", "clock_mhz", "clock", "MHz", "MHz"),
+    DeviceReading("DeviceMemoryUtilization", "memory_percent", "memory", "%", "memory %"),
 )
 NODE_READINGS: Mapping[str, str] = {
     "load_average": "load_average",
     "cpu_percent": "cpu_percent",
     "used_RAM": "memory_percent",
     "num_running_processes": "processes",
+    "network_receive": "receive_bytes_per_s",
+    "network_transmit": "transmit_bytes_per_s",
 }
 """Metrics of telemetry level 2, and their names in a snapshot."""
+RATES = frozenset({"network_receive", "network_transmit"})
+"""Those that count from the start of the node, of which the increase per second is shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,11 +14,20 @@ import redis
 from laggard.collectors.device import DeviceId
 from laggard.collectors.probe_metrics import PROBE_TIME, RESERVE_PROBE_TIME
 from laggard.kvstore.series.streams import Refused, Series
+from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.journal import OtherFormatError, published_entries
 from laggard.resilience.record.running_jobs import RunningJob
 from laggard.resilience.record.timeline import Timeline, timeline_of_entries
-from laggard.resilience.views.snapshot import DEVICE_READINGS, NODE_READINGS, Readings, Snapshot, compose
+from laggard.resilience.views.snapshot import (
+    DEVICE_READINGS,
+    NODE_READINGS,
+    RATES,
+    DeviceState,
+    Readings,
+    Snapshot,
+    compose,
+)
 from laggard.telemetry.course import JobBegan
 from laggard.telemetry.nodes.bus import NodeAsker
 from laggard.telemetry.nodes.gathering import gather
@@ -27,6 +38,7 @@ PROBES = (PROBE_TIME, RESERVE_PROBE_TIME)
 BACK_S = 60.0
 # Of what nodes and devices are asked for every second or two: older readings are out of date.
 RECENT_S = 10.0
+HISTORY_S = 300.0  # of one device's readings
 HISTORY = 60  # probe times of a device: of a minute, if it is probed every second
 MAX_METRICS = 50  # as many as a screen has lines
 ANSWER_DEADLINE_S = 5.0
@@ -60,6 +72,15 @@ class LiveSource:
         self._read_probes()
         return compose(timeline, self._readings(job.level), time.time(), level=job.level, port=job.port)
 
+    def history(self, device: DeviceState) -> Mapping[str, Sequence[float]]:
+        """Return the readings of a device in the last minutes, oldest first, by the names of a snapshot."""
+        if not device.readings:
+            return {}
+        now_us, names = round(time.time() * _SECOND_US), {each.metric: each.name for each in DEVICE_READINGS}
+        tags = {"host": device.host, "gpu": device.gpu}
+        found = gather(self._nodes, names, now_us - round(HISTORY_S * _SECOND_US), now_us, tags=tags)
+        return {names[each.metric]: each.values.tolist() for each in found.series}
+
     def _read_probes(self) -> None:
         for metric in PROBES:
             for sample_id, sample in self._series.read(metric, self._last_ids[metric]):
@@ -80,11 +101,11 @@ class LiveSource:
         devices: dict[DeviceId, dict[str, float]] = {}
         nodes: dict[str, dict[str, float]] = {}
         for each in found.series:
-            value = float(each.values[-1])
-            if each.metric in NODE_READINGS:
-                nodes.setdefault(each.tags["host"], {})[each.metric] = value
-            else:
+            value = _per_second(each) if each.metric in RATES else float(each.values[-1])
+            if each.metric not in NODE_READINGS:
                 devices.setdefault((each.tags["host"], each.tags["gpu"]), {})[each.metric] = value
+            elif math.isfinite(value):
+                nodes.setdefault(each.tags["host"], {})[each.metric] = value
         return Readings(devices, nodes, self._probes, self._models, self._metrics(now_us), found.missing)
 
     def _metrics(self, now_us: int) -> dict[str, list[float]]:
@@ -96,6 +117,12 @@ class LiveSource:
         for each in gather(self._nodes, names, now_us - round(BACK_S * _SECOND_US), now_us).series:
             values.setdefault(each.metric, []).append(float(each.values[-1]))
         return values
+
+
+def _per_second(counts: TimeSeries) -> float:
+    """Return how fast a counter has grown; NaN if it was read only once, or has begun anew."""
+    grown, length_us = counts.values[-1] - counts.values[0], counts.times_us[-1] - counts.times_us[0]
+    return float(_SECOND_US * grown / length_us) if length_us > 0 and grown >= 0 else math.nan
 
 
 def running_timeline(job: RunningJob) -> Timeline:

@@ -15,6 +15,7 @@ class Handshake(Report):
     gpus: tuple[str, ...]  # their names, as in CUDA_VISIBLE_DEVICES there
     host: str  # name of the machine
     shared_memory_bytes: int  # size of /dev/shm
+    machine: str = ""  # what the site calls it, if it is not the host name, which is a pod's
 
 
 @dataclass(frozen=True, slots=True)

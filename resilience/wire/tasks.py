@@ -10,6 +10,7 @@ from laggard.resilience.decision.reasons import StuckProcesses
 from laggard.resilience.wire.message import Command, Report
 
 Stream = Literal["stdout", "stderr"]
+STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ class Source(Protocol):
     def evaluate(self, query: SubQuery, span: Span) -> Found:
         """Answer one sub-query."""
 
+    def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
+        """Answer several at once; together they may be too large where each alone is not."""
+
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
 
@@ -72,6 +75,10 @@ class LocalSource:
         """Answer one sub-query."""
         found = _downsampled(self._history, query, span, time.monotonic() + self._deadline_s)
         return Found(evaluate(query, span, found.series, downsampled=True), [], found.approximate_us)
+
+    def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
+        """Answer several sub-queries."""
+        return [self.evaluate(*each) for each in asked]
 
     def series_keys(self, metric: str = "") -> list[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
@@ -99,16 +106,32 @@ class NodesSource:
 
     def evaluate(self, query: SubQuery, span: Span) -> Found:
         """Answer one sub-query; nodes that do not answer in time are listed as missing."""
+        return self.evaluate_all([(query, span)])[0]
+
+    def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
+        """Answer several sub-queries, with one question to the nodes."""
         hosts = sorted({*self._asker.hosts(), *self._expected()})
-        if len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(query, span):
-            series = self._rollups.history.downsampled(query, span).series
-            return Found(evaluate(query, span, series, downsampled=True), sorted(self._silent()))
-        replies = self._ask(query, span, hosts)
+        rolled = [len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(*each) for each in asked]
+        rest = [each for each, is_rolled in zip(asked, rolled, strict=True) if not is_rolled]
+        replies = self._ask(rest, hosts) if rest else Replies()
+        places = iter(range(len(rest)))
+        return [
+            self._rolled_up(*each) if is_rolled else self._found(*each, replies, next(places))
+            for each, is_rolled in zip(asked, rolled, strict=True)
+        ]
+
+    def _rolled_up(self, query: SubQuery, span: Span) -> Found:
+        series = self._rollups.history.downsampled(query, span).series
+        return Found(evaluate(query, span, series, downsampled=True), sorted(self._silent()))
+
+    def _found(self, query: SubQuery, span: Span, replies: Replies, place: int) -> Found:
+        """Return the nodes' answers to one of the sub-queries that they were asked, with what is known beside them."""
         beside = self._rollups.beside(query, span, _answered(replies))
         if replies.received and not replies.by_host and not beside.series:
             raise NoAnswerError(self._asker.deadline_s)
-        approximate_us = max([beside.approximate_us, *(reply["approximate_us"] for reply in replies.by_host.values())])
-        series = [each for reply in replies.by_host.values() for each in unpack_series(reply)]
+        packed = [reply["answers"][place] for reply in replies.by_host.values()]
+        approximate_us = max([beside.approximate_us, *(each["approximate_us"] for each in packed)])
+        series = [each for answer in packed for each in unpack_series(answer)]
         spec = spec_of(query, span)
         joined, exact = _joined(series, beside.series, spec.function)
         answers = evaluate(query, span, joined, downsampled=True)
@@ -133,12 +156,11 @@ class NodesSource:
         replies = self._asker.ask({"kind": "newest"})
         return [Newest(**each) for reply in replies.by_host.values() for each in reply]
 
-    def _ask(self, query: SubQuery, span: Span, hosts: Sequence[str]) -> Replies:
+    def _ask(self, asked: Sequence[tuple[SubQuery, Span]], hosts: Sequence[str]) -> Replies:
         question = {
             "kind": "series",
-            "query": dict(query.source),
+            "asked": [{"query": dict(query.source), **asdict(span)} for query, span in asked],
             "samples": MAX_TRAVELLING_SAMPLES // max(1, len(hosts)),
-            **asdict(span),
         }
         try:
             return self._asker.ask(question, hosts=hosts)
@@ -150,12 +172,7 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
     """Answer one of :class:`NodesSource`'s questions for one node, in a run of its telemetry process."""
     match question["kind"]:
         case "series":
-            span = Span(question["start_us"], question["end_us"], question["milliseconds"])
-            query = sub_query_from_json(question["query"], 0)
-            until_s = question.get("until_s", math.inf)
-            found = _downsampled(history, query, span, until_s)
-            about = {"approximate_us": found.approximate_us, "run": [run.name, run.since_us]}
-            return {**about, **pack_series(found.series, question["samples"])}
+            return {"run": [run.name, run.since_us], "answers": _answers(history, question)}
         case "samples":
             since_us = max(history.began_us, history.samples.complete_from_us)
             return {"since_us": since_us, **pack_series(_samples(history.samples, question), question["samples"])}
@@ -177,7 +194,19 @@ def answer_question(history: History, run: Run, question: Mapping[str, Any]) -> 
             raise ValueError(f"unknown question {unknown!r}")
 
 
-def pack_series(series: Iterable[TimeSeries], max_samples: int) -> Value:
+def _answers(history: History, question: Mapping[str, Any]) -> list[Value]:
+    answers: list[Value] = []
+    left = question["samples"]
+    for each in question["asked"]:
+        span = Span(each["start_us"], each["end_us"], each["milliseconds"])
+        query = sub_query_from_json(each["query"], 0)
+        found = _downsampled(history, query, span, question.get("until_s", math.inf))
+        answers.append({"approximate_us": found.approximate_us, **pack_series(found.series, left)})
+        left -= sum(len(series.times_us) for series in found.series)
+    return answers
+
+
+def pack_series(series: Iterable[TimeSeries], max_samples: int) -> dict[str, Value]:
     """Pack series for sending."""
     chosen: list[TimeSeries] = []
     samples = 0

@@ -25,7 +25,7 @@ _SCRIPTS = tuple(  # in this order
     f"{name}.js"
     for name in (
         *("format", "colours", "axes", "view", "live", "frozen"),
-        *("map", "links", "charts", "lanes", "events", "metrics", "main"),
+        *("map", "links", "charts", "lanes", "events", "lines", "metrics", "main"),
     )
 )
 _POLICY = (

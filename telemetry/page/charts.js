@@ -7,7 +7,7 @@ const mostNamed = 6;
 const sharedOptions = (place, height, axis = "time") => ({
   width: place.width,
   height,
-  padding: [8, 10, 0, 0],
+  padding: [8, 28, 0, 0], // room for half a label
   legend: { show: false },
   cursor: {
     sync: { key: axis }, // one cursor runs through all charts of an axis
@@ -78,7 +78,7 @@ class Place {
 
   /** Show a chart; `rowsAt` says in words what lies at a place, or is newest: [name, text, colour, dash]. */
   put(range, options, data, rowsAt = () => []) {
-    Object.assign(this, { range, rowsAt, series: options.series });
+    Object.assign(this, { range, rowsAt, series: options.series, isAlongTime: options.scales.x.time });
     const form = JSON.stringify([options.width, options.height, theme.isDark(), options.series.map((each) => each.label), options.form]);
     if (this.chart && form === this.form) {
       this.chart.setData(data);
@@ -110,6 +110,7 @@ class Place {
     const y = at !== null && top >= 0 && this.chart.over.matches(":hover") ? this.chart.posToVal(top, "y") : null;
     if (isMove && at === this.at && y === null) return;
     this.at = at;
+    if (at !== null && this.isAlongTime) errorLines.goTo(this.chart.data[0][at] * 1000);
     const rows = this.rowsAt(at, y);
     const said = JSON.stringify(rows);
     if (said === this.said) return; // who hears it hears it once

@@ -13,6 +13,7 @@ from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.telemetry import wording
 from laggard.telemetry.catalogue import CATALOGUE, EVENTS, STEP
+from laggard.telemetry.error_lines import ErrorLine
 from laggard.telemetry.events import Event
 from laggard.telemetry.link_matrix import LINK_METRICS, natural
 
@@ -201,6 +202,14 @@ def events_of(events: list[Event]) -> dict[str, Any]:
         for event in events[-MAX_EVENTS:]
     ]
     return {"events": found, "events_left_out": max(0, len(events) - MAX_EVENTS)}
+
+
+def lines_of(lines: Iterable[ErrorLine]) -> list[dict[str, Any]]:
+    """Return lines of standard error as the page shows them."""
+    return [
+        {"time": line.time_us // MILLISECOND_US, "host": line.host, "rank": line.rank, "text": line.text}
+        for line in lines
+    ]
 
 
 def numbers(values: Floats, digits: int = 5) -> list[float | None]:

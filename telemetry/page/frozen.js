@@ -8,8 +8,8 @@ const within = (job, range) => ({
 
 class FrozenData {
   constructor(text) {
-    const { about, maps, curves, links } = JSON.parse(text);
-    Object.assign(this, { about, maps, curves, frozenLinks: links });
+    const { about, maps, curves, links, lines } = JSON.parse(text);
+    Object.assign(this, { about, maps, curves, frozenLinks: links, errorLines: lines });
   }
 
   async job(range) {
@@ -24,20 +24,24 @@ class FrozenData {
     return this.frozenLinks[launch] ?? null;
   }
 
+  async lines(range) {
+    return this.errorLines.filter(({ time }) => time >= range.start && time <= range.end);
+  }
+
   /** Lines by some tags, or those of devices; the band beside these is of all that were never found slow. */
   async curve(metric, range, points, { devices = [], by = [] }) {
     const found = this.curves[metric][JSON.stringify(by)];
     const { times, low, middle, high } = found;
     const inside = times.map((time) => time >= range.start && time <= range.end);
     const cut = (values) => values?.filter((_, i) => inside[i]);
-    const all = this.lines(found);
+    const all = this.rows(found);
     const chosen = ([host, gpu]) => all.find(({ of: [h, g] }) => h === host && g === gpu) ?? { of: [host, gpu], values: times.map(() => null) };
     const lines = (by.length ? all : devices.map(chosen)).map((line) => ({ ...line, values: cut(line.values) }));
     return { ...found, times: cut(times), low: cut(low), middle: cut(middle), high: cut(high), lines };
   }
 
   /** Each line is a row of 16-bit numbers between the lowest and the highest value, 65535 for none. */
-  lines(curve) {
+  rows(curve) {
     const { of: names, far, times, lowest, highest, lines } = curve;
     const value = (code) => (code === 65535 ? null : lowest + (code / 65534) * (highest - lowest));
     const read = (codes) => names.map((of, row) => ({ of, is_far: far[row], values: times.map((_, i) => value(codes.getUint16(2 * (row * times.length + i), true))) }));

@@ -7,6 +7,7 @@ class NeedsTokenError extends Error {}
 class LiveData {
   constructor() {
     this.token = this.kept();
+    this.waiting = []; // curves that are asked for
   }
 
   /** The token outlives a reload of the tab, and nothing else. */
@@ -39,10 +40,24 @@ class LiveData {
 
   /** One metric over time: lines by some tags, or of single devices, and a band of all other series. */
   curve(metric, range, points, { devices = [], by = [] }) {
-    const parameters = new URLSearchParams({ metric, start: Math.floor(range.start), end: Math.ceil(range.end), points });
-    for (const [host, gpu] of devices) parameters.append("device", `${host}/${gpu}`);
-    for (const tag of by) parameters.append("by", tag);
-    return this.get("curve", parameters);
+    const asked = new URLSearchParams({ metric, start: Math.floor(range.start), end: Math.ceil(range.end), points });
+    for (const [host, gpu] of devices) asked.append("device", `${host}/${gpu}`);
+    for (const tag of by) asked.append("by", tag);
+    return new Promise((resolve, reject) => {
+      this.waiting.push({ asked: String(asked), resolve, reject });
+      if (this.waiting.length === 1) setTimeout(() => this.askForCurves());
+    });
+  }
+
+  /** Ask for all that were wanted at once, in one request. */
+  async askForCurves() {
+    const waiting = this.waiting.splice(0);
+    try {
+      const found = await this.get("curves", {}, JSON.stringify(waiting.map(({ asked }) => asked)));
+      waiting.forEach(({ resolve, reject }, i) => (found[i].error ? reject(new Error(found[i].error.message)) : resolve(found[i])));
+    } catch (error) {
+      for (const { reject } of waiting) reject(error);
+    }
   }
 
   /** The matrix of links at the end of a launch, or now; null if there is none. */
@@ -50,9 +65,24 @@ class LiveData {
     return (await this.get("links", { launch })).links;
   }
 
-  async get(what, parameters) {
+  /** What was written to standard error; null: it needs the token. */
+  async lines(range, isLive) {
+    if (!isLive) return [];
+    if (!this.token) return null;
+    try {
+      return await this.get("lines", { start: Math.floor(range.start), end: Math.ceil(range.end) });
+    } catch (error) {
+      if (!(error instanceof NeedsTokenError)) throw error;
+      this.token = "";
+      return null;
+    }
+  }
+
+  async get(what, parameters, body) {
     const headers = this.token ? { "X-Laggard-Token": this.token } : {};
     const answer = await fetch(`page/${what}?${new URLSearchParams(parameters)}`, {
+      method: body ? "POST" : "GET",
+      body,
       headers,
       cache: "no-store",
       signal: AbortSignal.timeout(30000),

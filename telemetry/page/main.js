@@ -10,6 +10,7 @@ const mostEvidence = 6;
 const stepMetric = "step";
 
 const data = byId("frozen") ? new FrozenData(byId("frozen").textContent) : new LiveData();
+const errorLines = new ErrorLines(byId("lines-panel"), byId("lines"), byId("lines-text"));
 const places = {
   lane: new Place(byId("lane"), zoomChart, "what happened"),
   peers: new Place(byId("peers"), zoomChart, "devices against their peers"),
@@ -95,14 +96,14 @@ async function load(asked) {
   if (isFirst) state.job = found;
   if (isFirst && !found.live && !state.isSpanGiven) state.span = null; // a dump opens on its own range
   const job = isFirst ? within(found, range()) : found;
-  byId("token-form").hidden = true;
+  byId("token-form").hidden = !state.asksToken;
   state.job = job;
   drawHead(job);
   const shown = range();
   byId("lane-legend").textContent = drawLanes(places.lane, shown, job);
   eventTable.show(job, state.eventKind, state.find);
   await loadMap(job, shown, isStale); // first, since the server has much to read for the rest
-  await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale)]);
+  await Promise.all([loadPeers(job, shown, isStale), loadLinks(job, isStale), loadCurves(job, shown, isStale), loadLines(job, shown, isStale)]);
   if (isStale()) return;
   writeView();
   markOnce("all drawn");
@@ -151,7 +152,7 @@ function mapChoices(job) {
 
 async function loadMap(job, shown, isStale) {
   const chosen = state.map;
-  byId("map").hidden = byId("map-help").hidden = !chosen;
+  byId("map").hidden = byId("map-help").hidden = byId("map-metric").parentElement.hidden = !chosen;
   byId("peers").closest("section").hidden = !chosen;
   if (!chosen) {
     byId("map-legend").textContent = "No device has a reading: telemetry level 3 or a detector gives them.";
@@ -188,7 +189,9 @@ async function loadMap(job, shown, isStale) {
   deviceMap.show(devices, colour, describe, state.selected);
   markOnce("devices drawn");
   const ends = isRatio ? ["20 % faster", "twice as slow"] : [reading(low, answer.unit), reading(high, answer.unit)];
-  const notes = [devices.every((each) => each.gpu === "") ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
+  const isOfNodes = devices.every((each) => each.gpu === "");
+  byId("map-title").textContent = isOfNodes ? "Nodes" : "Devices";
+  const notes = [isOfNodes ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
   if (!values.length) notes.push("none has a reading");
   if (devices.some((each) => each.accused)) notes.push("✕ in a frame: found slow");
   if (devices.some((each) => !each.isUsed)) notes.push("struck out: not in use");
@@ -231,7 +234,7 @@ async function loadPeers(job, shown, isStale) {
   } else places.peers.say(`No reading of ${printable(metric)} in this range.`);
   const left = wanted.length - drawn.length;
   const parts = [printable(metric)];
-  if (!wanted.length) parts.push("select a device on the map to draw it");
+  if (!wanted.length) parts.push("select one on the map to draw it");
   if (left > 0) parts.push(`${left.toLocaleString("en")} more found slow or selected, not drawn`);
   if (answer.lines.some((line) => line.values.every((value) => value === null))) parts.push("some have no reading in this range");
   if (answer.averages_s) parts.push(approximately(answer));
@@ -278,6 +281,7 @@ function search(text) {
   const at = state.find === "" ? -1 : deviceMap.devices.findIndex((each) => deviceName(each.host, each.gpu).toLowerCase().includes(state.find));
   deviceMap.goTo(at);
   if (state.job) eventTable.show(state.job, state.eventKind, state.find);
+  errorLines.show(errorLines.found, state.find);
   return at;
 }
 
@@ -312,8 +316,14 @@ function listen() {
   });
   byId("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
+    state.asksToken = false;
     data.useToken(byId("token").value.trim());
     refresh();
+  });
+  byId("lines-ask").addEventListener("click", () => {
+    state.asksToken = true;
+    byId("token-form").hidden = false;
+    byId("token").focus();
   });
   byId("follow").addEventListener("click", follow);
   byId("theme").addEventListener("click", changeTheme);

@@ -122,9 +122,9 @@ class DeviceMap {
       const [x, y, size] = this.places[at];
       context.fillStyle = each.shown === null ? empty : this.colour(each.shown);
       context.fillRect(x, y, size, size);
-      if (!each.isUsed) this.strike(context, x, y, size, ink);
+      if (!each.isUsed) this.cross(context, x, y, size, 0);
       if (each.accused) this.frame(context, x, y, size, accused, 3);
-      if (each.accused && size >= 10) this.cross(context, x, y, size);
+      if (each.accused && size >= 10) this.cross(context, x, y, size, 3);
       if (this.selected.has(`${each.host}/${each.gpu}`)) this.frame(context, x, y, size, ink, 3);
     });
     this.focusCursor(context);
@@ -136,32 +136,25 @@ class DeviceMap {
     this.frame(context, x, y, size, theme.colour("focus"), 3);
   }
 
-  /** A node that is not in use: struck out, so that colour is not the only sign. */
-  strike(context, x, y, size, colour) {
-    context.strokeStyle = colour;
-    context.lineWidth = 1;
-    context.beginPath();
-    context.moveTo(x, y + size);
-    context.lineTo(x + size, y);
-    context.stroke();
-  }
-
   frame(context, x, y, size, colour, width) {
     context.strokeStyle = colour;
     context.lineWidth = width;
     context.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
   }
 
-  /** A cross that is seen on any colour. */
-  cross(context, x, y, size) {
-    for (const [colour, width] of [["#ffffff", 4], ["#000000", 1.6]]) {
+  /** A cross, or a stroke alone if it has no margin, that is seen on any colour, which so is not the only sign. */
+  cross(context, x, y, size, margin) {
+    const [near, far] = [margin, size - margin];
+    for (const [colour, width] of [["#ffffff", margin ? 4 : 3], ["#000000", margin ? 1.6 : 1]]) {
       context.strokeStyle = colour;
       context.lineWidth = width;
       context.beginPath();
-      context.moveTo(x + 3, y + 3);
-      context.lineTo(x + size - 3, y + size - 3);
-      context.moveTo(x + size - 3, y + 3);
-      context.lineTo(x + 3, y + size - 3);
+      context.moveTo(x + near, y + far);
+      context.lineTo(x + far, y + near);
+      if (margin) {
+        context.moveTo(x + near, y + near);
+        context.lineTo(x + far, y + far);
+      }
       context.stroke();
     }
   }

@@ -16,6 +16,7 @@ const state = {
   shown: 0, // charts; 0: as many as at first
   find: "",
   eventKind: "",
+  asksToken: false,
   job: null,
   asked: 0,
 };

@@ -16,10 +16,12 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import orjson
 
 from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.series.sample_store import SeriesKey
@@ -56,10 +58,7 @@ def encode_batch(batch: Batch) -> bytes:
     """Return the batch as it is sent over the socket."""
     empty = np.empty(0)
     value = {
-        "series": [
-            [metric, [part for pair in tags for part in pair], len(times)]
-            for (metric, tags), (times, _) in batch.items()
-        ],
+        "series": orjson.dumps([[metric, tags, len(times)] for (metric, tags), (times, _) in batch.items()]),
         "times_us": np.concatenate([times for times, _ in batch.values()] or [empty.astype(np.int64)]),
         "values": np.concatenate([values for _, values in batch.values()] or [empty]),
     }
@@ -72,7 +71,7 @@ def decode_batch(body: bytes) -> Batch:
     try:
         value = decode(_NAME, [body])
         times_us, values = value["times_us"].astype(np.int64), value["values"].astype(np.float64)
-        return _split(value["series"], times_us, values)
+        return _split(orjson.loads(value["series"]), times_us, values)
     except (KVStoreError, AttributeError, KeyError, IndexError, TypeError, struct.error) as error:
         raise ValueError(f"not a batch of samples: {error!r}") from error
 
@@ -81,11 +80,12 @@ def _split(series: list[Any], times_us: Times, values: Floats) -> Batch:
     if sum(count for _, _, count in series) != len(times_us) or len(times_us) != len(values):
         raise ValueError("not a batch of samples: the counts do not add up")
     batch, begin = {}, 0
-    for metric, flat_tags, count in series:
-        if count < 0 or not all(isinstance(part, str) for part in (metric, *flat_tags)):
+    for metric, pairs, count in series:
+        tags = tuple([(key, value) for key, value in pairs])
+        if count < 0 or not all(isinstance(part, str) for part in (metric, *chain.from_iterable(tags))):
             raise ValueError("not a batch of samples: names must be text, and counts not negative")
         end = begin + count
-        batch[metric, tuple(zip(flat_tags[::2], flat_tags[1::2], strict=True))] = times_us[begin:end], values[begin:end]
+        batch[metric, tags] = times_us[begin:end], values[begin:end]
         begin = end
     return batch
 

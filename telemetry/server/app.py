@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from laggard.telemetry.errors import BadQueryError, NoAnswerError, NodeError, QueryTooLargeError, RequestError
 from laggard.telemetry.server.answers import JsonResponse
 from laggard.telemetry.server.handlers import ROUTES, Handler, Service, authorize, health, put, query
-from laggard.telemetry.server.page import PAGE_ROUTES, page
+from laggard.telemetry.server.page import PAGE_ROUTES, error_lines, page
 from laggard.telemetry.server.requests import (
     ANSWER_DEADLINE_S,
     MAX_BODY_BYTES,
@@ -46,6 +46,8 @@ OTHERS_AT_ONCE = 4
 _GZIP_ABOVE_BYTES = 1000
 # They say nothing of the job but how its nodes' telemetry is; the page asks for the token.
 _OPEN = (health, page)
+# The program's output may hold what others must not read.
+_CLOSED = (put, error_lines)
 # Half of the default interval between readings: within it the same query has the same answer.
 ANSWER_LIFE_S = 0.25
 MAX_RECENT_BYTES = 32 << 20
@@ -117,7 +119,7 @@ async def _answer(
     service: Service, handler: Handler, limiter: anyio.CapacityLimiter, recent: RecentAnswers, request: Request
 ) -> Response:
     # Before reading a body, which may be large.
-    if handler is put or (service.reading_needs_token and handler not in _OPEN):
+    if handler in _CLOSED or (service.reading_needs_token and handler not in _OPEN):
         authorize(service, request.headers)
     call = await read_call(request, MAX_PUT_BYTES if handler is put else MAX_BODY_BYTES)
     question = (request.scope["path"], request.scope["query_string"], call.body, _wants_gzip(call))

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from laggard.kvstore.series.sample_store import Newest
 from laggard.telemetry.catalogue import EVENTS
+from laggard.telemetry.error_lines import ErrorLine
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, keys_of_events, series_of_events
 from laggard.telemetry.nodes.sources import Found, Source
@@ -64,6 +65,7 @@ class Service:
     # Names by which clients may reach the server, beside its addresses and `localhost`, in lower case
     names: frozenset[str]
     health: Callable[[], Mapping[str, Any]]  # returns the content of `/health`
+    error_lines: Callable[[int], list[ErrorLine]]  # returns what was written to standard error from a time on
     own_metrics: Callable[[], list[Newest]]  # returns what the server knows of the job itself, for `/metrics`
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from laggard.telemetry.catalogue import EVENTS
-from laggard.telemetry.curves import ask, curve_by, curve_of, newest_of, step
+from laggard.telemetry.curves import Asked, ask, ask_all, curve_by, curve_of, newest_of, step
 from laggard.telemetry.errors import BadQueryError, RequestError
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
@@ -16,6 +19,7 @@ from laggard.telemetry.page.content import (
     events_of,
     is_probe,
     launches_of,
+    lines_of,
     map_of,
     metrics_of,
 )
@@ -24,9 +28,9 @@ from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.answers import JsonResponse
 from laggard.telemetry.server.handlers import Handler, Service
 from laggard.telemetry.server.links import links
-from laggard.telemetry.server.requests import Call
+from laggard.telemetry.server.requests import Call, error_body
 
-MAX_LINES, MAX_TAGS = 12, 4
+MAX_LINES, MAX_TAGS, MAX_CURVES = 12, 4, 400
 # Rollups have buckets of ten seconds, and a detector that probes rarely does so once a minute.
 _NEWEST_STEP_S, _NEWEST_WITHIN_S = 10, 130
 
@@ -68,6 +72,12 @@ def job(service: Service, call: Call) -> Response:
     )
 
 
+def error_lines(service: Service, call: Call) -> Response:
+    """``/page/lines``: what the program wrote to standard error in a time range; it needs the token."""
+    span = _span(call)
+    return JsonResponse(lines_of(line for line in service.error_lines(span.start_us) if line.time_us <= span.end_us))
+
+
 def device_map(service: Service, call: Call) -> Response:
     """``/page/map``: the newest reading of every device (or node) before a time, and its ratio to its model's."""
     metric, end_us = _metric(call), _milliseconds(call, "end")
@@ -76,13 +86,41 @@ def device_map(service: Service, call: Call) -> Response:
     return JsonResponse(map_of(metric, newest, _known_devices(service, metric, newest)))
 
 
-def curve(service: Service, call: Call) -> Response:
-    """``/page/curve``: a metric over time: lines by some tags, or those of chosen devices and a band of all others."""
+def curves(service: Service, call: Call) -> Response:
+    """``/page/curves``: metrics over time; the body lists the parameters of each curve, as in a URL.
+
+    A curve has lines by some tags, or those of chosen devices and a band of all others. One that is refused has an
+    ``error`` instead.
+    """
+    texts = call.json()
+    if not isinstance(texts, list) or len(texts) > MAX_CURVES or not all(isinstance(text, str) for text in texts):
+        raise RequestError(400, f"the body must be a list of the parameters of at most {MAX_CURVES} curves")
+    calls = [replace(call, parameters=QueryParams(text)) for text in texts]
+    try:
+        return JsonResponse(_curves(service, calls))
+    except BadQueryError:
+        return JsonResponse([_curve_or_error(service, each) for each in calls])
+
+
+def _curve_or_error(service: Service, call: Call) -> dict[str, Any]:
+    call.check_time()
+    try:
+        return _curves(service, [call])[0]
+    except BadQueryError as error:
+        return error_body(400, str(error))
+
+
+def _curves(service: Service, calls: Sequence[Call]) -> list[dict[str, Any]]:
+    spans = [_span(call) for call in calls]
+    steps = [step(span, call.number("points", 300)) for span, call in zip(spans, calls, strict=True)]
+    found = ask_all(service.source, list(zip(map(_metric, calls), spans, steps, strict=True)))
+    return [_curve(asked, call) for asked, call in zip(found, calls, strict=True)]
+
+
+def _curve(asked: Asked, call: Call) -> dict[str, Any]:
     by = call.parameters.getlist("by")[:MAX_TAGS]
     devices = [_device(text) for text in call.parameters.getlist("device")][:MAX_LINES]
-    metric, span = _metric(call), _span(call)
-    asked = ask(service.source, metric, span, step(span, call.number("points", 300)))
-    return JsonResponse(curve_by(asked, by) if by else curve_of(asked, drawn=devices, apart=devices))
+    return curve_by(asked, by) if by else curve_of(asked, drawn=devices, apart=devices)
 
 
 def _known_devices(service: Service, metric: str, newest: Collection[tuple[str, str]]) -> Collection[tuple[str, str]]:
@@ -124,7 +162,8 @@ def _milliseconds(call: Call, name: str) -> int:
 PAGE_ROUTES: Mapping[str, tuple[tuple[str, ...], Handler]] = {
     "/": (("GET",), page),
     "/page/job": (("GET",), job),
+    "/page/lines": (("GET",), error_lines),
     "/page/map": (("GET",), device_map),
-    "/page/curve": (("GET",), curve),
+    "/page/curves": (("POST",), curves),
     "/page/links": (("GET",), links),
 }

@@ -20,6 +20,7 @@ import uvicorn
 from laggard.kvstore.client.connection import Session, write_private
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.dumps.reading import read_dump
+from laggard.telemetry.error_lines import lines_since
 from laggard.telemetry.errors import TelemetryServerError
 from laggard.telemetry.events import EventLog, events_of_series
 from laggard.telemetry.nodes.bus import Listener, NodeAsker
@@ -74,6 +75,7 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
         reading_needs_token=settings.reading_needs_token,
         names=_names(settings),
         health=lambda: job.health(watch),
+        error_lines=lambda start_us: lines_since(session.client, endpoint, start_us),
         own_metrics=lambda: job.own_metrics(watch),
     )
 
@@ -108,6 +110,7 @@ def serve_dump(paths: Sequence[Path], settings: TelemetrySettings, port: int) ->
         reading_needs_token=False,
         names=_names(settings),
         health=lambda: {"status": "ok", "samples": size.samples},
+        error_lines=lambda _: [],
         own_metrics=list,
     )
     _serve(service, settings, port)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from laggard.telemetry.query.engine import Span, is_wanted
 from laggard.telemetry.query.parsing import SubQuery
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.store.planning import SAMPLES, Grid, Origin, Segment, plan
+from laggard.telemetry.store.reductions import Reductions
 from laggard.telemetry.store.summaries import (
     COLUMNS,
     Summaries,
@@ -76,6 +77,7 @@ class History:
         self._has_samples = samples is not None
         # The newest samples; None: there are only summaries
         self.samples = samples or SampleStore(1.0, clock=lambda: 0.0)
+        self._reductions = Reductions(self.samples)
 
     def downsampled(
         self,
@@ -93,8 +95,8 @@ class History:
             for each in self.tiers.known(query.metrics)
             if from_source(each.source) and wanted(each.tags)
         }
-        rows, segments = self._rows(query.metrics, grid, wanted, answer, chosen)
-        series = _series_of(answer, spec, starts, by_series_and_time(rows))
+        rows, reduced, segments = self._rows(query.metrics, grid, wanted, answer, chosen)
+        series = _joined(_series_of(answer, spec, starts, by_series_and_time(rows)), reduced)
         coarse = max((segment.width_us for segment in segments if not segment.exact), default=0)
         if self._beside is not None:
             more = self._beside.downsampled(query, span, wanted, from_source)
@@ -166,20 +168,32 @@ class History:
         wanted: Callable[[Mapping[str, str]], bool],
         answer: _Answer,
         chosen: Mapping[int, int],
-    ) -> tuple[Summaries, list[Segment]]:
-        """Return the rows of the chosen series, and the segments that they come from."""
+    ) -> tuple[Summaries, list[TimeSeries], list[Segment]]:
+        """Return the rows of the chosen series, the buckets that follow, and the segments that both come from."""
         for _ in range(ATTEMPTS):
             origins = self._affordable(metrics, grid, wanted)
             segments = plan(grid, origins)
             tiers = [segment for segment in segments if segment.width_us != SAMPLES]
             columns = columns_for(grid.function)
             tables = [self.tiers.read(tiers, chosen, columns)] if tiers else []
-            tables += [
-                self._samples(metrics, segment, wanted, answer) for segment in segments if segment.width_us == SAMPLES
-            ]
+            reduced: list[TimeSeries] = []
+            for segment in segments:
+                if segment.width_us == SAMPLES:
+                    whole_us = self._whole_us(grid, segment)
+                    reduced += self._reductions.read(
+                        metrics, (grid.function, grid.step_us), whole_us, segment.end_us, wanted
+                    )
+                    tables.append(self._samples(metrics, replace(segment, end_us=whole_us), wanted, answer))
             if not _overtaken(segments, self.origins(), origins):
                 break
-        return concatenated(tables, columns), segments
+        return concatenated(tables, columns), reduced, segments
+
+    def _whole_us(self, grid: Grid, segment: Segment) -> int:
+        """Return where whole buckets of samples begin that are read as such; the end of the segment: nowhere."""
+        # Elsewhere a bucket may go on in another source.
+        if grid.step_us == SAMPLES or any(grid.is_exact(origin.width_us) for origin in self.tiers.origins()):
+            return segment.end_us
+        return min(-(-segment.begin_us // grid.step_us) * grid.step_us, segment.end_us)
 
     def _affordable(
         self, metrics: Sequence[str], grid: Grid, wanted: Callable[[Mapping[str, str]], bool]
@@ -248,6 +262,19 @@ def _series_of(answer: _Answer, spec: Downsample, starts: Times | None, rows: Su
             shared = own_us
         series.append(TimeSeries(keys[place][0], answer.tags[place], shared, values[begin:end]))
     return series
+
+
+def _joined(early: Sequence[TimeSeries], late: Sequence[TimeSeries]) -> list[TimeSeries]:
+    """Return series of which a part may be in each of two lists, one after the other."""
+    before = {(each.metric, tuple(each.tags.items())): each for each in early}
+    joined = []
+    for each in late:
+        first = before.pop((each.metric, tuple(each.tags.items())), None)
+        if first is not None:
+            times_us = np.concatenate([first.times_us, each.times_us])
+            each = replace(each, times_us=times_us, values=np.concatenate([first.values, each.values]))
+        joined.append(each)
+    return [*before.values(), *joined]
 
 
 def _overtaken(segments: Sequence[Segment], now: Sequence[Origin], then: Sequence[Origin]) -> bool:

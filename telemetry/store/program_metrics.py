@@ -28,7 +28,8 @@ def answer_program(history: History, question: Mapping[str, Any]) -> tuple[dict[
     """Return how many series each metric has, the ranges of those that are named, and the series of some of them."""
     # A range has COLUMNS, each with one value for each second from `start_us` to `end_us`, both inclusive.
     keys = history.series_keys()
-    names = {each["name"] for each in metrics_of(keys) if each["kind"] == "program" or each["name"] in OF_NODES}
+    of_nodes = {*OF_NODES} & {*question["metrics"]}
+    names = {each["name"] for each in metrics_of(keys) if each["kind"] == "program" or each["name"] in of_nodes}
     n_series = dict(Counter(metric for metric, _ in keys if metric in names))
     span = Span(question["start_us"], question["end_us"])
     found = {

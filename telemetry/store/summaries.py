@@ -66,12 +66,23 @@ def concatenated(parts: Sequence[Summaries], columns: Sequence[str] = COLUMNS) -
 
 def by_series_and_time(rows: Summaries) -> Summaries:
     """Return the rows sorted by series and last sample; of equal ones, the later one stays behind the earlier one."""
-    # Without the column of last samples, they are sorted by series and bucket.
-    series, last_us = rows["series"], rows.get("last_us", rows["start_us"])
-    is_next = series[1:] > series[:-1]
-    if (is_next | ((series[1:] == series[:-1]) & (last_us[1:] >= last_us[:-1]))).all():
+    if _is_sorted(rows):
         return rows
-    return where(rows, np.lexsort((last_us, series)))
+    rows = where(rows, np.argsort(rows["series"], kind="stable"))
+    if _is_sorted(rows):  # mostly, since parts come in the order of time
+        return rows
+    return where(rows, np.lexsort((_last_us(rows), rows["series"])))
+
+
+def _is_sorted(rows: Summaries) -> bool:
+    series, last_us = rows["series"], _last_us(rows)
+    is_next = series[1:] > series[:-1]
+    return bool((is_next | ((series[1:] == series[:-1]) & (last_us[1:] >= last_us[:-1]))).all())
+
+
+def _last_us(rows: Summaries) -> Times:
+    """Return the times of the last samples, or the starts of the buckets if there are none."""
+    return rows.get("last_us", rows["start_us"])
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -27,6 +27,7 @@ WINDOWS_S = {SECOND_TIER_US: 3_600.0, TEN_SECONDS_US: DAY_S, MINUTE_US: 30 * DAY
 """For how long a node keeps the summaries of each tier; the primary keeps the last two of all nodes as long."""
 BATCH_ROWS = 32_768
 MAX_SERIES = 40_000
+FOLD_SAMPLES = 100_000
 # A series' key and its tags, as a mapping, with their place in the tables.
 SERIES_BYTES = 600
 # Coarse tiers reach further back, so the finest of those that take more than this share of the room is cut first.
@@ -43,17 +44,10 @@ class Known:
     tags: Mapping[str, str]
 
 
-class _Arrivals:
-    """Samples in the order in which they came: how many of which series, and their times and values."""
-
-    def __init__(self) -> None:
-        self.series, self.counts = array("q"), array("q")
-        self.times_us, self.values = array("q"), array("d")
-
-    def samples(self) -> tuple[NDArray[np.int64], Times, Floats]:
-        """Return a copy: the series, time and value of each sample."""
-        series, counts = np.array(self.series, dtype=np.int64), np.array(self.counts, dtype=np.int64)
-        return np.repeat(series, counts), np.array(self.times_us, dtype=np.int64), np.array(self.values, dtype=float)
+_Waiting = dict[int, tuple["array[int]", "array[float]"]]
+"""Samples that are in no tier yet: times and values by the number of their series."""
+_Series = tuple[int, tuple["array[int]", "array[float]"]]
+_Samples = tuple[NDArray[np.int64], Times, Floats]
 
 
 class Tiers:
@@ -79,8 +73,8 @@ class Tiers:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._tiers = {width_us: Tier(width_us, batch_rows) for width_us in self._windows_s}
-        self._arrivals = _Arrivals()
-        self._folding: _Arrivals | None = None
+        self._arrivals: _Waiting = {}
+        self._folding: _Waiting = {}
         self._numbers: dict[tuple[str, SeriesKey], int] = {}
         self._known: list[Known] = []
         self._metrics: dict[str, int] = {}
@@ -94,20 +88,20 @@ class Tiers:
             if number is None:
                 self.dropped += len(times) // 8
                 return
-            arrivals = self._arrivals
-            arrivals.series.append(number)
-            arrivals.counts.append(len(times) // 8)
-            arrivals.times_us.frombytes(times)
-            arrivals.values.frombytes(values)
+            times_us, numbers = self._arrivals.setdefault(number, (array("q"), array("d")))
+            times_us.frombytes(times)
+            numbers.frombytes(values)
 
     def fold(self) -> Summaries:
         """Add what has arrived to all tiers, and return it as rows of the finest."""
         with self._writing:
             with self._lock:
-                self._folding, self._arrivals = self._arrivals, _Arrivals()
-            tables = self._folded(of_samples(*self._folding.samples()))
+                self._folding, self._arrivals = self._arrivals, {}
+            width_us = min(self._tiers)
+            parts = [merged(of_samples(*_samples(some)), width_us) for some in _parts(sorted(self._folding.items()))]
+            tables = self._folded(concatenated(parts))
             with self._lock:
-                self._folding = None
+                self._folding = {}
                 for width_us, rows in tables.items():
                     self._tiers[width_us].add(rows)
             self._pack()
@@ -168,15 +162,16 @@ class Tiers:
         with self._lock:
             metrics = sorted({self._metric_of[number] for number in chosen})
             views = [self._tiers[s.width_us].view(metrics, _first_us(s), s.end_us) for s in segments]
-            waiting = [each.samples() for each in (self._folding, self._arrivals) if each is not None and each.series]
+            waiting = [
+                _samples([(place, each[number]) for number, place in chosen.items() if number in each])
+                for each in (self._folding, self._arrivals)
+            ]
             place_of = np.full(len(self._known), -1, dtype=np.int64)
         place_of[list(chosen)] = list(chosen.values())
         found = [
             rows
-            for segment, view in zip(segments, views, strict=True)
-            for rows in _within(
-                segment, [*rows_of(view, place_of, columns), *_rows(waiting, place_of, segment)], columns
-            )
+            for segment, view in reversed(list(zip(segments, views, strict=True)))  # the oldest first
+            for rows in _within(segment, [*rows_of(view, place_of, columns), *_rows(waiting, segment)], columns)
         ]
         return concatenated(found, columns)
 
@@ -226,17 +221,33 @@ def _first_us(segment: Segment) -> int:
     return segment.begin_us - segment.begin_us % segment.width_us
 
 
-def _rows(
-    waiting: Sequence[tuple[NDArray[np.int64], Times, Floats]], place_of: NDArray[np.int64], segment: Segment
-) -> list[Summaries]:
+def _parts(series: Sequence[_Series]) -> Iterator[list[_Series]]:
+    """Yield the series a few at a time, since summaries of single samples take eight times the samples' own room."""
+    some: list[_Series] = []
+    n_samples = 0
+    for each in series:
+        some.append(each)
+        n_samples += len(each[1][0])
+        if n_samples >= FOLD_SAMPLES:
+            yield some
+            some, n_samples = [], 0
+    if some:
+        yield some
+
+
+def _samples(series: Sequence[_Series]) -> _Samples:
+    """Return a copy of some series, each with its number: the series, time and value of each sample."""
+    counts = [len(times_us) for _, (times_us, _) in series]
+    return (
+        np.repeat(np.array([number for number, _ in series], dtype=np.int64), counts),
+        np.frombuffer(b"".join([times_us for _, (times_us, _) in series]), dtype=np.int64),
+        np.frombuffer(b"".join([values for _, (_, values) in series]), dtype=np.float64),
+    )
+
+
+def _rows(waiting: Sequence[_Samples], segment: Segment) -> list[Summaries]:
     """Return the samples that are in no tier yet as rows of a segment's width."""
-    found = []
-    for series, times_us, values in waiting:
-        places = place_of[series]
-        kept = (places >= 0) & (times_us >= _first_us(segment))
-        rows = of_samples(places[kept], times_us[kept], values[kept])
-        found.append({**rows, "start_us": rows["start_us"] - rows["start_us"] % segment.width_us})
-    return found
+    return [merged(of_samples(*samples), segment.width_us) for samples in waiting]
 
 
 def _within(segment: Segment, tables: Sequence[Summaries], columns: Sequence[str]) -> Iterator[Summaries]:

@@ -105,3 +105,30 @@ def test_a_node_that_alone_cannot_reach_the_primary_is_named_and_the_job_begins_
     job.wait_for(f"lost +{SECOND}: no connection \\({SECOND} cannot reach {FIRST}:500\\d\\d: is there a firewall\\?\\)")
     assert "rank 1 of 2" in job.output
     watch.expect_nothing()
+
+
+STATE_SHUT = ("--port-range=60900-60999", "--state-port=50000")
+NAMED = r"(\d+):(\d\d\.\d) {word} +{who} cannot reach {first}:50000, where State is: is there a firewall\?"
+
+
+@pytest.mark.parametrize("otherwise", ["drop", "reject"])
+def test_where_agents_get_through_and_state_cannot_be_reached_that_is_said_at_the_start(
+    hosts: Site, watch: Watch, start: Start, walls: Callable[..., None], otherwise: str
+) -> None:
+    walls(RULES.format(otherwise=otherwise))
+    job = start(hosts.network.nodes[FIRST], {}, "laggard", HOSTS, *STATE_SHUT, *SHRINKS, "--per-node", "sleep", "1000")
+    assert job.finish() == 1, job.output
+    named = re.search(NAMED.format(word="end", who=f"{SECOND}, {THIRD}", first=FIRST), job.output)
+    assert named, job.output
+    assert 60 * int(named[1]) + float(named[2]) < 60  # some four seconds on a quiet machine
+    watch.expect_nothing()
+
+
+def test_a_node_that_alone_cannot_reach_state_is_named(
+    hosts: Site, watch: Watch, start: Start, walls: Callable[..., None]
+) -> None:
+    walls(NOT_OUT.format(), SECOND)
+    job = start(hosts.network.nodes[FIRST], {}, "laggard", HOSTS, *STATE_SHUT, *SHRINKS, "--per-node", "true")
+    assert job.finish() == 0, job.output
+    job.wait_for(NAMED.format(word="notice", who=SECOND, first=FIRST))
+    watch.expect_nothing()

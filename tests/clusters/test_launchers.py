@@ -1,4 +1,4 @@
-"""Copies of one command that MPI's launchers start on nodes by real ssh: nobody says where the first one runs."""
+"""Copies of one command that MPI's launchers and Slurm start on nodes: nobody says where the first one runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from tests.clusters.conftest import require
 from tests.clusters.jobs import ClusterJob, Watch
 from tests.clusters.site import NODES, Site
+from tests.clusters.slurm_daemons import SlurmCluster
 from tests.printed import MPI_JOB
 
 Start = Callable[..., ClusterJob]
@@ -52,8 +53,27 @@ def test_the_copies_learn_from_the_launcher_where_the_first_one_runs(
     mapping = printed[1 : printed.index("laggard")] if launcher.startswith("mpirun") else []
     job = start(hosts.network.nodes[ELSEWHERE], {}, launcher, *mapping, *options, *before, *command, *TELL)
     assert job.finish() == 0, job.output
-    told = re.findall(r"rank (\d) of 3 on (\S+), primary (\S+)", job.output)
-    host_of = {rank: host for rank, host, _ in told}
-    assert sorted(host_of.values()) == [FIRST, SECOND, THIRD]
-    assert {primary for *_, primary in told} == {hosts.network.nodes[host_of["0"]].address}
+    expect_one_on_each(hosts, job.output)
     watch.expect_nothing()
+
+
+@pytest.mark.parametrize("mpi", ["none", "pmix"])
+def test_the_copies_of_a_step_of_slurms_know_where_the_first_one_runs(
+    slurm: SlurmCluster, site: Site, watch: Watch, start: Start, work: Path, mpi: str
+) -> None:
+    if mpi == "pmix" and not list(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")):
+        pytest.skip("Slurm's mpi/pmix needs libpmix.so: install libpmix-dev")
+    (work / "secret").write_text("a secret of the launcher's\n")
+    step = ("srun", "--nodes=3", "--ntasks-per-node=1", f"--nodelist={FIRST},{SECOND},{THIRD}", f"--mpi={mpi}")
+    job = start(site.network.login, slurm.environment, *step, "laggard", "--join-secret-file=secret", *TELL)
+    assert job.finish() == 0, job.output
+    expect_one_on_each(site, job.output)
+    watch.expect_no_processes()
+
+
+def expect_one_on_each(site: Site, output: str) -> None:
+    """Check that there was a rank on each of the three nodes, and that all knew the address of the first one."""
+    told = re.findall(r"rank (\d) of 3 on (\S+), primary (\S+)", output)
+    host_of = {rank: host for rank, host, _ in told}
+    assert sorted(host_of.values()) == [FIRST, SECOND, THIRD], output
+    assert {primary for *_, primary in told} == {site.network.nodes[host_of["0"]].address}

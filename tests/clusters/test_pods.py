@@ -21,6 +21,7 @@ import pytest
 
 from laggard.resilience.command import manifest
 from tests.clusters.machines import PRIVATE, Machine, Network, missing_for_machines
+from tests.clusters.state_server import site_state
 from tests.integration.jobs import GOES_ON
 from tests.processes import command_line, command_lines
 from tests.waiting import DEADLINE_S, Gate, wait_until
@@ -87,7 +88,7 @@ class Pods:
     def __init__(self, folder: Path, n_nodes: int, *options: str, deaf: tuple[str, ...] = ()) -> None:
         self._folder, self._n_nodes, self._options = folder, n_nodes, options
         self._deaf = deaf  # ranks that save for ever
-        self._network = Network(folder, [])
+        self.network = Network(folder, [])
         self._addresses: dict[int, str] = {}
         self._all: list[Pod] = []
         self._hosts = folder / "hosts"
@@ -102,8 +103,8 @@ class Pods:
         self._hosts.write_text("\n".join(["127.0.0.1 localhost", *names]) + "\n")
         machine = Machine(f"train-{index}", self._addresses[index], self._hosts)
         # The name of a cable is that of its machine, and a cable goes some time after its machine.
-        self._network.login.run("ip", "link", "delete", f"to-{machine.name}", check=False)
-        machine.plug_in(self._network.login)
+        self.network.login.run("ip", "link", "delete", f"to-{machine.name}", check=False)
+        machine.plug_in(self.network.login)
         log = self._folder / f"log{number}"
         given = {"NNODES": str(self._n_nodes), "JOB_COMPLETION_INDEX": str(index)}
         own = {"HOME": PRIVATE, "LAGGARD_RUNTIME_ROOT": PRIVATE, "LAGGARD_REPORT": "0", "PATH": os.environ["PATH"]}
@@ -125,7 +126,7 @@ class Pods:
         for pod in self._all:
             pod.machine.shut_down()
             pod.process.wait(DEADLINE_S)
-        self._network.shut_down()
+        self.network.shut_down()
 
 
 @pytest.fixture
@@ -183,3 +184,21 @@ def test_when_the_first_pod_is_replaced_the_others_join_the_new_one(pods: Callab
         gate.open()
     assert [successor.finish(), second.finish()] == [0, 0], successor.output
     assert "is gone, or has given this node up: joining again" in second.output
+
+
+def test_with_state_on_the_sites_server_the_new_first_pod_goes_on_where_the_lost_one_was(
+    pods: Callable[..., Pods], tmp_path: Path
+) -> None:
+    url = f"redis://{SUBNET}.100:6379"
+    password = tmp_path / "server" / "password"
+    job = pods(2, f"--state-server={url}", "--job-name=train", f"--state-password-file={password}")
+    with site_state(job.network.login, password.parent) as there:
+        assert there == url
+        first, second = job.start(0), job.start(1)
+        first.wait_for("launch 0 rank 1 on train-1")
+        first.machine.crash()
+        successor = job.start(0)
+        successor.wait_for("launch 1 rank 1 on train-1")
+        for gate in job.gates:
+            gate.open()
+        assert [successor.finish(), second.finish()] == [0, 0], successor.output

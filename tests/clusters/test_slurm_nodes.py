@@ -16,6 +16,7 @@ from tests.clusters.machines import wait_for
 from tests.clusters.programs import COUNTING, EXAMPLE, PER_NODE, RANKS, script
 from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
+from tests.clusters.state_server import site_state
 from tests.printed import DOWN, IDLE_JOB, REQUEUE, RESUME_NODE, START_NOW, STATUS_STEP
 
 Start = Callable[..., ClusterJob]
@@ -49,6 +50,20 @@ TRAIN = """
         client = AnalysisClient()
         client.connect()
         client.reboot(sys.argv[2])
+    while not Path("end").exists():
+        time.sleep(0.2)
+"""
+
+# Makes one step, and runs until the folder has a file "end".
+STEPS = """
+    import os, time
+    from pathlib import Path
+    from laggard import Job, State
+
+    job, state = Job.current(), State.current()
+    if os.environ["NODE_RANK"] == "0":
+        state["step"] = step = state.get("step", 0) + 1
+        print(f"launch {job.launch} on {' '.join(n.hostname for n in job.nodes)} has made step {step}", flush=True)
     while not Path("end").exists():
         time.sleep(0.2)
 """
@@ -169,6 +184,32 @@ def test_a_requeued_job_names_its_bad_nodes_to_slurm_and_takes_them_back_when_th
     assert re.search(rf"launch +3 on .*; reserve: {SECOND}", job.output), job.output
     (work / "end").touch()
     assert job.finish() == 0, job.output
+    watch.expect_no_processes()
+
+
+def test_a_job_that_slurm_requeues_because_its_primary_is_down_goes_on_from_state_on_the_sites_server(
+    slurm: SlurmCluster, site: Site, watch: Watch, start: Start, work: Path
+) -> None:
+    (work / "train.py").write_text(textwrap.dedent(STEPS))
+    with site_state(site.network.login, site.folder / "server") as url:
+        password = site.write("work/password", (site.folder / "server" / "password").read_text())
+        password.chmod(0o600)
+        kept = f"--state-server={url} --job-name=train --state-password-file=password"
+        # Without --no-kill, with which Slurm does not requeue a job that has lost its first node.
+        batch = "#!/bin/bash\n#SBATCH --requeue --open-mode=append\n"
+        site.write("work/job.sh", f"{batch}exec laggard {kept} {' '.join(PER_NODE)} train.py\n")
+        submit = ("sbatch", "--nodes=2", "--wait", "--output=output", "job.sh")
+        job = start(slurm.network.login, slurm.environment, *submit)
+        job.wait_for(f"launch 0 on {FIRST} {SECOND} has made step 1")
+        number = slurm.only_job("%i")
+        site.network.nodes[FIRST].crash()
+        slurm.run(*DOWN.replace("...", FIRST).split(), "reason=test")
+        wait_for(lambda: slurm.only_job("%T") == "PENDING", "a requeued job", 120)
+        slurm.run(*site.as_user(*START_NOW.replace("...", number).split()))
+        job.wait_for(f"launch 1 on {SECOND} {THIRD} has made step 2")
+        (work / "end").touch()
+        assert job.finish() == 0, job.output
+    slurm.replace_crashed()
     watch.expect_no_processes()
 
 

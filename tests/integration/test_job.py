@@ -41,20 +41,18 @@ def test_a_program_that_fails_again_in_the_same_way_ends_the_job_with_its_exit_c
     assert_nothing_is_left(job)
 
 
-def test_a_node_that_jobs_before_this_one_had_to_leave_is_used_last(start_job: Start, tmp_path: Path) -> None:
+def test_the_site_remembers_nothing_of_virtual_nodes(start_job: Start, tmp_path: Path) -> None:
     history = NodeHistory(tmp_path)
-    for number in range(2):
-        history.add(f"old-{number}", [Sighting("node2", time.time(), "failed", f"old-{number}", "too slow")])
+    noted = [Sighting("node2", time.time(), "failed", f"old-{number}", "too slow") for number in range(2)]
+    history.add("old", noted)
 
     job = start_job(
         *("--local-nodes=3", "--nodes=2", "--virtual-gpus=1", "--per-node", f"--node-history={tmp_path}"), program=""
     )
 
     assert job.finish() == 0, job.everything()
-    assert "history   node2 is used last" in job.account
-    assert "0 on node1, node3 (primary: node1); reserve: node2" in job.account
-    ran = {each.host for each in history.read() if each.kind == "ran"}
-    assert ran == {"node1", "node3"}
+    assert "0 on node1, node2 (primary: node1); reserve: node3" in job.account
+    assert history.read() == noted
 
 
 def test_a_webhook_gets_a_line_for_each_failure_relaunch_and_the_end(start_job: Start) -> None:

@@ -11,6 +11,7 @@ import pytest
 from laggard.collectors.links.collector import LINK_TIME
 from laggard.kvstore.series.streams import Sample, Series
 from laggard.kvstore.server.process import StateServer
+from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
 from laggard.resilience.record.progress_log import ProgressLog
@@ -54,7 +55,7 @@ def test_the_record_keeps_readings_of_links_instead_of_the_nodes_reports(
     monkeypatch.setattr(LinkLog, "add", seen)
     record = write_record(tmp_path / "record", samples=False)
     journal = Journal(None)
-    with Recorder(job.endpoint, journal, ProgressLog(journal.write), record, 1):
+    with Recorder(job.endpoint, journal, ProgressLog(journal.write), ErrorLog(), record, 1):
         report_links(job)
         wait_until(lambda: len(taken) == 3)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,7 @@ PROGRAM = """
     from laggard.kvstore.control import Control
     from laggard.kvstore.errors import FencedError
 
+    {FIRST}
     job, session = Job.current(), current_session()
     membership, state = job.membership, State.current()
     rank, node, here = membership.rank, os.environ["LAGGARD_NODE"], f"pid {os.getpid()}"
@@ -53,7 +55,8 @@ PROGRAM = """
 
     def join(have):
         while True:
-            membership.report(f"address of {rank}", have, have or own())
+            kept = {each: {step: f"what rank {each} had at {step}".encode() for step in have} for each in range(4)}
+            membership.report(f"address of {rank}", have, have or own(), kept if have else {})
             if (formation := membership.await_formation()) is not None:
                 break
         if handed_over := membership.handed_over(formation.step):
@@ -62,6 +65,12 @@ PROGRAM = """
         membership.formed()
         print("launch", State.current().launch, "rank", rank, here, "goes on from", formation.step, flush=True)
         return formation.step
+
+    def wait_until(done):
+        until_s = time.monotonic() + 120
+        while not done():
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
 
     def own():
         return () if node == "node3" else (int(open(f"{node}-own-{rank}").read()),)
@@ -74,7 +83,7 @@ PROGRAM = """
             open("accused", "w").close()
             {ACCUSE}
         state.increment(f"step {step} of {rank}")
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + 240
         while not all(f"step {step} of {each}" in state for each in range(4)):
             if len(glob.glob("killed-*")) > membership.launch:
                 raise PeerLost
@@ -113,11 +122,17 @@ PROGRAM = """
 
 
 def program(
-    fault: str = "pass", steps: tuple[int, ...] = (), accuse: str = "pass", launches: int = 0, start: str = "pass"
+    fault: str = "pass",
+    steps: tuple[int, ...] = (),
+    accuse: str = "pass",
+    launches: int = 0,
+    start: str = "pass",
+    first: str = "pass",
 ) -> str:
     """Return a program in which rank 2 has a fault at some steps, and that runs until there were so many launches."""
     values = {"{FAULT}": fault, "{STEPS}": str(steps), "{ACCUSE}": accuse, "{LAUNCHES}": str(launches)} | {
-        "{START}": start
+        "{START}": start,
+        "{FIRST}": first,
     }
     return functools.reduce(lambda text, name: text.replace(name, values[name]), values, PROGRAM)
 
@@ -208,9 +223,41 @@ def test_if_no_ranks_can_stand_by_all_are_relaunched_without_the_accused_node(
     assert command_lines(job.processes()) == []
 
 
+def test_processes_that_stand_by_take_the_places_of_all_ranks_of_a_node_that_has_lost_one(start_job: Start) -> None:
+    ranks = program("os.remove('killed-3'); print(os.getpid(), 'waits', flush=True); time.sleep(300)", (3,), launches=1)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=ranks)
+    pid = int(job.wait_for(r"(\d+) waits")[1])
+    job.wait_for("processes stand by on node3")
+    (job.directory / "killed-3").touch()
+    os.kill(pid, signal.SIGKILL)
+    assert job.finish() == 0, job.everything()
+    change = "node2 waits in the reserve; node3 comes in from the reserve; replaced, and the other ranks keep"
+    found = re.search(rf"replaced +rank 2 on node2 was killed .*; {change} their processes; all go on", job.account)
+    assert found, job.everything()
+    assert "relaunch  " not in job.account
+    for rank in range(4):
+        assert len(pids(job, rank)) == 1, job.everything()
+        assert re.search(rf"launch 1 rank {rank} pid \d+ goes on from 3\n", job.output), job.everything()
+    for rank in (2, 3):
+        assert f"[node3 rank {rank}] was given what rank {rank} had at 3\n" in job.output, job.everything()
+    assert command_lines(job.processes()) == []
+
+
+def test_a_program_that_reads_its_rank_early_has_no_processes_that_stand_by_and_it_is_said_why(
+    start_job: Start,
+) -> None:
+    ranks = program(first="os.environ.get('RANK')", accuse="wait_until(lambda: os.path.exists('told'))")
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=ranks)
+    job.wait_for("no processes stand by on node3: the program reads RANK before")
+    (job.directory / "told").touch()
+    assert job.finish() == 0, job.everything()
+    assert job.account.count("no processes stand by on") == 1
+    assert command_lines(job.processes()) == []
+
+
 def test_a_node_whose_ranks_are_replaced_again_and_again_is_left(start_job: Start) -> None:
     ranks = program("os.kill(os.getpid(), signal.SIGKILL)", (1, 3, 5), launches=4)
-    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=ranks)
+    job = start_job("--local-nodes=3", "--nodes=2", *TWO_NODES[1:], "--preload=none", program=ranks)
     assert job.finish() == 0, job.everything()
     assert job.account.count("all go on from step") == 3, job.everything()
     moved = "moved +rank 2 on node2 was killed .*; node2: 3 failures followed it .*; node2 waits in the reserve; node3"

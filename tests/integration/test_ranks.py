@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis
 
 from laggard.kvstore.client.connection import write_private
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE
@@ -198,12 +199,20 @@ def test_how_the_ranks_look_is_stored_until_a_later_launch_begins(start: Start, 
 
         wait_until(lambda: "node2" in control.read_ranks())
         wait_until(lambda: silent_s()[3] > 3 and silent_s()[2] == 0)
+        writes = _writes(client)
         begin_launch(client, endpoint, 8)
-        wait_until(lambda: watch.poll() is not None)
-        assert watch.returncode == 0
+        wait_until(lambda: _writes(client) > writes + 1)  # the first one is ours
+        with pytest.raises(subprocess.TimeoutExpired):
+            watch.wait(1)  # the agent would start it again
+        watch.terminate()
+        assert watch.wait(60) == 0
     finally:
         watch.kill()
         watch.wait()
+
+
+def _writes(client: redis.Redis) -> int:
+    return sum(each["calls"] for name, each in client.info("commandstats").items() if name.startswith("cmdstat_eval"))
 
 
 def program(tmp_path: Path, text: str) -> None:

@@ -17,9 +17,7 @@ from laggard.telemetry.server.page import PAGE_ROUTES
 from tests.integration.serving import DEADLINE_S, Served, serve
 
 SECRET = "only_for_the_owner"
-PATHS = sorted(
-    {*ROUTES, *PAGE_ROUTES, "/api/v1/query", "/nowhere", "/api/query/", "//", "/page/curve?metric=" + SECRET}
-)
+PATHS = sorted({*ROUTES, *PAGE_ROUTES, "/api/v1/query", "/nowhere", "/api/query/", "//", "/page/map?metric=" + SECRET})
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 FOREIGN = [
     "evil.example",

@@ -258,6 +258,7 @@ def test_an_answer_is_compressed_on_request(served: Served) -> None:
         ("/api/suggest?type=metrics&max=x", None, "GET", 400),
         ("/api/search/lookup?m=%7Bx%7D", None, "GET", 400),
         ("/api/put", [], "POST", 401),
+        ("/page/lines?start=1&end=2", None, "GET", 401),
     ],
 )
 def test_a_bad_request_is_refused_with_opentsdbs_error_body(

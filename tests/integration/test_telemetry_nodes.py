@@ -26,12 +26,14 @@ from laggard.telemetry.client import request_dump
 from laggard.telemetry.dumps.reading import read_dump
 from laggard.telemetry.errors import DumpError, NodeError, QueryTooLargeError
 from laggard.telemetry.node import NodeTelemetry
+from laggard.telemetry.nodes import sources
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.gathering import gather
 from laggard.telemetry.nodes.mailbox import Mailbox
 from laggard.telemetry.nodes.sources import NodesSource, answer_question
 from laggard.telemetry.query import evaluate, query_from_json
 from laggard.telemetry.query.engine import Span
+from laggard.telemetry.query.parsing import series_query
 from laggard.telemetry.sending.batches import MAX_BATCH_BYTES, socket_name
 from laggard.telemetry.sending.sender import BatchSocket
 from laggard.telemetry.settings import TelemetrySettings
@@ -423,14 +425,54 @@ def test_an_error_while_waiting_for_nodes_does_not_affect_later_questions(
         assert asker.ask({"kind": "keys", "metric": ""}).missing == []
 
 
+def test_several_queries_are_one_question_and_too_large_only_together(
+    nodes: list[NodeTelemetry], asker: NodeAsker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_us = round(time.time()) * SECOND_US
+    for number, node in enumerate(nodes):
+        for metric in ("power", "load"):
+            times_us = now_us - np.arange(60, dtype=np.int64)[::-1] * SECOND_US
+            node.store.extend(key_of(metric, {"host": f"node{number + 1}"}), times_us, np.arange(60.0) + number)
+    asked = [
+        (series_query(metric, downsample), Span(now_us - 100 * SECOND_US, now_us))
+        for metric in ("power", "load", "none")
+        for downsample in ("1s-avg", "10s-p95")
+    ]
+    questions: list[dict[str, Any]] = []
+    ask = NodeAsker.ask
+
+    def noted(self: NodeAsker, question: dict[str, Any], **how: Any) -> Any:
+        questions.append(question)
+        return ask(self, question, **how)
+
+    monkeypatch.setattr(NodeAsker, "ask", noted)
+    source = NodesSource(asker, make_rollups())
+
+    together = source.evaluate_all(asked)
+
+    assert len(questions) == 1
+    for each, found in zip(asked, together, strict=True):
+        alone = source.evaluate(*each).answers
+        assert [(a.tags, a.values.tolist()) for a in found.answers] == [(a.tags, a.values.tolist()) for a in alone]
+    monkeypatch.setattr(sources, "MAX_TRAVELLING_SAMPLES", 70 * len(nodes))
+    with pytest.raises(QueryTooLargeError):
+        source.evaluate_all(asked)
+    assert source.evaluate_all(asked[:1])
+
+
 def test_filters_stop_when_the_answer_is_no_longer_waited_for() -> None:
     history, run = make_history(1e9, time.time), Run.new("node1", 0)
     history.samples.add("m", {"host": "node1"}, 1, 1.0)
     host = {"type": "regexp", "tagk": "host", "filter": "n.*1"}
-    question: dict[str, Any] = {"kind": "series", "query": {"metric": "m", "filters": [host]}, "samples": 1000}
-    question |= {"start_us": 0, "end_us": 2, "milliseconds": False}
+    asked: dict[str, Any] = {
+        "query": {"metric": "m", "filters": [host]},
+        "start_us": 0,
+        "end_us": 2,
+        "milliseconds": False,
+    }
+    question: dict[str, Any] = {"kind": "series", "asked": [asked], "samples": 1000}
 
-    assert answer_question(history, run, {**question, "until_s": time.monotonic() + DEADLINE_S})["series"]
+    assert answer_question(history, run, {**question, "until_s": time.monotonic() + DEADLINE_S})["answers"]
     with pytest.raises(QueryTooLargeError, match="too long"):
         answer_question(history, run, {**question, "until_s": time.monotonic() - 1})
 

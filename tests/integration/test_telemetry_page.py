@@ -23,6 +23,7 @@ from laggard.resilience.record.entries import FailureFound
 from laggard.resilience.record.journal import Journal
 from laggard.telemetry.course import JobBegan
 from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.error_lines import ErrorLine, publish
 from laggard.telemetry.events import Event, series_of_events
 from tests.browser import Browser, browser, find_browser
 from tests.integration.serving import SECOND_US, Served, serve
@@ -130,6 +131,7 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
         tab.measure("document.querySelector('#map').focus()")
         tab.press("ArrowRight")
         assert text(tab, "#map-text") == f"{SCRIPT}: 1", "a node's name"
+        assert text(tab, "#map-title") == "Nodes"
         tab.measure("document.querySelector('#map-metric').value = 'a|b'")
         tab.measure("document.querySelector('#map-metric').dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#map-legend').textContent.includes('7.5')")
@@ -251,12 +253,43 @@ def test_the_page_of_a_running_job_asks_for_the_token_and_is_live(job: Served, t
         assert text(tab, "#map-text") == "node3 gpu 1: no reading, not in use"
 
 
+@needs_browser
+@pytest.mark.usefixtures("job")
+def test_standard_error_is_shown_with_the_token_and_found_by_its_words(
+    state_server: StateServer, tmp_path: Path
+) -> None:
+    program, now_us = find_browser(), round(time.time() * SECOND_US)
+    assert program is not None
+    lines = [ErrorLine(now_us, "node2", rank, words) for rank, words in ((None, "all is well"), (3, SCRIPT))]
+    publish(state_server.endpoint.connect(), state_server.endpoint, lines)
+    directory = tmp_path / "node1"
+    directory.mkdir()
+    with serve(state_server, directory, has_node=False) as server, browser(program, tmp_path / "profile") as tab:
+        open_page(tab, f"http://127.0.0.1:{server.port}/", 1280)
+        assert "is shown with the job's token" in text(tab, "#lines-panel")
+        assert SCRIPT not in text(tab, "#lines-panel")
+
+        tab.measure("document.querySelector('#lines-ask').click()")
+        assert tab.measure("document.activeElement.id") == "token"
+        tab.call("Input.insertText", text=server.token)
+        tab.press("Enter", "\r")
+        tab.wait_for("document.querySelectorAll('#lines li').length === 2")
+        assert text(tab, "#lines li").endswith(" node2 all is well")
+        assert text(tab, "#lines li:last-child").endswith(f" node2 rank 3 {SCRIPT}")
+        assert tab.measure("document.querySelector('#token-form').hidden")
+
+        tab.measure("document.querySelector('#search').focus()")
+        tab.call("Input.insertText", text="rank 3")
+        tab.wait_for("document.querySelectorAll('#lines li').length === 1")
+        assert tab.complaints == []
+
+
 _ANSWERED = """(() => {
     const ask = window.fetch;
     window.fetch = async (...question) => {
         const answer = await ask(...question);
         if (!String(question[0]).startsWith("page/curve")) return answer;
-        return Response.json({ ...await answer.json(), averages_s: 60 });
+        return Response.json((await answer.json()).map((each) => ({ ...each, averages_s: 60 })));
     };
 })()"""
 
@@ -287,11 +320,12 @@ def test_what_the_page_asks_for_is_checked(replay: str) -> None:
         "job?start=-1&end=2",
         "job?start=5&end=5",
         "map?end=5",
-        "curve?metric=x&start=0&end=9&device=x",
+        "curves",
     )
     for question in bad:
+        body = b"{}" if question == "curves" else None
         with pytest.raises(urllib.error.HTTPError) as refusal:
-            urllib.request.urlopen(f"{replay}page/{question}", timeout=30)  # noqa: S310 - a server of this test
+            urllib.request.urlopen(f"{replay}page/{question}", body, timeout=30)  # noqa: S310 - a server of this test
         with refusal.value as answer:
             assert answer.code == 400
             assert json.loads(answer.read())["error"]["message"]

@@ -58,8 +58,8 @@ def served(*command: str | Path) -> Iterator[int]:
         server.stdout.close()
 
 
-def get(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
+def get(port: int, path: str, body: bytes | None = None) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, timeout=DEADLINE_S) as answer:
         return json.loads(answer.read())
 
 
@@ -101,7 +101,8 @@ def test_an_answer_that_is_only_approximate_says_so(tmp_path: Path) -> None:
             (element,), headers = query(port, f"none:2m-{function}:power", T0 // 60 * 60, T0 // 60 * 60 + 599)
             said[function] = headers["X-Laggard-Approximate"], set(element["dps"].values())
         first, last = T0 // 60 * 60_000, (T0 // 60 * 60 + 600) * 1000
-        curve = get(port, f"/page/curve?metric=power&start={first}&end={last}&points=600")
+        asked = json.dumps([f"metric=power&start={first}&end={last}&points=600"]).encode()
+        (curve,) = get(port, "/page/curves", asked)
 
     assert said == {"max": (None, {59.0}), "p95": ("0: averages of 60 s", {29.5})}
     assert (curve["averages_s"], curve["middle"]) == (60, [29.5] * 10)

@@ -31,6 +31,7 @@ from laggard.kvstore.server.process import StateServer
 from laggard.resilience.command.cli import main
 from laggard.resilience.command.report import make_report
 from laggard.resilience.record.account import Account
+from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.job_record import recorded
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.own_metrics import OwnMetrics
@@ -124,16 +125,15 @@ def terminal(*arguments: str, width: int = WIDTH, height: int = HEIGHT) -> Itera
 
 def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root: Path) -> None:
     with running_job(root, 126, 8) as server, terminal() as shown:
-        shown.shows(r"(?s)train-abc_1234.*devices 1 to 19 of 1,008; sorted by worst.*q quit *\Z")
+        shown.shows(r"(?s)train-abc_1234.*1,008 devices, by worst.*q quit")
         shown.press("s")
-        shown.shows(r"(?s)sorted by name.*▶ node1 gpu 0 +9\d ")
+        shown.shows(r"(?s)by name.*node1 gpu 0 .* 9\d ")
         shown.press("\x1b[B\x1b[B\r")
-        shown.shows("(?s)device +node1 gpu 2.*H100")
-        shown.press("\x1b")
+        shown.shows("(?s)node1 gpu 2 ─.*utilisation.* 9\\d %.*probe")
         shown.press("m")
         shown.shows("loss +1 +1.5")
         shown.press("h")
-        shown.shows("launch 0|35 % slower than its 3 peers")
+        shown.shows("35 % slower than its 3 peers")
         shown.press("n")
         shown.shows("node2 +excluded")
         server.stop()
@@ -142,50 +142,52 @@ def test_top_shows_a_thousand_devices_on_eighty_columns_and_obeys_its_keys(root:
         assert shown.left() == (0, True)
 
 
-@pytest.mark.parametrize("width", [60, 120])
-def test_the_map_of_top_is_coloured_searched_and_explained(
-    width: int, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_map_of_top_has_the_pages_colours_and_none_where_none_are_wanted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running_job(root, 4, 2), terminal(width=width, height=20) as shown:
-        shown.shows(r"(?s)devices 1 to 8 of 8.*\? help  q quit *\Z")
+    with running_job(root, 4, 2), terminal(width=60, height=20) as shown:
+        shown.shows("8 devices, by worst")
         shown.press("o")
-        shown.shows(r"(?s)8 devices by probe time against peers.*node4  [-·+] [-·+].*x  found slow, not in use")
+        shown.shows(r"(?s)node4 +[-·+] [-·+].*x  found slow, not in use")
         assert "cdd4da" in shown.colours(), "the grey of a device that is as fast as its peers"
-        shown.press("/node4 gpu 1\r")
-        shown.shows(r"node4 gpu 1: \d+\.\d\d ms, ")
-        shown.press("c")
-        shown.shows(r"(?s)8 devices by utilisation, %.*node4 gpu 1: 9\d %.*node3  9 9")
-        shown.press("\x1b[D\r")
-        shown.shows(r"device +node4 gpu 0")
-        shown.press("?")
-        shown.shows(r"(?s)q +quit; the job keeps running.*any key closes this")
         shown.press("q")
         assert shown.left() == (0, True)
     monkeypatch.setenv("NO_COLOR", "1")
-    with running_job(root, 4, 2), terminal(width=width, height=20) as shown:
-        shown.shows("devices 1 to 8 of 8")
+    with running_job(root, 4, 2), terminal(width=60, height=20) as shown:
+        shown.shows("8 devices, by worst")
         shown.press("o")
-        shown.shows(r"(?s)node4  [-·+] [-·+].*x  found slow, not in use")
+        shown.shows(r"(?s)node4 +[-·+] [-·+].*x  found slow, not in use")
         assert shown.colours() == {"default"}
+        shown.press("q")
+        assert shown.left() == (0, True)
+
+
+def test_top_asks_which_of_two_jobs_to_show(root: Path) -> None:
+    with running_job(root), running_job(root, name="eval", job_id="b2"), terminal() as shown:
+        shown.shows("(?s)2 jobs are running: which one.*eval-b2.*train-abc_1234")
+        shown.press("\x1b[B\r")
+        shown.shows("train-abc_1234 +\\d.*launch 1")
         shown.press("q")
         assert shown.left() == (0, True)
 
 
 def test_top_ends_with_the_job_even_if_its_state_is_kept(root: Path) -> None:
     with running_job(root) as server, terminal() as shown:
-        shown.shows("devices 1 to 6 of 6")
+        shown.shows("6 devices, by worst")
         shutil.rmtree(root / "laggard-abc_1234/node1")
         server.stop()
         shown.shows("the job has ended; 'laggard report train-abc_1234' shows what happened")
         assert shown.left() == (0, True)
 
 
-def test_ctrl_c_quits_top_and_restores_the_terminal(root: Path) -> None:
+@pytest.mark.parametrize("by_key", [True, False])
+def test_ctrl_c_quits_top_and_restores_the_terminal(by_key: bool, root: Path) -> None:
     with running_job(root), terminal("train") as shown:
-        shown.shows("devices 1 to 6 of 6")
-        shown.press("\x03")
-        # This is not the process's controlling terminal, so the key itself sends no signal.
-        shown.process.send_signal(signal.SIGINT)
+        shown.shows("6 devices, by worst")
+        if by_key:
+            shown.press("\x03")
+        else:
+            shown.process.send_signal(signal.SIGINT)
         assert shown.left() == (0, True)
 
 
@@ -359,7 +361,10 @@ def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monke
     monkeypatch.setattr(OwnMetrics, "read", seen)
     record = write_record(tmp_path / "record", samples=False)
     journal = Journal(None)
-    with running_job(root) as server, Recorder(server.endpoint, journal, ProgressLog(journal.write), record, 1):
+    with (
+        running_job(root) as server,
+        Recorder(server.endpoint, journal, ProgressLog(journal.write), ErrorLog(), record, 1),
+    ):
         assert has_values.wait(DEADLINE_S), "a sample of the loss is due every three seconds"
 
     ((name, by),) = frozen(read_inputs(record), "")["curves"].items()
@@ -378,7 +383,13 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
         for name, by in (("lowest", -0.1), ("mean", 0.0), ("highest", 0.1))
     ]
     single = TimeSeries(SCRIPT, {"of_series": "mean", "n_series": "1"}, times_us, losses)
-    write_dump(str(record), "samples", T0 + 600, [*series(), *own, single])
+    nodes = [TimeSeries("cpu_percent", {"host": f"node{n}"}, times_us, np.full(200, 7.0 * n)) for n in (1, 2, 3)]
+    write_dump(str(record), "samples", T0 + 600, [*series(), *own, single, *nodes])
+    clock = iter([T0 + 50, T0 + 400]).__next__
+    errors = ErrorLog(clock)
+    errors.take("node1", 0, b"early\n")
+    errors.take("node1", 3, f"late {SCRIPT}\n".encode())
+    errors.save(record)
     assert main(["report", str(record)]) == 0
     with browser(program, tmp_path / "profile") as tab:
         for width in (1280, 400):
@@ -396,7 +407,17 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
             of_many, of_one = tab.measure(legends)
             assert of_many == "newest mean of 8 0.5 lowest to highest 0.4 to 0.6 "
             assert of_one == "newest value 0.5 "
+            assert tab.measure("document.querySelector('#lines').innerText").endswith(f"node1 rank 3 late {SCRIPT}")
+            tab.measure("document.querySelector('#curves .plot').focus()")
+            for _ in range(3):
+                tab.press("PageDown")
+            assert tab.measure("document.querySelector('#lines .now').textContent").endswith("node1 rank 0 early")
+        kind = "document.querySelector('#curve-kind')"
+        tab.measure(f"{kind}.value = 'node'; {kind}.dispatchEvent(new Event('input'))")
+        tab.wait_for(f"{legends}.join() === 'newest node1 7 % node2 14 % node3 21 % '")
         metric = "document.querySelector('#map-metric')"
+        tab.measure(f"{metric}.value = 'cpu_percent'; {metric}.dispatchEvent(new Event('change'))")
+        tab.wait_for("document.querySelector('#map-legend').textContent.includes('3 nodes')")
         tab.measure(f"{metric}.value = 'DeviceUtilization'; {metric}.dispatchEvent(new Event('change'))")
         tab.wait_for("document.querySelector('#peers-text').textContent.startsWith('DeviceUtilization')")
         assert tab.complaints == []

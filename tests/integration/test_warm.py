@@ -347,6 +347,18 @@ def test_without_its_warm_process_a_node_starts_fresh_ones_and_can_have_another(
     assert node.run()[:3] == ("", 0, "fine version 1\n")
 
 
+def test_while_a_process_loads_more_modules_ranks_are_forked_from_the_one_before(node: Node) -> None:
+    waits = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)"
+    node.write("import fine, sys; print('waits' in sys.modules)", fine="", waits=waits)
+    node.keep_warm("fine")
+    node.wait_until_ready()
+    node.keep_warm("fine", "waits")
+    assert node.run()[:3] == ("", 0, "False\n")
+    (node.folder / "go").touch()
+    node.wait_until_ready()
+    assert node.run()[:3] == ("", 0, "True\n")
+
+
 def test_a_task_that_is_asked_to_stop_while_it_is_forked_gets_the_signal(node: Node) -> None:
     node.write("import signal; signal.pause()")
     node.keep_warm()

@@ -24,7 +24,7 @@ import laggard
 names = [module.name for module in pkgutil.walk_packages(laggard.__path__, "laggard.")]
 for name in names:
     # the driver is a process of its own, on a Ray cluster; what is in laggard.torch needs PyTorch
-    if not name.endswith((".__main__", ".ray.driver")) and not name.startswith("laggard.torch."):
+    if not name.endswith((".__main__", ".ray.driver", ".ray_train")) and not name.startswith("laggard.torch."):
         importlib.import_module(name)
 for name in laggard.__all__:
     getattr(laggard, name)

@@ -180,16 +180,21 @@ SMALL = {
         ],
     ),
     "restart": Small(
-        "--kills 1 --relaunches 0 --ddp-kills 0 --transformers-kills 0",
+        "--kills 1 --relaunches 0 --ddp-kills 0 --transformers-kills 0 --slow-start-kills 0",
         ["│ laggard --per-node ", "│ laggard, Ray actors ", "│ Ray actor, max_restarts ", "torchrun elastic "],
     ),
     "restart --kills 0": Small(
-        "--relaunches 1 --startups 1 --ddp-kills 0 --transformers-kills 0",
+        "--relaunches 1 --startups 1 --ddp-kills 0 --transformers-kills 0 --slow-start-kills 0",
         ["verdict to first line, 1 relaunches", "- replacing nodes", "command to first line, 1 starts"],
     ),
     "restart --kills 0 --relaunches 0": Small(
-        "--ddp-kills 1 --transformers-kills 0",
-        ["│ laggard --per-device ", "│ laggard --preload none ", "│ torchrun --max-restarts "]
+        "--ddp-kills 1 --transformers-kills 0 --slow-start-kills 1",
+        [
+            "│ laggard --per-device ",
+            "│ laggard --preload none ",
+            "│ torchrun --max-restarts ",
+            "│ slow start: torchrun ",
+        ]
         if find_spec("torch")
         else ["training is skipped: torch is not installed"],
     ),

@@ -52,6 +52,7 @@ from tests.printed import (
     MPI_JOB,
     PORTS_JOB,
     PROLOG,
+    RAY_TRAIN_JOB,
     RECORDING,
     REQUEUE,
     RESUME_JOBS,
@@ -203,6 +204,7 @@ def run_by_other_tests() -> set[str]:
         MANIFEST,
         MPI_JOB,
         PORTS_JOB,
+        RAY_TRAIN_JOB,
         SSH_CHECK,
         SITE_JOB,
         SSH_JOB,
@@ -377,7 +379,7 @@ def test_a_job_is_shown_as_the_guide_says() -> None:
 
     terminal = Terminal("laggard", "top")
     try:
-        terminal.shows(f"(?s){JOB}.*devices 1 to 6 of 6.*q quit")
+        terminal.shows(f"(?s){JOB}.*6 devices, by worst.*q quit")
         terminal.press("q")
         assert terminal.left() == (0, True)
     finally:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from laggard.resilience.decision.site import Sighting
+from laggard.resilience.record.node_history import NodeHistory
 from laggard.system.ports import free_port
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
@@ -60,12 +63,13 @@ class Copies:
         """Return the file with what a copy leaves for the operators of its cluster."""
         return self._folder / f"last-word-{index}"
 
-    def start(self, index: int, *options: str, secret: str = SECRET) -> RunningJob:
+    def start(self, index: int, *options: str, secret: str = SECRET, machine: str = "") -> RunningJob:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("NODE_RANK", str(index))
             environment.setenv("NNODES", str(self._n_nodes))
             environment.setenv("PMIX_NAMESPACE", "the launcher's")
             environment.setenv("LAGGARD_JOIN_SECRET", secret)
+            environment.setenv("LAGGARD_MACHINE", machine or f"machine{index}")
             environment.setenv("LAGGARD_TERMINATION_MESSAGE", str(self.last_word_of(index)))
             return self._start("run", *self._options, *options, program=self._program)
 
@@ -176,3 +180,29 @@ def test_when_the_first_node_is_lost_the_others_join_the_next_job_that_begins_th
         gate.open()
     assert [next_first.finish(), second.finish()] == [0, 0], next_first.everything()
     assert "is gone, or has given this node up: joining again" in second.account
+
+
+def test_the_site_remembers_machines_not_the_nodes_that_happened_to_be_on_them(
+    copies: Callable[..., Copies], tmp_path: Path
+) -> None:
+    history = NodeHistory(tmp_path)
+    for number in range(2):
+        history.add(f"old-{number}", [Sighting("machine1", time.time(), "failed", f"old-{number}", "too slow")])
+    gates, program = gates_of(2, tmp_path)
+    command = copies(3, program, "--nodes=2", "--resilient", f"--node-history={tmp_path}")
+    first, suspect, third = (command.start(index) for index in range(3))
+    first.wait_for("launch 0 rank 1 of 2")
+    assert "history   index1, which is on machine1, is used last" in first.account
+    third.process.kill()
+    first.wait_for("launch 1 rank 1 of 2")
+    assert "without index2; index1 comes in from the reserve" in first.account
+    successor = command.start(2, machine="machine7")
+    first.wait_for("returned +index2")
+    suspect.process.kill()
+    first.wait_for("launch 2 rank 1 of 2")
+    for gate in gates:
+        gate.open()
+    assert [first.finish(), successor.finish()] == [0, 0], first.everything()
+    noted = [each for each in history.read() if not each.job.startswith("old")]
+    assert [each.host for each in noted if each.kind == "failed"] == ["machine2", "machine1"]
+    assert {each.host for each in noted if each.kind == "ran"} == {"machine0", "machine7"}

@@ -52,8 +52,8 @@ failures = st.builds(
     is_shared=st.booleans(),
 )
 events = st.one_of(
-    st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS))),
-    st.builds(NodeLost, st.sampled_from(HOSTS)),
+    st.builds(NodesAccused, st.frozensets(st.sampled_from(HOSTS)), recovers=st.booleans()),
+    st.builds(NodeLost, st.sampled_from(HOSTS), recovers=st.booleans()),
     st.builds(
         lambda hosts: NodesDrained(tuple(NodeWord("Slurm", host, "drained") for host in hosts)),
         st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3, unique=True),

@@ -107,11 +107,21 @@ def test_any_division_of_the_samples_among_the_tiers_gives_the_same(
     assert_same(evaluate(query, span, found.series, downsampled=True), expected)
 
 
-@given(st.lists(actions, max_size=12), st.sampled_from(["10s-avg", "1s-max", "7s-sum", "1m-p95", "500ms-last", ""]))
-def test_an_answer_that_is_not_said_to_be_approximate_is_exact(taken: list[Any], downsample: str) -> None:
+specifications = ["10s-avg", "1s-max", "7s-sum", "1m-p95", "1s-p50", "7s-median", "500ms-last", ""]
+
+
+@given(st.lists(actions, max_size=12), st.sampled_from(specifications))
+def test_an_answer_that_is_not_said_to_be_approximate_is_exact_however_often_it_is_asked_for(
+    taken: list[Any], downsample: str
+) -> None:
     store = Store(20)
-    apply(store, taken)
     query, span = sub_query(downsample)
+    for action in taken:
+        apply(store, [action])
+        assert_exact_if_it_says_so(store, query, span)
+
+
+def assert_exact_if_it_says_so(store: Store, query: SubQuery, span: Span) -> None:
     expected = evaluate(query, span, store.whole.read(["m"], 0, 2**60))
 
     found = store.history.downsampled(query, span)

@@ -129,6 +129,8 @@ def interrupted(*_: object, **__: object) -> None:
 def test_control_c_ends_an_example_without_a_traceback(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "torch" in script or "telemetry_full" in script:
         pytest.importorskip("torch")
+    if "ray_libraries" in script:
+        pytest.importorskip("ray.train", reason="needs ray[train]", exc_type=ImportError)
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", interrupted)
     monkeypatch.setattr(Job, "current", interrupted)
     monkeypatch.setattr(sys, "argv", [script])

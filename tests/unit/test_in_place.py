@@ -18,6 +18,7 @@ from laggard.resilience.decision.in_place import (
     in_place,
     moves,
     obstacle,
+    with_spare,
 )
 from laggard.resilience.decision.placement import Placement
 from laggard.resilience.decision.roster import Roster
@@ -125,6 +126,25 @@ def test_a_node_comes_in_at_the_place_of_one_that_leaves_and_all_others_keep_the
     if found:
         [(out, into)] = found.items()
         assert after.placed.active == tuple(into if host == out else host for host in before.placed.active)
+
+
+@pytest.mark.parametrize(
+    ("lost", "spare", "active"),
+    [
+        ({"b"}, "r", ("a", "r", "c")),
+        ({"c"}, "r", ("a", "b", "r")),
+        ({"b"}, "", NODES.active),
+        ({"b"}, "s", NODES.active),  # others would come in before it
+        ({"a"}, "r", NODES.active),  # the primary stays in use
+        ({"b", "c"}, "r", NODES.active),
+    ],
+)
+def test_a_node_on_which_processes_stand_by_takes_the_place_of_one_that_has_lost_ranks(
+    lost: set[str], spare: str, active: tuple[str, ...]
+) -> None:
+    after = with_spare(JobStatus(NODES, 0.0), lost, spare)
+    assert after.placed.active == active
+    assert {*after.roster.reserve} == {*NODES.active, *NODES.reserve} - {*active}
 
 
 WAITING, STOPPED = Standing("waits for others", "", 3, "node1", 0), Standing("stopped", "", 1, "node2", 2)

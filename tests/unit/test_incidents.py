@@ -155,6 +155,17 @@ def test_what_is_like_an_incident_that_was_told_of_and_ended_is_not_told_of_for_
         assert incidents.tell(OTHER, job.now_s, is_new=is_told, must=True)
 
 
+def test_of_what_is_usual_the_first_word_is_that_it_is_over_unless_it_lasts() -> None:
+    job = Job()
+    ends = []
+    for length_s, gpu in ((100.0, GPU), (100.0, OTHER), (200.0, OTHER)):
+        job.slow_for(length_s, gpu)
+        job.incidents.advance({gpu: 1.25}, job.now_s, usual={gpu})
+        is_told = job.incidents.tell(gpu, job.now_s, is_new=True, must=False)
+        ends.append((is_told, job.recover(gpu).is_news))
+    assert ends == [(False, True), (False, False), (True, True)]
+
+
 def test_a_restart_that_was_announced_and_is_not_due_yet_is_told_of_again() -> None:
     job = Job()
     job.slow_for(100.0)
@@ -235,7 +246,8 @@ def test_another_slowness_in_the_same_place_is_judged_for_itself() -> None:
     for slowdown in (1.07, 1.9):
         job, lost_s = asked_for_all(), about(100 * (1 - 1 / slowdown))
         assert not job.slow_for(100.0, OTHER, slowdown=slowdown).restart
-        assert job.recover(OTHER) == WellAgain(100.0, lost_s, 1, lost_s, expected=False)
+        ended = job.recover(OTHER)
+        assert (ended.slow_s, ended.lost_s, ended.count, ended.expected) == (100.0, lost_s, 1, False)
 
 
 @pytest.mark.parametrize("slowdown", [1.13, 1.25, 1.5])

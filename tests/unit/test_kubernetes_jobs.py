@@ -70,7 +70,9 @@ def unknown_fields(tree: Any, schema: dict[str, Any], path: str = "") -> Iterato
 
 
 @pytest.mark.skipif(not DEFINITIONS, reason="LAGGARD_KUBERNETES_DEFINITIONS names no folder with the definitions")
-@pytest.mark.parametrize("more", [(), ("--claim=state", "--queue=gpus", "--cpus=8", "--memory=1Gi")])
+@pytest.mark.parametrize(
+    "more", [(), ("--claim=state", "--queue=gpus", "--cpus=8", "--memory=1Gi", "--service-account=a")]
+)
 def test_the_manifests_fit_the_published_definitions(more: tuple[str, ...]) -> None:
     (version,) = yaml.safe_load((Path(DEFINITIONS) / JOBSETS).read_text())["spec"]["versions"]
     jobset = version["schema"]["openAPIV3Schema"]
@@ -96,9 +98,11 @@ def test_each_pod_finds_out_which_node_it_is_and_where_the_first_one_is(kind: st
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"] == 3
     container = spec["template"]["spec"]["containers"][0]
-    variables = {each["name"]: each.get("value", "from a secret") for each in container["env"]}
-    assert variables.pop("LAGGARD_JOIN_SECRET") == "from a secret"
-    environ = {**variables, "JOB_COMPLETION_INDEX": "2"}
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    sources = {each["name"]: each["valueFrom"] for each in container["env"] if variables[each["name"]] is None}
+    assert sources["LAGGARD_MACHINE"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert "secretKeyRef" in sources["LAGGARD_JOIN_SECRET"]
+    environ = {"NNODES": variables["NNODES"], "JOB_COMPLETION_INDEX": "2"}
     assert place_in(environ, None, pod.format(2)) == Place(2, 3, pod.format(0), PORT)
     # The names of pods are known to all before the pods are ready.
     if kind == "job":

@@ -173,6 +173,14 @@ def test_a_store_that_is_too_large_shrinks_to_nine_tenths_of_its_room() -> None:
         assert store.size().nbytes <= limit
 
 
+def test_a_store_that_is_not_trimmed_for_long_stays_within_its_limit_too() -> None:
+    store = SampleStore(window_s=1e6, clock=lambda: 0.0, max_bytes=10_000)
+    for begin in range(0, 128_000, 128):
+        fill(store, "m", begin, 128)
+    assert store.size().nbytes <= 11_000
+    assert store.size().samples + store.size().dropped == 128_000
+
+
 def test_the_newest_sample_is_the_latest_and_of_two_at_one_time_the_one_that_came_later() -> None:
     store = SampleStore(window_s=300, clock=lambda: 0.0)
     for at_s, value in ((0, 1.0), (5, 2.0), (3, 3.0), (5, 4.0)):

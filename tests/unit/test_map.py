@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from laggard.resilience.views.map import Colouring, against_peers, colourings, description
+from laggard.resilience.views.map import CELL, Colouring, colourings, map_columns
+from laggard.resilience.views.signs import legend
 from laggard.resilience.views.snapshot import DEVICE_READINGS, DeviceState
+from laggard.resilience.views.tables import against_peers
 
 POWER = DEVICE_READINGS[1]
 
@@ -41,14 +45,6 @@ def test_a_difference_that_rounds_to_no_percent_is_none_and_from_three_times_on_
     assert against_peers(ratio) == text
 
 
-def test_a_device_is_described_by_the_reading_that_colours_it_or_by_its_probe_time() -> None:
-    device = DeviceState("n1", "0", "H100", "in use", {POWER.name: 312.4}, probe_s=0.01234, peer_ratio=1.2)
-    assert description(device, Colouring(POWER)) == f"n1 gpu 0: 312 {POWER.unit}, 20 % slower than its peers"
-    assert description(device, Colouring()) == "n1 gpu 0: 12.34 ms, 20 % slower than its peers"
-    idle = DeviceState("n1", "0", "H100", "reserve", {})
-    assert description(idle, Colouring()) == "n1 gpu 0: no reading, reserve"
-
-
 def test_the_map_can_be_coloured_by_what_some_device_has_and_percentages_go_to_100() -> None:
     percent = next(each for each in DEVICE_READINGS if each.unit == "%")
     probed = DeviceState("n1", "0", "H100", "in use", {}, peer_ratio=1.0)
@@ -66,3 +62,35 @@ def test_the_map_can_be_coloured_by_what_some_device_has_and_percentages_go_to_1
 def test_only_the_special_signs_that_are_on_the_map_are_explained(signs: str, special: dict[str, str]) -> None:
     found = Colouring(POWER, low=100, high=1300).meanings(signs)
     assert found == {"0": f"100 {POWER.unit} to", "9": f"1,300 {POWER.unit}"} | special
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=80), st.integers(34, 250))
+def test_every_device_has_one_place_on_the_map_beside_its_node_within_the_width(counts: list[int], width: int) -> None:
+    devices = [
+        DeviceState(f"n{node}", str(gpu), "", "in use", {}, peer_ratio=1.0)
+        for node, count in enumerate(counts)
+        for gpu in range(count)
+    ]
+    columns = map_columns(devices, Colouring(), width)
+    assert sum(column.width for column in columns) <= width
+    rows = list(zip(*(column.cells for column in columns), strict=True))
+    assert sorted(cell.name for row in rows for cell in row if cell.text == " ·") == sorted(
+        each.name for each in devices
+    )
+    for row in rows:
+        labels = {cell.text.strip() for cell in row if len(cell.text) > CELL} - {""}
+        assert not labels or {cell.name.split()[0] for cell in row if cell.text == " ·"} == labels
+
+
+def test_the_map_of_no_devices_is_empty_and_a_long_name_is_cut() -> None:
+    assert map_columns([], Colouring(), 80) == []
+    (long, *_) = map_columns([DeviceState("n" * 40, "0", "", "in use", {})], Colouring(), 80)
+    assert long.cells[0].text.strip() == "n" * 19 + "…"
+
+
+@pytest.mark.parametrize("width", [20, 36, 60, 200])
+def test_the_legend_takes_as_many_lines_as_it_needs(width: int) -> None:
+    meanings = Colouring().meanings("X")
+    shown = [line.plain for line in legend(meanings, width)]
+    assert all(any(f" {sign}  {meaning}" in line for line in shown) for sign, meaning in meanings.items())
+    assert all(len(line) <= max(width, len(" @  as its peers  ")) for line in shown)

@@ -85,9 +85,20 @@ def test_a_job_without_a_memory_and_one_whose_folder_is_gone_go_on(tmp_path: Pat
     assert without.suspects(["n1"], pytest.fail) == []
     without.note("n1", "slow")
     without.close()
+    assert without.remarks == {"n1": "slow"}
     gone = SiteMemory(NodeHistory(tmp_path / "gone"), "train", lambda: NOW_S)
     gone.note("n1", "slow")
     assert gone.trouble == "nothing can be added to --node-history: No such file or directory"
+
+
+def test_the_operators_of_a_machine_hear_what_is_noted_of_it_and_nothing_of_virtual_nodes() -> None:
+    heard: list[tuple[str, str]] = []
+    job = SiteMemory(
+        None, "train", lambda: NOW_S, {"n1": "gke-7", "n2": ""}.__getitem__, lambda *each: heard.append(each)
+    )
+    for host in ("n1", "n2"):
+        job.note(host, "slow")
+    assert heard == [("gke-7", "train: slow")]
 
 
 def test_what_is_not_valid_does_not_count_and_nothing_is_followed_out_of_the_folder(tmp_path: Path) -> None:

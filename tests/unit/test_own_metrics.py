@@ -140,6 +140,8 @@ def test_of_what_laggard_collects_only_a_few_metrics_of_the_nodes_are_kept_here(
         nodes.add(host, "load_average", 1, 3.0)
     nodes.read(own, 5)
 
+    question = {"kind": "program", "metrics": [], "start_us": T0_US, "end_us": T0_US}
+    assert nodes.ask(question, hosts=nodes.hosts()).by_host["node1"]["n_series"] == {"loss": 1, "a|b": 1}
     assert {*found(own)} == {("loss", "node1"), ("a|b", "node1"), ("cpu_percent", "node1"), ("cpu_percent", "node2")}
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
+import ssl
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from laggard.resilience.allocation.joined import JoinedAllocation, Pod
+from laggard.resilience.allocation.joined import JoinedAllocation
 from laggard.resilience.allocation.machines import LEAST_SHARED_BYTES
 from laggard.resilience.allocation.place import JoinSecret, Place
+from laggard.resilience.allocation.pod import Pod
 from laggard.resilience.controller.controller import ENDING_S, LAST_GRACE_S
+from laggard.resilience.controller.resource_manager import ResourceManager
+from laggard.resilience.errors import ResourceManagerError
 from laggard.resilience.wire.handshake import Handshake
+from laggard.system.certificates import Authority
 from laggard.system.processors import usable_processors
 from laggard.system.termination_message import leave
+from tests.waiting import DEADLINE_S, wait_until
 
 GROUPS = "sys/fs/cgroup"
 
@@ -77,3 +87,75 @@ def test_nodes_with_little_shared_memory_are_named() -> None:
 
 def test_a_pod_that_is_told_to_end_lets_the_program_save_for_all_of_its_grace() -> None:
     assert Pod(60 + ENDING_S).time_to_save().grace_s(60, LAST_GRACE_S, ENDING_S) == 60
+
+
+class ApiServer(http.server.HTTPServer):
+    """Stands in for Kubernetes' API server, for the one request that is made; keeps what it gets."""
+
+    def __init__(self, code: int, authority: Authority, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Patch)
+        self.code = code
+        self.got: list[tuple[str, str, str, dict[str, Any]]] = []
+        own = authority.issue("127.0.0.1")
+        (folder / "server.pem").write_text(own.certificate + own.key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "server.pem")
+        self.socket = context.wrap_socket(self.socket, server_side=True)
+        self.timeout = DEADLINE_S
+
+
+class _Patch(http.server.BaseHTTPRequestHandler):
+    server: ApiServer
+
+    def do_PATCH(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.got.append((self.path, self.headers["Authorization"], self.headers["Content-Type"], body))
+        self.send_response(self.server.code)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def _remark(folder: Path, code: int = 200, trusted: Authority | None = None, **variables: str) -> ApiServer:
+    """Return a stand-in to which a pod was to remark something on a machine."""
+    authority = Authority()
+    (folder / "token").write_text("t0ken\n")
+    (folder / "ca.crt").write_text((trusted or authority).certificate)
+    with ApiServer(code, authority, folder) as server:
+        serving = threading.Thread(target=server.serve_forever, args=[0.01])
+        serving.start()
+        where = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.server_port)}
+        try:
+            Pod(60.0, {**where, **variables}, folder).remark("gke-7/x", "train-ab: gpu 3 is slow")
+        finally:
+            server.shutdown()
+            serving.join(DEADLINE_S)
+        return server
+
+
+def test_a_remark_becomes_an_annotation_of_the_machines_node_if_the_manifest_asks_for_it(tmp_path: Path) -> None:
+    change = {"metadata": {"annotations": {"laggard/verdict": "train-ab: gpu 3 is slow"}}}
+    got = _remark(tmp_path, LAGGARD_ANNOTATE_NODES="1").got
+    assert got == [("/api/v1/nodes/gke-7%2Fx", "Bearer t0ken", "application/merge-patch+json", change)]
+    assert _remark(tmp_path).got == []
+
+
+def test_a_pod_that_may_not_annotate_nodes_says_so_and_gives_its_token_to_no_stranger(tmp_path: Path) -> None:
+    with pytest.raises(ResourceManagerError, match="node gke-7/x was not annotated: the API server answers 403"):
+        _remark(tmp_path, 403, LAGGARD_ANNOTATE_NODES="1")
+    with pytest.raises(ResourceManagerError, match="CERTIFICATE_VERIFY_FAILED"):
+        _remark(tmp_path, trusted=Authority(), LAGGARD_ANNOTATE_NODES="1")
+    with pytest.raises(ResourceManagerError, match="KUBERNETES_SERVICE_PORT"):
+        Pod(60.0, {"LAGGARD_ANNOTATE_NODES": "1", "KUBERNETES_SERVICE_HOST": "h"}, tmp_path).remark("a", "b")
+
+
+def test_what_becomes_of_a_remark_delays_nobody_and_a_failure_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    allocation = JoinedAllocation(Place(0, 1, "first", 1), "10.0.0.1", JoinSecret(b""), 1, 0.0)
+    allocation.manager = Pod(60.0, {"LAGGARD_ANNOTATE_NODES": "1"}, tmp_path)
+    manager = ResourceManager(allocation)
+    manager.remark("gke-7", "slow")
+    manager.close()
+    wait_until(lambda: "node gke-7 was not annotated" in caplog.text, lambda: caplog.text)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from starlette.responses import Response
 
 from laggard.kvstore.series.sample_store import Newest, SampleStore, key_of
 from laggard.telemetry.catalogue import EVENTS
+from laggard.telemetry.error_lines import ErrorLine
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event
 from laggard.telemetry.nodes.sources import Found, LocalSource, Source
@@ -71,6 +73,7 @@ def service(source: Source | History | None = None, **more: Any) -> Service:
         "reading_needs_token": False,
         "names": frozenset(),
         "health": lambda: {"status": "ok"},
+        "error_lines": lambda _: [],
         "own_metrics": list,
     }
     return Service(**given | more)
@@ -86,6 +89,11 @@ def reply(of: Service, path: str, body: Any = None, **named: Any) -> Response:
 
 def shown(of: Service, path: str, body: Any = None, **named: Any) -> Any:
     return json.loads(bytes(reply(of, path, body, **named).body))
+
+
+def curve(of: Service, **named: Any) -> Any:
+    """Return the only curve of a request, or its error."""
+    return shown(of, "/page/curves", [urlencode(named, doseq=True)])[0]
 
 
 def asked(*metrics: str, **more: Any) -> dict[str, Any]:
@@ -529,9 +537,17 @@ def test_in_a_dump_the_devices_are_those_that_ever_had_the_metric() -> None:
     assert (len(found["gpus"]), found["values"]) == (4, [None] * 4)
 
 
+def test_lines_of_standard_error_are_those_of_the_range() -> None:
+    lines = [ErrorLine((T0 + at_s) * SECOND_US, "node1", rank, "warned") for at_s, rank in ((1, None), (5, 3), (20, 3))]
+    written = service(error_lines=lambda start_us: [line for line in lines if line.time_us >= start_us])
+    assert shown(written, "/page/lines", **page_range(2, 10)) == [
+        {"time": (T0 + 5) * 1000, "host": "node1", "rank": 3, "text": "warned"}
+    ]
+
+
 def test_a_curve_has_the_chosen_devices_and_a_band_of_their_peers() -> None:
     named: dict[str, Any] = {"metric": PROBE, "device": ["b/0"], **page_range(0, 20)}
-    found = shown(service(PROBES), "/page/curve", **named, points=2)
+    found = curve(service(PROBES), **named, points=2)
     assert found["times"] == [T0 * 1000, (T0 + 10) * 1000]
     assert (found["unit"], found["n_series"], found["averages_s"]) == ("s", 2, 0)  # not the T4
     assert (found["low"], found["middle"], found["high"]) == ([9, 1], [9, 1], [9, 1])
@@ -541,13 +557,13 @@ def test_a_curve_has_the_chosen_devices_and_a_band_of_their_peers() -> None:
 
 def test_a_node_stands_for_all_of_its_devices_and_one_without_readings_has_an_empty_line() -> None:
     named: dict[str, Any] = {"metric": PROBE, "device": ["a/", "z/0"], **page_range(0, 20)}
-    node, nobody = shown(service(PROBES), "/page/curve", **named, points=2)["lines"]
+    node, nobody = curve(service(PROBES), **named, points=2)["lines"]
     assert (node["values"], nobody["values"]) == ([9, 1], [None, None])
 
 
 def test_the_band_of_a_programs_own_metric_is_from_the_lowest_to_the_highest() -> None:
     ranks = service(store(*(("loss", {"rank": str(value)}, [(T0, value)]) for value in (1, 2, 6))))
-    found = shown(ranks, "/page/curve", metric="loss", **page_range(0, 10))
+    found = curve(ranks, metric="loss", **page_range(0, 10))
     assert (found["low"], found["middle"], found["high"]) == ([1], [3], [6])
 
 
@@ -567,45 +583,40 @@ def ranks_of(count: int, slow: int) -> Service:
 
 
 def test_a_curve_by_rank_has_a_line_for_each_and_says_which_is_far_from_the_others() -> None:
-    found = shown(ranks_of(16, 11), "/page/curve", metric="time", by="rank", **page_range(0, 10))
+    found = curve(ranks_of(16, 11), metric="time", by="rank", **page_range(0, 10))
     assert [line["of"] for line in found["lines"]] == [[str(rank)] for rank in range(16)]
     assert [line["of"] for line in found["lines"] if line["is_far"]] == [["11"]]
     assert (found["n_series"], found["by"]) == (0, ["rank"])
 
 
 def test_of_more_than_64_lines_those_that_are_far_are_drawn_over_a_band_of_the_rest() -> None:
-    found = shown(ranks_of(65, 11), "/page/curve", metric="time", by="rank", **page_range(0, 10))
+    found = curve(ranks_of(65, 11), metric="time", by="rank", **page_range(0, 10))
     assert [(line["of"], line["values"]) for line in found["lines"]] == [(["11"], [2] * 9)]
     assert (found["n_series"], found["low"], found["high"]) == (64, [1] * 9, [1] * 9)
 
 
 def test_lines_by_a_tag_that_several_series_share_are_their_means() -> None:
-    found = shown(ranks_of(16, 11), "/page/curve", metric="time", by="host", **page_range(0, 10))
+    found = curve(ranks_of(16, 11), metric="time", by="host", **page_range(0, 10))
     assert [(line["of"], line["values"][0]) for line in found["lines"]] == [(["n0"], 1), (["n1"], 1.125)]
 
 
 def test_the_curve_of_a_counter_is_how_fast_it_rises() -> None:
     sent = store(("network_transmit", {"host": "a"}, [(T0, 5), (T0 + 1, 25), (T0 + 2, 3), (T0 + 3, 5)]))
-    found = shown(service(sent), "/page/curve", metric="network_transmit", by="host", **page_range(0, 10))
+    found = curve(service(sent), metric="network_transmit", by="host", **page_range(0, 10))
     assert ([line["values"] for line in found["lines"]], found["unit"]) == ([[20, 2]], "bytes/s")
 
 
 def test_a_step_is_told_to_the_last_digit() -> None:
-    found = shown(
-        service(store(("step", {"rank": "0"}, [(T0, 1_234_567)]))),
-        "/page/curve",
-        metric="step",
-        by="rank",
-        **page_range(0, 9),
-    )
+    counted = service(store(("step", {"rank": "0"}, [(T0, 1_234_567)])))
+    found = curve(counted, metric="step", by="rank", **page_range(0, 9))
     assert found["lines"][0]["values"] == [1_234_567]
 
 
 def test_a_curve_without_data_is_empty_and_says_how_wide_the_averages_of_old_data_are() -> None:
-    found = shown(service(LOADS), "/page/curve", metric="loss", **page_range(0, 10))
+    found = curve(service(LOADS), metric="loss", **page_range(0, 10))
     assert (found["times"], found["n_series"], found["lines"]) == ([], 0, [])
     old = service(Nodes(Found([], [], 60 * SECOND_US)))
-    assert shown(old, "/page/curve", metric="loss", **page_range(0, 10))["averages_s"] == 60
+    assert curve(old, metric="loss", **page_range(0, 10))["averages_s"] == 60
 
 
 def test_a_curve_has_300_buckets_unless_another_number_is_asked_for_and_12_lines_at_most() -> None:
@@ -615,17 +626,26 @@ def test_a_curve_has_300_buckets_unless_another_number_is_asked_for_and_12_lines
         "device": [f"n{number}/" for number in range(13)],
         **page_range(0, 599),
     }
-    found = shown(service(series), "/page/curve", **many)
+    found = curve(service(series), **many)
     assert (len(found["times"]), len(found["lines"])) == (300, 12)
-    assert len(shown(service(series), "/page/curve", **many, points=60)["times"]) == 60
+    assert len(curve(service(series), **many, points=60)["times"]) == 60
 
 
-@pytest.mark.parametrize("device", ["a", "/0", ""])
-def test_what_is_no_device_and_a_curve_of_nothing_are_refused(device: str) -> None:
-    with pytest.raises(BadQueryError, match="<host>/<gpu>"):
-        reply(service(PROBES), "/page/curve", metric=PROBE, device=[device], **page_range(0, 10))
-    with pytest.raises(BadQueryError, match="missing 'metric'"):
-        reply(service(PROBES), "/page/curve", **page_range(0, 10))
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [*(({"device": device}, "<host>/<gpu>") for device in ("a", "/0", "")), ({"metric": ""}, "missing")],
+)
+def test_a_curve_that_is_refused_says_why_and_does_not_keep_back_the_others(named: dict[str, str], said: str) -> None:
+    good: dict[str, Any] = {"metric": PROBE, **page_range(0, 10)}
+    one, other = shown(service(PROBES), "/page/curves", [urlencode(good | named), urlencode(good)])
+    assert said in one["error"]["message"]
+    assert other["n_series"] == 4
+
+
+@pytest.mark.parametrize("body", [{}, "metric=m", [1], ["metric=m"] * 401])
+def test_what_is_no_list_of_curves_is_refused(body: object) -> None:
+    with pytest.raises(RequestError, match="at most 400"):
+        reply(service(PROBES), "/page/curves", body)
 
 
 def test_the_links_of_a_launch_that_is_not_known_are_refused() -> None:

@@ -18,6 +18,7 @@ from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.engine import Span
+from laggard.telemetry.store import tiers as tiers_module
 from laggard.telemetry.store.chunks import Chunk, chunk_from_bytes, pack_rows
 from laggard.telemetry.store.history import History
 from laggard.telemetry.store.rollups import Publisher, Rollups, Run
@@ -505,6 +506,18 @@ def test_series_beyond_the_limit_are_not_in_the_tiers_and_their_samples_counted(
     assert ([each.key[0] for each in tiers.known()], tiers.dropped) == (["a", "b"], 2)
     assert [each.number for each in tiers.known(["b", "x"])] == [1]
     assert tiers.fold()["count"].sum() == 6
+
+
+def test_what_arrived_is_added_up_a_few_series_at_a_time_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    folded = []
+    for at_once in (1, 5, 1000):
+        monkeypatch.setattr(tiers_module, "FOLD_SAMPLES", at_once)
+        tiers = Tiers(WINDOWS_S, max_bytes=1 << 20, clock=lambda: T0)
+        for at, name in enumerate("abcabdb"):
+            tiers.add(key_of(name, {}), np.array([us(2 - at), us(at + 0.5)]).tobytes(), np.full(2, at * 1.0).tobytes())
+        folded.append({name: column.tolist() for name, column in tiers.fold().items()})
+    assert folded[0] == folded[1] == folded[2]
+    assert sum(folded[0]["count"]) == 14
 
 
 def test_tiers_that_are_too_large_lose_the_oldest_of_a_fine_one_that_is_large_first() -> None:

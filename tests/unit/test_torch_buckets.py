@@ -12,8 +12,10 @@ torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 import torch.distributed as dist  # noqa: E402 - what follows needs PyTorch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+from laggard.torch import resume  # noqa: E402
 from laggard.torch.buckets import Buckets, layout_of  # noqa: E402
 
 N_LAYERS = 6
@@ -62,3 +64,17 @@ def test_the_layout_of_another_model_is_left_alone() -> None:
 
 def test_what_is_not_replicated_has_no_layout() -> None:
     assert Buckets([torch.nn.Linear(2, 2), object()]).state_dict() == []
+
+
+def test_a_hook_whose_state_is_lost_at_a_relaunch_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / "state.db"))
+    without, compressed = replicated(), replicated()
+    without.register_comm_hook(dist.group.WORLD, allreduce_hook)
+    compressed.register_comm_hook(PowerSGDState(dist.group.WORLD), powerSGD_hook)
+    run = resume(torch.nn.Sequential(without, compressed), every=2)
+    run.save(0)
+    run.save(1)
+    assert caplog.text.count("the state of powerSGD_hook is not saved") == 1
+    assert "allreduce_hook" not in caplog.text

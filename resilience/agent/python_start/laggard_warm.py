@@ -36,6 +36,7 @@ from importlib.machinery import all_suffixes
 import laggard_imports  # beside this file
 
 ENVIRONMENT_ROOM = "LAGGARD_WARM_ROOM"
+STANDS_BY = "LAGGARD_STANDS_BY"
 MESSAGE_BYTES = 1 << 20
 MAX_RANKS = 200
 IMPORT_DEADLINE_S = 600.0  # nobody waits for it
@@ -92,7 +93,7 @@ def _program_folder() -> list[str]:
 
 
 class _Watched(os._Environ):  # type: ignore[type-arg]
-    """The environment while modules are loaded: remembers who asks for what each rank has its own of."""
+    """Remembers who asks for what each rank has its own of: while modules are loaded, and where that is not known."""
 
     varying: frozenset[str] = frozenset()
     asked_for: set[str] = set()  # noqa: RUF012 - one environment, one process
@@ -287,6 +288,9 @@ def _become_rank(channel: socket.socket, settings: dict[str, int], stamps: Stamp
     importlib.invalidate_caches()
     _tell(channel, "Runs")
     channel.close()
+    if STANDS_BY in start["environment"]:
+        _Watched.varying, _Watched.asked_for = _Watched.varying - start["environment"].keys(), set()
+        os.environ.__class__ = _Watched
     if start["imports"]:
         laggard_imports.record(start["imports"])
 

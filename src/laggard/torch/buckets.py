@@ -7,6 +7,7 @@ sums in another order differ in the last bits, so a new process gets the layout 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import NoneType
 from typing import Any
 from unittest import mock
 
@@ -68,6 +69,11 @@ class Buckets:
             found = layout_of(model)
             if layout != found and sum(map(len, layout)) == sum(map(len, found)):
                 lay_out(model, layout)
+
+    def hooks_with_state(self) -> list[str]:
+        """Return the communication hooks that have a state, such as PowerSGD's: what each rank has yet to send."""
+        hooks = [each for model in self._models for each in model._comm_hooks]
+        return [hook.__name__ for hook, state in hooks if not isinstance(state, NoneType | dist.ProcessGroup)]
 
 
 class _WithoutMemory(TorchDispatchMode):  # type: ignore[misc]  # mypy does not read PyTorch

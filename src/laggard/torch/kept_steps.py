@@ -31,7 +31,7 @@ from laggard.torch.own_states import OwnStates
 from laggard.torch.partner import Partner
 from laggard.torch.position import Position
 from laggard.torch.split_optimizer import SplitOptimizer
-from laggard.torch.training_state import random_states, restore_random_states
+from laggard.torch.training_state import has_blocks, random_states, restore_random_states
 
 # After an error of a collective, how long to wait for word that a rank was lost; without it, the error is our own.
 SETTLE_S = 5.0
@@ -238,6 +238,8 @@ def steps_from(
 
 def _why_not(model: torch.nn.Module, parts: Mapping[str, Any], *, has_others: bool) -> str:
     """Return why the ranks of a training cannot keep their processes when one is lost; empty: they can."""
+    if has_blocks(model):
+        return "its model is split, and what a lost rank has of it is in checkpoints alone"
     if not isinstance(model, DistributedDataParallel):
         return "its model is not in DistributedDataParallel"
     if not model.broadcast_buffers and next(model.module.buffers(), None) is not None:

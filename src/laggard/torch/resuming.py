@@ -165,6 +165,10 @@ class Resumed:
             As from `laggard.Checkpointer.save`; earlier checkpoints are untouched.
         """
         self._random = None
+        if not self._knows_size and (hooks := self._buckets.hooks_with_state()):
+            self._say(
+                f"the state of {', '.join(hooks)} is not saved: after a relaunch it begins anew, and losses differ"
+            )
         if not self._draws.has_ended(step):
             self._position.count(step + 1, batches)
         self._reporter.end(step + 1, loss)
