@@ -107,7 +107,7 @@ class Amount:
     slices: int = 10
     load_s: float = 20.0
     windows_s: tuple[int, ...] = (300, 3600)
-    under_load_s: float = 30.0
+    under_load_s: float = 50.0
     load_rate: int = 180_000
     scale_nodes: int = 1000
     scale_s: float = 40.0
