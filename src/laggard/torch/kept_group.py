@@ -14,6 +14,7 @@ from laggard.resilience.job import Job
 from laggard.torch.rendezvous import Rendezvous
 
 CONNECT_S = 10.0  # by then all ranks have connected, or the controller does something else
+_ALONE = 1 << 40  # more than there are launches
 _CPU = torch.device("cpu")
 
 
@@ -24,6 +25,7 @@ class KeptGroup:
         from torch.testing._internal.distributed import fake_pg  # registers the backend
 
         self.membership = membership
+        self._n_alone = 0
         rank, size = membership.rank, membership.size
         # What a program does in its start, a new process in the place of a lost rank does alone: until it joins the
         # others, its collectives return what it has given.
@@ -46,7 +48,7 @@ class KeptGroup:
 
     def connect(self, handles: list[str]) -> None:
         """Connect to all ranks of the launch, given their handles in the order of the ranks."""
-        self._reconfigure(0, handles)
+        self._reconfigure(self.membership.launch, handles)
         group = dist.group.WORLD
         if group._get_backend(_CPU) is not self._backend:  # it was the one that talks to nobody
             kind = dist.ProcessGroup.BackendType.GLOO
@@ -55,12 +57,13 @@ class KeptGroup:
 
     def let_go(self) -> None:
         """Close all connections, so that ranks which wait for this one are released."""
-        self._reconfigure(1 + self.membership.rank, [self.handle])
+        self._n_alone += 1  # before a planned swap it is the second time in a launch
+        self._reconfigure(_ALONE + self.membership.rank + self.membership.size * self._n_alone, [self.handle])
 
     def _reconfigure(self, number: int, handles: list[str]) -> None:
-        """Form the group of a number, which each rank uses once in a launch, and no two ranks alone."""
+        """Form the group of a number, which a process uses only once, and no two ranks alone."""
         options: Any = torch._C._distributed_c10d.ReconfigureOptions()
-        options.uuid = self.membership.launch * (self.membership.size + 1) + number
+        options.uuid = number
         options.handles, options.timeout = handles, timedelta(seconds=CONNECT_S)
         self._backend.reconfigure(options).wait()
 
