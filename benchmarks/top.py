@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import fcntl
 import os
 import pty
@@ -20,7 +21,10 @@ import psutil
 
 from laggard.collectors.probe_metrics import PROBE_TIME
 from laggard.kvstore.series.streams import Sample, Series
+from laggard.resilience.record.running_jobs import choose, running_jobs
 from laggard.resilience.views.snapshot import DEVICE_READINGS
+from laggard.resilience.views.source import LiveSource
+from laggard.resilience.views.top import Top
 from tests.made_up_job import running_job
 
 __all__ = ["main"]
@@ -33,6 +37,7 @@ def main(arguments: list[str]) -> int:
     """Print the share of a processor core that a session takes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks top", description=__doc__)
     parser.add_argument("--nodes", type=int, default=16, help="number of nodes of eight devices (default: %(default)s)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the screen into an SVG file instead")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to measure (default: %(default)s)")
     options = parser.parse_args(arguments)
     metrics = [each.metric for each in DEVICE_READINGS]
@@ -42,11 +47,24 @@ def main(arguments: list[str]) -> int:
             running_job(Path(root), options.nodes, _GPUS, metrics=metrics) as server,
             server.endpoint.connect() as client,
         ):
+            if options.picture is not None:
+                options.picture.write_text(asyncio.run(_picture()))
+                return 0
             series = [Series(client, server.endpoint, 1, f"node{node + 1}") for node in range(options.nodes)]
             share = _measured(series, options.seconds)
     print("| devices | refreshed every | processor | load of the machine |\n|---|---|---|---|")
     print(f"| {_GPUS * options.nodes} | 1 s | {100 * share:.1f} % of a core | {os.getloadavg()[0]:.1f} |")
     return 0
+
+
+async def _picture() -> str:
+    """Return what the screen shows once it is drawn."""
+    job = choose(running_jobs(), None)
+    with LiveSource(job) as source:
+        app = Top(source, job.has_ended, 1.0)
+        async with app.run_test(size=(_COLUMNS, _LINES)) as pilot:
+            await pilot.pause(_STARTED_S)
+            return app.export_screenshot(title="laggard top")
 
 
 def _measured(nodes: list[Series], length_s: float) -> float:

@@ -213,7 +213,6 @@ class Answers(RuleBasedStateMachine):
             names=frozenset(),
             health=dict,
             own_metrics=list,
-            error_lines=lambda _: [],
         )
 
     def teardown(self) -> None:
