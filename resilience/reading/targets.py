@@ -42,6 +42,8 @@ _NAME = r"[A-Za-z][\w.-]*\w|\d+(?:\.\d+){3}"
 _NAME_OR_IPV6 = rf"{_NAME}|[0-9a-f]*:[0-9a-f:.]+"
 _POOL = re.compile(r"(HTTPS?)ConnectionPool\(host=['\"]([^'\"]+)['\"], port=(\d+)\)(?:.*?with url: (/[^\s?)]*))?")
 _URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20})://[^\s'\"<>()\[\]{},`]+")
+# An address for people, which no program waits for; and without the internet nothing answers there, ever.
+_DOCUMENTS = re.compile(r"(?i)://docs\.|\.docs\.|/(docs?|documentation|issues|wiki|blob)\b|\.html?\b")
 _TUPLE = re.compile(rf"(?i)\(\\?['\"]?({_NAME_OR_IPV6})\\?['\"]?, ?(\d{{1,5}})[,)]")
 # "timeout:30" is no host: a name without a dot needs a word before it that says so. "train.py:30" is none either.
 _IS_HOST = r"(?<![\w./@-])(?=localhost|[\w-]+\.)|(?:\b(?:to|host|connecting|from|at|on|for|tcp|server)|:/)[ :/]+['\"(]?"
@@ -173,7 +175,8 @@ def _endpoints(line: str) -> Iterator[Target]:
 
 def _urls(line: str) -> Iterator[Target]:
     for match in _URL.finditer(line):
-        yield from _of_url(match[0].rstrip(".:;"))
+        if not _DOCUMENTS.search(match[0]):
+            yield from _of_url(match[0].rstrip(".:;"))
 
 
 def _of_url(url: str) -> Iterator[Target]:
