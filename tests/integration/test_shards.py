@@ -417,8 +417,12 @@ def test_a_server_that_is_killed_while_it_prepares_leaves_nothing(nodes_of: Make
     assert _memory_of(nodes, "n1") == []
     checkpoints.save(1, tree(1))
     assert checkpoints.wait(1, DEADLINE_S)
-    maps = Path("/proc/self/maps").read_text()
-    assert f"{size:x}" not in {f"{_length(line):x}" for line in maps.splitlines() if "(deleted)" in line}
+    wait_until(lambda: size not in _mapped())  # by the thread that prepared it
+
+
+def _mapped() -> set[int]:
+    """Return the sizes of what this process has mapped of files that are gone."""
+    return {_length(line) for line in Path("/proc/self/maps").read_text().splitlines() if "(deleted)" in line}
 
 
 def _length(line: str) -> int:

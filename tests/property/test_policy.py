@@ -166,7 +166,9 @@ def test_a_report_leaves_the_running_program_its_nodes(chosen: Settings, size: i
     status = beginning(chosen, size)
     decision = decide(chosen, status, event, now_s=0, progressed=True)
     if isinstance(decision, Report):
-        assert decision.status.roster.active == status.roster.active
+        # The program goes on without a lost node if it restarts its own workers.
+        lost = {event.host} if isinstance(event, NodeLost) and event.recovers else set[str]()
+        assert decision.status.roster.active == tuple(host for host in status.roster.active if host not in lost)
 
 
 @given(settings, st.integers(1, len(HOSTS)), failures)

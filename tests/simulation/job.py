@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,7 +116,8 @@ _NOWHERE = SimpleNamespace(fileno=lambda: _DEV_NULL, closed=False)
 class _StderrTee:
     """The program's standard error, kept and not copied."""
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[bytes], object]) -> None:
+        del take
         self._pipe = Pipe(here().scheduler)
         machine().files[self._pipe.writer.fd] = self._pipe.writer
         self.child_fd = self._pipe.writer.fd
