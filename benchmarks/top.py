@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
         ):
             if options.picture is not None:
                 options.picture.write_text(asyncio.run(_picture()))
+                print(f"the screen is in {options.picture}")
                 return 0
             series = [Series(client, server.endpoint, 1, f"node{node + 1}") for node in range(options.nodes)]
             share = _measured(series, options.seconds)

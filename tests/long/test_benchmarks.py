@@ -57,6 +57,7 @@ SMALL = {
     "simulation": Small("--events 20000", ["│ the controller is stopped ", "0 schedules failed"]),
     "simulation --replay": Small("", ["launch    0 on ", "ended     with "]),
     "top": Small("--nodes 1 --seconds 1", ["| 8 | 1 s | "]),
+    "top --picture": Small("--nodes 1", ["the screen is in docs/images/top.svg"]),
     "checkpoint": Small(
         "--mib 8 --repeats 1 --sizes 4 --jobs 1",
         [
