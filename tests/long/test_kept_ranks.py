@@ -95,10 +95,14 @@ def test_a_training_that_cannot_keep_its_ranks_is_relaunched_and_it_is_said_why(
     assert re.search(r"relaunch  rank 1 on node1 was killed by SIGKILL", job.account)
 
 
-def test_ranks_of_an_accused_node_go_on_elsewhere_at_the_end_of_a_step(start_job: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [[], [[1, 10, "stepped"]]], ids=["first", "after a rank was replaced"])
+def test_ranks_of_an_accused_node_go_on_elsewhere_at_the_end_of_a_step(
+    lost: list[list[int | str]], start_job: Start, tmp_path: Path
+) -> None:
     n_steps, undisturbed, disturbed = 250, tmp_path / "undisturbed", tmp_path / "disturbed"
     assert start(start_job, undisturbed, n_steps, 0.0, []).finish(DEADLINE_S) == 0
-    job = start(start_job, disturbed, n_steps, 0.5, [[0, 20, "accuse"]], nodes=ONE_IN_RESERVE, later_pace_s=0.0)
+    faults = [*lost, [0, 20, "accuse"]]
+    job = start(start_job, disturbed, n_steps, 0.5, faults, nodes=ONE_IN_RESERVE, later_pace_s=0.0)
     assert job.finish(DEADLINE_S) == 0, job.everything()
     moved = re.search(
         r"moved  +without node2; node3 comes in from the reserve; its ranks go on there from step (\d+), and the "
@@ -107,9 +111,9 @@ def test_ranks_of_an_accused_node_go_on_elsewhere_at_the_end_of_a_step(start_job
     )
     assert moved, job.everything()
     assert "relaunch" not in job.account
-    assert assert_same_losses(disturbed, undisturbed, n_steps) == 0, "a step was run twice"
+    assert assert_same_losses(disturbed, undisturbed, n_steps) <= RANKS * len(lost), "a step was run twice"
     pids = [list(dict.fromkeys(pid for _, _, pid in rows(disturbed, rank))) for rank in range(RANKS)]
-    assert [len(of_rank) for of_rank in pids] == [1, 1, 2, 2]
+    assert [len(of_rank) for of_rank in pids] == [1, 1 + len(lost), 2, 2]
     for rank in (2, 3):
         steps = [step for step, _, pid in rows(disturbed, rank) if pid == pids[rank][1]]
         assert steps == [*range(int(moved[1]), n_steps)]
