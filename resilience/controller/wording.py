@@ -33,8 +33,9 @@ def _trouble(of: Trouble) -> str:
 
 def cut_off(hosts: Sequence[str], server: Endpoint, primary: NodeRecord) -> str:
     """Return who cannot reach the state server, which is on the primary or of the site's."""
-    where = f"{primary.hostname}:{server.port}" if server.host == primary.address else server.address
-    fix = "" if port_range() else " --port-range names the ports that it lets through"
+    is_ours = server.host == primary.address
+    where = f"{primary.hostname}:{server.port}" if is_ours else server.address
+    fix = " --port-range names the ports that it lets through" if is_ours and not port_range() else ""
     return f"{abbreviated(hosts)} cannot reach {where}, where State is: is there a firewall?{fix}"
 
 

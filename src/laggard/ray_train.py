@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import ray
+import redis
 from ray.train import PreemptionInfo
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
@@ -136,7 +137,7 @@ class _Verdicts:
                 if request.kind == "verdicts" and request.launch == self._launch.launch:
                     verdicts, _ = believed(request, judges)
                     hosts |= {verdict.host for verdict in verdicts if verdict.action == "restart"}
-        except Exception as error:
+        except redis.RedisError as error:  # the state server is being restarted
             if not is_passing(error):
                 raise
         addresses = {node.address: node.hostname for node in self._launch.nodes if node.hostname in hosts}
