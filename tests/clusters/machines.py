@@ -92,8 +92,7 @@ class Machine:
         switch.ip("link", "add", there, "type", "veth", "peer", "name", here, "netns", str(self._init.pid))
         switch.ip("link", "set", there, "master", "br0", "up")
         # a machine that replaces a crashed one has its card, so that the others find it at once
-        card = "02:00:" + ":".join(f"{int(octet):02x}" for octet in self.address.split("."))
-        self.ip("link", "set", here, "address", card)
+        self.ip("link", "set", here, "address", _card(self.address))
         self.ip("addr", "add", f"{self.address}/24", "dev", here)
         self.ip("link", "set", here, "up")
 
@@ -179,6 +178,11 @@ def _namespace_of(pid: int) -> str:
     return str(Path(f"/proc/{pid}/ns/pid").readlink())
 
 
+def _card(address: str) -> str:
+    """Return the hardware address of the card with this address."""
+    return "02:00:" + ":".join(f"{int(octet):02x}" for octet in address.split("."))
+
+
 class Network:
     """A login machine, and some nodes that are all connected to it."""
 
@@ -190,7 +194,8 @@ class Network:
         lines = ["127.0.0.1 localhost", f"{login} login", *(f"{a} {name}" for name, a in addresses.items())]
         hosts.write_text("\n".join(lines) + "\n")
         self.login = Machine("login", login, hosts)
-        self.login.ip("link", "add", "br0", "type", "bridge")
+        # With a card of its own, or it takes one of its ports', and another one when that port is replaced
+        self.login.ip("link", "add", "br0", "address", _card(login), "type", "bridge")
         self.login.ip("addr", "add", f"{login}/24", "dev", "br0")
         self.login.ip("link", "set", "br0", "up")
         self.nodes: dict[str, Machine] = {}
