@@ -180,10 +180,11 @@ class History:
             for segment in segments:
                 if segment.width_us == SAMPLES:
                     whole_us = self._whole_us(grid, segment)
-                    reduced += self._reductions.read(
-                        metrics, (grid.function, grid.step_us), whole_us, segment.end_us, wanted
-                    )
-                    tables.append(self._samples(metrics, replace(segment, end_us=whole_us), wanted, answer))
+                    if segment.begin_us < whole_us:
+                        tables.append(self._samples(metrics, replace(segment, end_us=whole_us), wanted, answer))
+                    if whole_us < segment.end_us:
+                        how = grid.function, grid.step_us
+                        reduced += self._reductions.read(metrics, how, whole_us, segment.end_us, wanted)
             if not _overtaken(segments, self.origins(), origins):
                 break
         return concatenated(tables, columns), reduced, segments

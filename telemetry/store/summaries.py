@@ -25,6 +25,7 @@ COLUMNS = ("series", "start_us", "count", "sum", "min", "max", "last_us", "last"
 _INTEGERS = {"series", "start_us", "last_us"}
 EXACT = frozenset({"count", "sum", "min", "max", "avg", "last"})
 """Downsampling functions that summaries give exactly."""
+_FOLDS: dict[str, np.ufunc] = {"count": np.add, "sum": np.add, "min": np.minimum, "max": np.maximum}
 _NEEDED = {**{name: (name,) for name in ("count", "sum", "min", "max")}, "last": ("last_us", "last")}
 
 
@@ -97,16 +98,9 @@ def merged(rows: Summaries, width_us: int) -> Summaries:
         return rows
     begins = np.flatnonzero(new)
     ends = np.append(begins[1:], len(starts)) - 1
-    return {
-        "series": series[begins],
-        "start_us": starts[begins],
-        "count": np.add.reduceat(rows["count"], begins),
-        "sum": np.add.reduceat(rows["sum"], begins),
-        "min": np.minimum.reduceat(rows["min"], begins),
-        "max": np.maximum.reduceat(rows["max"], begins),
-        "last_us": rows["last_us"][ends],
-        "last": rows["last"][ends],
-    }
+    first = {"series": series[begins], "start_us": starts[begins]}
+    folded = {name: fold.reduceat(rows[name], begins) for name, fold in _FOLDS.items() if name in rows}
+    return {**first, **folded, **{name: rows[name][ends] for name in ("last_us", "last") if name in rows}}
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.telemetry.store.chunks import Chunk, pack_rows
-from laggard.telemetry.store.summaries import Summaries, concatenated, empty, merged, n_rows, where
+from laggard.telemetry.store.summaries import Summaries, concatenated, merged, n_rows, where
 
 ROW_BYTES = 64
 # A sample whose time is further ahead than this does not count when it is dropped: its clock is wrong.
 FUTURE_US = 3600 * 1_000_000
 # A reader looks at each table: there are no more than if each had this many rows.
-TABLE_ROWS = 512
+TABLE_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +124,18 @@ class Tier:
         return True
 
 
-def rows_of(view: View, place_of: NDArray[np.int64], columns: Sequence[str]) -> list[Summaries]:
-    """Return the rows of chosen series, with the series' numbers replaced by their places; -1: not chosen."""
-    chunks = (chunk for chunk in view.chunks if (place_of[chunk.series()] >= 0).any())
-    found = [_chosen(chunk.unpack(columns), place_of) for chunk in chunks]
-    found += [_chosen({name: table[name] for name in columns}, place_of) for table in view.tables]
-    return found or [empty(columns)]
+def rows_of(
+    view: View, numbers: NDArray[np.int64], places: NDArray[np.int64], columns: Sequence[str]
+) -> list[Summaries]:
+    """Return the rows of chosen series, given by increasing numbers, which are replaced by their places."""
+    chunks = (chunk for chunk in view.chunks if np.isin(numbers, chunk.series()).any())
+    tables = ({name: table[name] for name in columns} for table in view.tables)
+    return [_chosen(rows, numbers, places) for rows in chain((chunk.unpack(columns) for chunk in chunks), tables)]
 
 
-def _chosen(rows: Summaries, place_of: NDArray[np.int64]) -> Summaries:
-    places = place_of[rows["series"]]
-    kept = places >= 0
-    if kept.all():
-        return {**rows, "series": places}
-    return where({**rows, "series": places}, kept)
+def _chosen(rows: Summaries, numbers: NDArray[np.int64], places: NDArray[np.int64]) -> Summaries:
+    series = rows["series"]  # sorted
+    begins = series.searchsorted(numbers)
+    lengths = series.searchsorted(numbers, "right") - begins
+    at = np.repeat(begins - lengths.cumsum() + lengths, lengths)
+    return {**where(rows, at + np.arange(len(at))), "series": np.repeat(places, lengths)}

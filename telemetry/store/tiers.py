@@ -177,17 +177,15 @@ class Tiers:
         with self._lock:
             metrics = sorted({self._metric_of[number] for number in chosen})
             views = [self._tiers[s.width_us].view(metrics, _first_us(s), s.end_us) for s in segments]
-            waiting = [
-                _samples([(place, each[number]) for number, place in chosen.items() if number in each])
-                for each in (self._folding, self._arrivals)
-            ]
-            place_of = np.full(len(self._known), -1, dtype=np.int64)
-        place_of[list(chosen)] = list(chosen.values())
-        found = [
-            rows
-            for segment, view in reversed(list(zip(segments, views, strict=True)))  # the oldest first
-            for rows in _within(segment, [*rows_of(view, place_of, columns), *_rows(waiting, segment)], columns)
-        ]
+            both = self._folding, self._arrivals
+            waiting = _samples([(place, e[number]) for number, place in chosen.items() for e in both if number in e])
+        numbers = np.array(sorted(chosen), dtype=np.int64)
+        places = np.array([chosen[number] for number in numbers.tolist()], dtype=np.int64)
+        samples = {name: column for name, column in of_samples(*waiting).items() if name in columns}
+        found = []
+        for segment, view in reversed(list(zip(segments, views, strict=True))):  # the oldest first
+            recent = merged(_within(segment, samples), segment.width_us)
+            found += [_within(segment, concatenated(rows_of(view, numbers, places, columns), columns)), recent]
         return concatenated(found, columns)
 
     def span_us(self) -> tuple[int, int] | None:
@@ -260,14 +258,8 @@ def _samples(series: Sequence[_Series]) -> _Samples:
     )
 
 
-def _rows(waiting: Sequence[_Samples], segment: Segment) -> list[Summaries]:
-    """Return the samples that are in no tier yet as rows of a segment's width."""
-    return [merged(of_samples(*samples), segment.width_us) for samples in waiting]
-
-
-def _within(segment: Segment, tables: Sequence[Summaries], columns: Sequence[str]) -> Iterator[Summaries]:
-    for rows in tables:
-        starts = rows["start_us"]
-        kept = (starts >= _first_us(segment)) & (starts < segment.end_us)
-        chosen = {name: rows[name] for name in columns}
-        yield chosen if kept.all() else where(chosen, kept)
+def _within(segment: Segment, rows: Summaries) -> Summaries:
+    """Return those of some samples, or of some rows of a segment's width, that are in a bucket of the segment."""
+    starts, width_us = rows["start_us"], segment.width_us
+    kept = (starts >= _first_us(segment)) & (starts < -(-segment.end_us // width_us) * width_us)
+    return rows if kept.all() else where(rows, kept)
