@@ -209,9 +209,7 @@ class SampleStore:
         samples = 0
         for _, _, stored in self.matching(metrics, wanted):
             with self._lock:
-                blocks = stored.blocks.copy()
-                samples += len(stored.times_us)
-            samples += sum(block_span(block)[2] for block in blocks if _overlaps(block, start_us, end_us))
+                samples += len(stored.times_us) + sum(block_span(b)[2] for b in _blocks_of(stored, start_us, end_us))
         return samples
 
     def series_keys(self) -> list[SeriesKey]:
@@ -253,9 +251,9 @@ class SampleStore:
 
     def _pieces(self, stored: StoredSeries, start_us: int, end_us: int) -> list[Piece]:
         with self._lock:
-            blocks = stored.blocks.copy()
+            blocks = _blocks_of(stored, start_us, end_us)
             newest = stored.times_us.tobytes(), stored.values.tobytes()
-        return [*(_unpacked(block) for block in blocks if _overlaps(block, start_us, end_us)), newest]
+        return [*map(_unpacked, blocks), newest]
 
     def _pack(self, stored: StoredSeries) -> None:
         times_us, values = np.array(stored.times_us, dtype=np.int64), np.array(stored.values, dtype=np.float64)
@@ -307,6 +305,13 @@ class SampleStore:
         return self._packed_bytes + 16 * open_samples + SERIES_OVERHEAD_BYTES * self._series
 
 
-def _overlaps(block: bytes, start_us: int, end_us: int) -> bool:
-    first_us, last_us, _ = block_span(block)
-    return last_us >= start_us and first_us <= end_us
+def _blocks_of(stored: StoredSeries, start_us: int, end_us: int) -> list[bytes]:
+    """Return the blocks of a series that overlap a time range, in their order."""
+    found = []
+    for block in reversed(stored.blocks):
+        first_us, last_us, _ = block_span(block)
+        if last_us < start_us and not stored.late:
+            break  # those before it are older
+        if last_us >= start_us and first_us <= end_us:
+            found.append(block)
+    return found[::-1]
