@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from laggard.node_names import joined, parted
 from laggard.records import plain, record_of
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.course import JobBegan, LaunchProgressed
+from laggard.telemetry.sharing import SharedCall
 
 STREAM = "telemetry-events"
 JOURNAL = "journal"
@@ -54,7 +54,7 @@ class EventLog:
     def __init__(self, client: redis.Redis, endpoint: Endpoint) -> None:
         self._client = client  # the job's state server
         self._endpoint = endpoint
-        self._lock = threading.Lock()
+        self._all = SharedCall(self._read_all)
         self._known: deque[Event] = deque(maxlen=2 * MAX_EVENTS)
         self._last_ids = {STREAM: "-", JOURNAL: "-"}
         self.job = ""
@@ -68,13 +68,14 @@ class EventLog:
 
     def between(self, start_us: int, end_us: int) -> list[Event]:
         """Return the events in a time range, both ends included, in order."""
-        with self._lock:
-            logged, entries = self._read_new()
-            self._known.extend(record_of(Event, json.loads(fields[b"event"])) for _, fields in logged)
-            for _, fields in entries:
-                self._take_entry(json.loads(fields[b"entry"]))
-            found = [event for event in self._known if start_us <= event.time_us <= end_us]
-        return sorted(found, key=lambda event: event.time_us)
+        return [event for event in self._all() if start_us <= event.time_us <= end_us]
+
+    def _read_all(self) -> list[Event]:
+        logged, entries = self._read_new()
+        self._known.extend(record_of(Event, json.loads(fields[b"event"])) for _, fields in logged)
+        for _, fields in entries:
+            self._take_entry(json.loads(fields[b"entry"]))
+        return sorted(self._known, key=lambda event: event.time_us)
 
     def _take_entry(self, entry: Mapping[str, Any]) -> None:
         """Take an entry of the job's record: what it says of the course, and the event that it is shown as."""

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,6 @@ from laggard.telemetry.errors import NodeError
 from laggard.telemetry.events import EventLog, series_of_events
 from laggard.telemetry.nodes.bus import NodeAnswerer, NodeAsker
 from laggard.telemetry.nodes.notices import tell, tell_if_restarted
-from laggard.telemetry.nodes.precedence import Precedence
 from laggard.telemetry.nodes.sources import answer_question
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
 from laggard.telemetry.sending.batches import Batch, Ingest, socket_name
@@ -71,7 +71,6 @@ class NodeTelemetry:
         self._run = Run.new(self._host, round(clock() * SECOND_US))
         self._publisher = Publisher(self._run, tiers)
         self._told_full = False
-        self._answering = Precedence()
         self._published, self._dumped_s = self._interval(), clock()
         self._ended = threading.Event()
         self._dump_lock = threading.Lock()
@@ -80,9 +79,10 @@ class NodeTelemetry:
 
     def __enter__(self) -> Self:
         socket_path = self._session.environment.endpoint_file.parent / socket_name(self._host)
-        self._open.enter_context(Ingest(socket_path, self._take))
-        client = self._session.client
-        self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self.answer))
+        answerer = NodeAnswerer(self._session.client, self._session.endpoint, self._host, self.answer)
+        give_way = partial(answerer.under_way.give_way, GIVE_WAY_S)
+        self._open.enter_context(Ingest(socket_path, self._take, give_way))
+        self._open.enter_context(answerer)
         self._keeper.start()
         self.begin()
         return self
@@ -100,17 +100,13 @@ class NodeTelemetry:
             self.history.began_us = self._run.since_us
 
     def _take(self, batch: Batch) -> None:
-        self._answering.give_way(GIVE_WAY_S)
         for key, (times_us, values) in batch.items():
             self.store.extend(key, times_us, values)
         self.history.tiers.relieve()
 
     def answer(self, question: Mapping[str, Any]) -> Value:
         """Answer a question to this node."""
-        if question["kind"] == "dump":
-            return self._dump()
-        with self._answering:
-            return answer_question(self.history, self._run, question)
+        return self._dump() if question["kind"] == "dump" else answer_question(self.history, self._run, question)
 
     def _dump(self) -> dict[str, Value]:
         """Write a dump, and return its path and what it lacks, or why there is none; our end abandons it."""

@@ -25,6 +25,8 @@ from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.nodes.mailbox import ASK, PING, REPLY, SERVER_NAME, Mailbox, subscription
+from laggard.telemetry.nodes.precedence import Precedence
+from laggard.telemetry.sharing import SharedCall
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -96,6 +98,7 @@ class NodeAnswerer:
         # time on this node's monotonic clock until which the answer is waited for. A ping is answered in the thread
         # that listens, so that large answers do not delay it.
         self._answer = answer
+        self.under_way = Precedence()  # from when a question arrives until its answer is sent
         self._threads = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="telemetry-answer")
         self._listener = Listener(client, [endpoint.key(ASK, host)], self._submit)
 
@@ -118,7 +121,9 @@ class NodeAnswerer:
         if question.get("kind") == PING:
             self._reply(reply_to, number, question)
         else:
-            self._threads.submit(self._reply, reply_to, number, question)
+            self.under_way.begin()
+            answering = self._threads.submit(self._reply, reply_to, number, question)
+            answering.add_done_callback(lambda _: self.under_way.end())
 
     def _reply(self, reply_to: str, number: int, question: dict[str, Any]) -> None:
         if time.monotonic() > question["until_s"]:
@@ -156,9 +161,13 @@ class NodeAsker:
         # How long nodes were waited for in vain: they are asked, but not waited for as long again until they answer.
         self._in_vain_s: dict[str, float] = {}
         self._idle: deque[Mailbox] = deque(maxlen=IDLE_MAILBOXES)
+        self._listening = SharedCall(self._read_listening)
 
     def hosts(self) -> list[str]:
         """Return the names of the nodes that listen."""
+        return self._listening()
+
+    def _read_listening(self) -> list[str]:
         prefix = self._endpoint.key(ASK, "")
         channels = cast("list[bytes]", self._client.pubsub_channels(f"{prefix}*"))
         return sorted({channel.decode().removeprefix(prefix) for channel in channels} - {SERVER_NAME})

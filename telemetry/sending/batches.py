@@ -97,9 +97,10 @@ class Ingest(socketserver.ThreadingUnixStreamServer):
     block_on_close = False
     request_queue_size = 256
 
-    def __init__(self, path: Path, take: Callable[[Batch], None]) -> None:
+    def __init__(self, path: Path, take: Callable[[Batch], None], give_way: Callable[[], object]) -> None:
         self._path = path  # the socket, in a folder that only its owner can open
         self.take = take  # called with each batch
+        self.give_way = give_way  # called before each batch: as long as it waits, the samples stay with their sender
         self._open: set[socket.socket] = set()
         path.unlink(missing_ok=True)  # left by an agent that was killed
         with short_path(path) as short:
@@ -138,6 +139,7 @@ class _Batches(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         try:
             while len(head := self.rfile.read(LENGTH.size)) == LENGTH.size:
+                self.server.give_way()
                 (length,) = LENGTH.unpack(head)
                 body = self.rfile.read(min(length, MAX_BATCH_BYTES))
                 if len(body) < length:

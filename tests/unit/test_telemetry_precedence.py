@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from pathlib import Path
+
+import numpy as np
 
 from laggard.telemetry.nodes.precedence import Precedence
+from laggard.telemetry.sending.batches import LENGTH, Ingest, encode_batch
 from tests.waiting import DEADLINE_S
 
 
-def test_others_wait_until_the_last_block_has_ended() -> None:
+def test_others_wait_until_all_work_has_ended() -> None:
     answering, went_on = Precedence(), threading.Event()
 
     def give_way() -> None:
@@ -16,11 +21,13 @@ def test_others_wait_until_the_last_block_has_ended() -> None:
         went_on.set()
 
     other = threading.Thread(target=give_way)
-    with answering:
-        with answering:
-            other.start()
-        assert not answering.give_way(0.0)
-        assert not went_on.is_set()
+    answering.begin()
+    answering.begin()
+    other.start()
+    answering.end()
+    assert not answering.give_way(0.0)
+    assert not went_on.is_set()
+    answering.end()
     assert went_on.wait(DEADLINE_S)
     other.join(DEADLINE_S)
 
@@ -28,6 +35,24 @@ def test_others_wait_until_the_last_block_has_ended() -> None:
 def test_others_wait_no_longer_than_they_say_and_not_at_all_for_nothing() -> None:
     answering = Precedence()
     assert answering.give_way(0.0)
-    with answering:
-        assert not answering.give_way(0.01)
+    answering.begin()
+    assert not answering.give_way(0.01)
+    answering.end()
     assert answering.give_way(0.0)
+
+
+def test_samples_that_give_way_stay_in_their_socket_whatever_they_are(tmp_path: Path) -> None:
+    waits, may_go_on, taken = threading.Event(), threading.Event(), threading.Event()
+
+    def give_way() -> None:
+        waits.set()
+        assert may_go_on.wait(DEADLINE_S)
+
+    batch = {("loss", ()): (np.arange(2), np.ones(2))}
+    with Ingest(tmp_path / "node.sock", lambda _: taken.set(), give_way), socket.socket(socket.AF_UNIX) as sender:
+        sender.connect(str(tmp_path / "node.sock"))
+        sender.sendall(encode_batch(batch)[: LENGTH.size])
+        assert waits.wait(DEADLINE_S)  # before the rest is there to be read
+        may_go_on.set()
+        sender.sendall(encode_batch(batch)[LENGTH.size :])
+        assert taken.wait(DEADLINE_S)
