@@ -16,7 +16,7 @@ from laggard.kvstore.control import Control, nodes_in_use
 from laggard.kvstore.errors import StateUnavailableError
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.errors import NodeError, NotConnectedError
-from laggard.telemetry.nodes.bus import NodeAsker
+from laggard.telemetry.nodes.bus import NodeAsker, Replies
 from laggard.telemetry.nodes.gathering import gather
 from laggard.telemetry.nodes.mailbox import SERVER_NAME
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US
@@ -44,6 +44,12 @@ class SampleSeries(list[DataSeries]):
     missing: tuple[str, ...] = ()
     since: Mapping[str, float] = MappingProxyType({})
     """From which Unix time on each node has all of its samples; 0: it has lost none."""
+
+
+class MetricNames(set[str]):
+    """The names of metrics, and the nodes in use whose metrics are not in it since they did not answer."""
+
+    missing: tuple[str, ...] = ()
 
 
 class AnalysisClient:
@@ -76,12 +82,17 @@ class AnalysisClient:
             client.ping()
         self._connection = session, NodeAsker(session.client, session.endpoint)
 
-    def get_metrics(self) -> set[str]:
-        """Return the names of all metrics."""
+    def get_metrics(self) -> MetricNames:
+        """Return the names of all metrics; the answer's ``missing`` names nodes that did not answer in time."""
         session, nodes = self._connected()
         with _server_of(session):
-            replies = nodes.ask({"kind": "keys", "metric": ""})
-        return {metric for reply in replies.by_host.values() for metric, _ in reply}
+            hosts = {*nodes.hosts(), *nodes_in_use(session.client, session.endpoint), SERVER_NAME}
+            replies = nodes.ask({"kind": "keys", "metric": ""}, hosts=hosts)
+        answer = MetricNames(metric for reply in replies.by_host.values() for metric, _ in reply)
+        answer.missing = tuple(map(_name, _silent(replies)))
+        if answer.missing:
+            _log.warning(_lacks(answer.missing, []))
+        return answer
 
     def get_data(
         self,
@@ -187,11 +198,10 @@ def request_dump(
         f"{host} could not write its dump: {answer['failure']}" for host, answer in answers if "failure" in answer
     ]
     late = [
-        f"{host or 'the server'} did not write its dump in time"
+        f"{_name(host)} did not write its dump in time"
         if host in replies.received
         else f"{host} wrote no dump: its telemetry does not run"
-        for host in replies.missing
-        if host or host in replies.received  # no server, no rollups
+        for host in _silent(replies)
     ]
     partly = [
         f"the dump of {host} lacks {_named(answer['missing'])}: no answer in time"
@@ -199,6 +209,15 @@ def request_dump(
         if answer.get("missing")
     ]
     return Dumps(written, failed + partly + late)
+
+
+def _silent(replies: Replies) -> list[str]:
+    """Return who did not answer; a server that does not run has nothing that the nodes do not have."""
+    return [host for host in replies.missing if host != SERVER_NAME or host in replies.received]
+
+
+def _name(host: str) -> str:
+    return "the server" if host == SERVER_NAME else host
 
 
 @contextmanager
@@ -212,7 +231,7 @@ def _server_of(session: Session) -> Iterator[None]:
 
 def _lacks(missing: Sequence[str], late: Sequence[str]) -> str:
     """Return what is missing from an answer, in a sentence; nothing: it is whole."""
-    silent = f"no samples from {_named(missing)}: no answer in time" if missing else ""
+    silent = f"no answer in time from {_named(missing)}" if missing else ""
     short = f"not all samples from {_named(late)}: older ones are kept as summaries only" if late else ""
     return "; ".join(filter(None, (silent, short)))
 

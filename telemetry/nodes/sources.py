@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import orjson
@@ -38,6 +38,17 @@ _OF_PARTS = {"sum": "sum", "count": "sum", "min": "min", "max": "max", "last": "
 _TOO_MUCH = "too many samples: ask for a shorter range, fewer series, fewer nodes, or downsample further"
 
 
+_Each = TypeVar("_Each")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Generic[_Each]):
+    """A list of what a source has."""
+
+    items: list[_Each]
+    missing: list[str] = field(default_factory=list)  # the nodes that did not answer
+
+
 @dataclass(slots=True)
 class Found:
     """An answer."""
@@ -57,10 +68,10 @@ class Source(Protocol):
     def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
         """Answer several at once; together they may be too large where each alone is not."""
 
-    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+    def series_keys(self, metric: str = "") -> Listed[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
 
-    def newest(self) -> list[Newest]:
+    def newest(self) -> Listed[Newest]:
         """Return the newest sample of every series."""
 
 
@@ -80,13 +91,13 @@ class LocalSource:
         """Answer several sub-queries."""
         return [self.evaluate(*each) for each in asked]
 
-    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+    def series_keys(self, metric: str = "") -> Listed[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
-        return [key for key in self._history.series_keys() if metric in {"", key[0]}]
+        return Listed([key for key in self._history.series_keys() if metric in {"", key[0]}])
 
-    def newest(self) -> list[Newest]:
+    def newest(self) -> Listed[Newest]:
         """Return the newest sample of every series."""
-        return self._history.samples.newest()
+        return Listed(self._history.samples.newest())
 
 
 class NodesSource:
@@ -110,7 +121,7 @@ class NodesSource:
 
     def evaluate_all(self, asked: Sequence[tuple[SubQuery, Span]]) -> list[Found]:
         """Answer several sub-queries, with one question to the nodes."""
-        hosts = sorted({*self._asker.hosts(), *self._expected()})
+        hosts = self._hosts()
         rolled = [len(hosts) > ROLLUPS_ABOVE_NODES and self._rollups.can_answer(*each) for each in asked]
         rest = [each for each, is_rolled in zip(asked, rolled, strict=True) if not is_rolled]
         replies = self._ask(rest, hosts) if rest else Replies()
@@ -137,24 +148,28 @@ class NodesSource:
         answers = evaluate(query, span, joined, downsampled=True)
         return Found(answers, replies.missing, max(approximate_us, 0 if exact else spec.interval_us))
 
-    def series_keys(self, metric: str = "") -> list[SeriesKey]:
+    def series_keys(self, metric: str = "") -> Listed[SeriesKey]:
         """Return the keys of all series, or of one metric's."""
-        hosts = self._asker.hosts()
+        hosts = self._hosts()
         known = {key for key in self._rollups.history.series_keys() if metric in {"", key[0]}}
         if len(hosts) > ROLLUPS_ABOVE_NODES:
-            return sorted(known)
+            return Listed(sorted(known), sorted(self._silent()))
         replies = self._asker.ask({"kind": "keys", "metric": metric}, hosts=hosts)
         found = {
             (name, tuple(zip(tags[::2], tags[1::2], strict=True)))
             for reply in replies.by_host.values()
             for name, tags in reply
         }
-        return sorted(found | known)
+        return Listed(sorted(found | known), replies.missing)
 
-    def newest(self) -> list[Newest]:
+    def newest(self) -> Listed[Newest]:
         """Return the newest sample of every series."""
-        replies = self._asker.ask({"kind": "newest"})
-        return [Newest(**each) for reply in replies.by_host.values() for each in reply]
+        replies = self._asker.ask({"kind": "newest"}, hosts=self._hosts())
+        return Listed([Newest(**each) for reply in replies.by_host.values() for each in reply], replies.missing)
+
+    def _hosts(self) -> list[str]:
+        """Return the nodes to ask: those that listen, and those that should."""
+        return sorted({*self._asker.hosts(), *self._expected()})
 
     def _ask(self, asked: Sequence[tuple[SubQuery, Span]], hosts: Sequence[str]) -> Replies:
         question = {

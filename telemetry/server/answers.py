@@ -7,7 +7,7 @@ back end would draw 0. The text format is https://prometheus.io/docs/instrumenti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,11 @@ class JsonResponse(Response):
     def render(self, content: Any) -> bytes:
         """Return the body."""
         return orjson.dumps(content)
+
+
+def naming(missing: Collection[str]) -> dict[str, str]:
+    """Return the header that names the nodes that are missing from an answer."""
+    return {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
 
 
 def annotation(event: Event) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from typing import Any
 
 from starlette.responses import Response
 
-from laggard.kvstore.series.sample_store import Newest
+from laggard.kvstore.series.sample_store import Newest, SeriesKey
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.error_lines import ErrorLine
 from laggard.telemetry.errors import BadQueryError, QueryTooLargeError, RequestError
 from laggard.telemetry.events import Event, keys_of_events, series_of_events
-from laggard.telemetry.nodes.sources import Found, Source
+from laggard.telemetry.nodes.sources import Found, Listed, Source
 from laggard.telemetry.query import SubQuery, query_from_json
 from laggard.telemetry.query.aggregators import AGGREGATORS
 from laggard.telemetry.query.downsampling import buckets
@@ -25,7 +25,7 @@ from laggard.telemetry.query.engine import MAX_ANSWER_POINTS, Answer, Span, eval
 from laggard.telemetry.query.filters import FILTER_TYPES
 from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, now_us
 from laggard.telemetry.sending.batches import Batch
-from laggard.telemetry.server.answers import JSON, METRICS, JsonResponse, answers_to_json, metrics_to_text
+from laggard.telemetry.server.answers import JSON, METRICS, JsonResponse, answers_to_json, metrics_to_text, naming
 from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
 from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_recent
 from laggard.telemetry.server.requests import Call
@@ -92,7 +92,7 @@ def query(service: Service, call: Call) -> Response:
         if found.approximate_us:
             approximate.append(f"{sub_query.index}: averages of {found.approximate_us // SECOND_US} s")
     shown = answers[:MAX_ANSWER_SERIES]
-    headers = {"X-Laggard-Missing-Nodes": ",".join(sorted(missing))} if missing else {}
+    headers = naming(missing)
     if approximate:
         headers["X-Laggard-Approximate"] = ", ".join(approximate)
     if len(shown) < len(answers):
@@ -111,19 +111,21 @@ def _evaluate(service: Service, sub_query: SubQuery, span: Span, events: list[Ev
 def suggestions(service: Service, call: Call) -> Response:
     """``/api/suggest``: names that begin with a prefix."""
     kind = call.parameters.get("type", "")
-    keys = service.source.series_keys()
-    if kind == "metrics":
-        keys = [*keys, (EVENTS, ())]
-    return JsonResponse(suggest(keys, kind, call.parameters.get("q", ""), call.number("max", 0)))
+    found = service.source.series_keys()
+    keys = [*found.items, *([(EVENTS, ())] if kind == "metrics" else [])]
+    names = suggest(keys, kind, call.parameters.get("q", ""), call.number("max", 0))
+    return JsonResponse(names, headers=naming(found.missing))
 
 
 def lookups(service: Service, call: Call) -> Response:
     """``/api/search/lookup``: series by metric and tags."""
     metric, pairs = parse_lookup(call.parameters.get("m", ""))
     name = "" if metric == "*" else metric
-    keys = [] if name == EVENTS else service.source.series_keys(name)
+    found: Listed[SeriesKey] = Listed([]) if name == EVENTS else service.source.series_keys(name)
     events = service.events(0, ALL_TIME_US) if name in {"", EVENTS} else []
-    return JsonResponse(lookup([*keys, *keys_of_events(events)], name, pairs, call.number("limit", DEFAULT_LIMIT)))
+    keys = [*found.items, *keys_of_events(events)]
+    series = lookup(keys, name, pairs, call.number("limit", DEFAULT_LIMIT))
+    return JsonResponse(series, headers=naming(found.missing))
 
 
 def aggregators(_: Service, __: Call) -> Response:
@@ -170,8 +172,10 @@ def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:
 def metrics(service: Service, _: Call) -> Response:
     """``/metrics``: the newest values, for Prometheus."""
     recent_us = now_us() - round(STALE_S * SECOND_US)
-    newest = [each for each in service.source.newest() if each.time_us >= recent_us]
-    return Response(metrics_to_text([*newest, *service.own_metrics()]), media_type=METRICS)
+    found = service.source.newest()
+    newest = [each for each in found.items if each.time_us >= recent_us]
+    text = metrics_to_text([*newest, *service.own_metrics()])
+    return Response(text, headers=naming(found.missing), media_type=METRICS)
 
 
 def health(service: Service, _: Call) -> Response:

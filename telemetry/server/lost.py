@@ -1,4 +1,4 @@
-"""The dump of what telemetry processes had that are gone: those that are left write their own, the server this one."""
+"""What the server knows of telemetry processes that are gone: the names of their metrics, and a dump."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from laggard.telemetry.store.rollups import Rollups
 
 
 def lost_answerer(session: Session, rollups: Rollups, asker: NodeAsker, directory: str) -> NodeAnswerer:
-    """Return what answers requests for a dump with that of lost nodes, if there are any."""
+    """Return what answers requests for names and dumps; those that are left answer for themselves."""
 
     def answer(question: Mapping[str, Any]) -> Value:
+        if question["kind"] == "keys":
+            return [[metric, []] for metric in sorted(rollups.history.metrics())]
         if question["kind"] != "dump":
             raise ValueError(f"unknown question {question['kind']!r}")
         # A process that was started again has perhaps sent nothing yet: it says itself which one it is.

@@ -25,7 +25,7 @@ from laggard.telemetry.page.content import (
 )
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.server.answers import JsonResponse
+from laggard.telemetry.server.answers import JsonResponse, naming
 from laggard.telemetry.server.handlers import Handler, Service
 from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call, error_body
@@ -51,7 +51,7 @@ def job(service: Service, call: Call) -> Response:
     """``/page/job``: what there is to show in a time range, in milliseconds of Unix time."""
     span = _span(call)
     events = service.events(0, span.end_us)
-    reach, keys = service.reach(), service.source.series_keys()
+    reach, known = service.reach(), service.source.series_keys()
     # A launch that began before the range goes on in it.
     shown = [event for event in events if event.time_us >= span.start_us or event.kind == "launch"]
     return JsonResponse(
@@ -62,13 +62,14 @@ def job(service: Service, call: Call) -> Response:
             "began": reach.began_us // MILLISECOND_US,
             "ended": (reach.newest_us if reach.ended_us is None else reach.ended_us) // MILLISECOND_US,
             "nodes": sorted(reach.nodes),
-            "missing": sorted(reach.missing),
+            "missing": sorted({*reach.missing, *known.missing}),
             "launches": launches_of(events),
-            "metrics": metrics_of(keys),
-            "n_metrics": len({metric for metric, _ in keys} - {EVENTS}),
+            "metrics": metrics_of(known.items),
+            "n_metrics": len({metric for metric, _ in known.items} - {EVENTS}),
             **accused_of(events),
             **events_of(shown),
-        }
+        },
+        headers=naming(known.missing),
     )
 
 
@@ -82,8 +83,10 @@ def device_map(service: Service, call: Call) -> Response:
     """``/page/map``: the newest reading of every device (or node) before a time, and its ratio to its model's."""
     metric, end_us = _metric(call), _milliseconds(call, "end")
     span = Span(end_us - _NEWEST_WITHIN_S * SECOND_US, end_us)
-    newest = newest_of(ask(service.source, metric, span, _NEWEST_STEP_S, "last"))
-    return JsonResponse(map_of(metric, newest, _known_devices(service, metric, newest)))
+    asked = ask(service.source, metric, span, _NEWEST_STEP_S, "last")
+    newest = newest_of(asked)
+    found = map_of(metric, newest, _known_devices(service, metric, newest))
+    return JsonResponse(found, headers=naming(asked.found.missing))
 
 
 def curves(service: Service, call: Call) -> Response:
@@ -96,24 +99,28 @@ def curves(service: Service, call: Call) -> Response:
     if not isinstance(texts, list) or len(texts) > MAX_CURVES or not all(isinstance(text, str) for text in texts):
         raise RequestError(400, f"the body must be a list of the parameters of at most {MAX_CURVES} curves")
     calls = [replace(call, parameters=QueryParams(text)) for text in texts]
+    missing: set[str] = set()
     try:
-        return JsonResponse(_curves(service, calls))
+        found = _curves(service, calls, missing)
     except BadQueryError:
-        return JsonResponse([_curve_or_error(service, each) for each in calls])
+        found = [_curve_or_error(service, each, missing) for each in calls]
+    return JsonResponse(found, headers=naming(missing))
 
 
-def _curve_or_error(service: Service, call: Call) -> dict[str, Any]:
+def _curve_or_error(service: Service, call: Call, missing: set[str]) -> dict[str, Any]:
     call.check_time()
     try:
-        return _curves(service, [call])[0]
+        return _curves(service, [call], missing)[0]
     except BadQueryError as error:
         return error_body(400, str(error))
 
 
-def _curves(service: Service, calls: Sequence[Call]) -> list[dict[str, Any]]:
+def _curves(service: Service, calls: Sequence[Call], missing: set[str]) -> list[dict[str, Any]]:
+    """Return the curves, and note in ``missing`` the nodes that do not answer."""
     spans = [_span(call) for call in calls]
     steps = [step(span, call.number("points", 300)) for span, call in zip(spans, calls, strict=True)]
     found = ask_all(service.source, list(zip(map(_metric, calls), spans, steps, strict=True)))
+    missing.update(*(each.found.missing for each in found))
     return [_curve(asked, call) for asked, call in zip(found, calls, strict=True)]
 
 
@@ -127,7 +134,7 @@ def _known_devices(service: Service, metric: str, newest: Collection[tuple[str, 
     """Return the devices that a metric's map has though they may have no newest reading; none if it is of nodes."""
     if devices := service.reach().devices:
         return devices if is_probe(metric) or any(gpu for _, gpu in newest) else ()
-    tags = [dict(tags) for _, tags in service.source.series_keys(metric)]  # a dump does not say what the job had
+    tags = [dict(tags) for _, tags in service.source.series_keys(metric).items]  # a dump does not say what the job had
     return {(each["host"], each["gpu"]) for each in tags if {"host", "gpu"} <= each.keys()}
 
 

@@ -41,8 +41,9 @@ from laggard.telemetry.nodes.sources import LocalSource, NodesSource
 from laggard.telemetry.query import query_from_json
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.server.handlers import Reach, Service, query
+from laggard.telemetry.server.handlers import Handler, Reach, Service, lookups, query, suggestions
 from laggard.telemetry.server.lost import lost_answerer
+from laggard.telemetry.server.page import job
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups, _parsed
@@ -189,6 +190,7 @@ class Answers(RuleBasedStateMachine):
         self.sent: dict[str, list[int]] = {host: [] for host in HOSTS}  # times of all samples that a node has taken
         self.lost: Counter[str] = Counter()  # samples of killed processes that the primary has not received
         self.processes: dict[str, Process] = {}
+        self.known: set[str] = set()  # nodes of which the primary has received something
         self.published: defaultdict[str, int] = defaultdict(int)
         self.rollups = Rollups(WINDOWS_S, max_bytes=64 << 20, clock=lambda: self.channels.now_s)
         self.channels.handlers[ENDPOINT.key(ROLLUPS)] = self._take
@@ -222,6 +224,7 @@ class Answers(RuleBasedStateMachine):
     def _take(self, message: bytes) -> None:
         self.rollups.take(message)
         run, _, _, rows = _parsed(message)
+        self.known.add(run.host)
         self.published[run.name] += int(rows.unpack(COLUMNS)["count"].sum())
 
     def _silent(self) -> list[str]:
@@ -294,6 +297,12 @@ class Answers(RuleBasedStateMachine):
         """Return how many samples may be missing, since somebody has said that this node's telemetry began anew."""
         return self.lost[host] if any(text.startswith(f"{host}:") for text in self.channels.notices) else 0
 
+    def _answered(self, handler: Handler, body: Any = None, **parameters: Any) -> Any:
+        """Return an answer of the server, whose header names who is away."""
+        response = handler(self.service, Call(QueryParams(parameters), Headers(), json.dumps(body).encode(), math.inf))
+        assert set(response.headers.get("x-laggard-missing-nodes", "").split(",")) - {""} == self._away()
+        return json.loads(bytes(response.body))
+
     @rule(ago_s=st.none() | st.sampled_from([5, 100, 2000]))
     def get_data(self, ago_s: float | None) -> None:
         start_s = None if ago_s is None else self.channels.now_s - ago_s
@@ -314,20 +323,29 @@ class Answers(RuleBasedStateMachine):
     def ask(self, downsample: str) -> None:
         target = {"metric": "m", "aggregator": "sum", "downsample": downsample, "filters": [BY_HOST]}
         body = {"start": round(T0_S) - 100, "end": math.ceil(self.channels.now_s), "queries": [target]}
-        call = Call(QueryParams(), Headers(), json.dumps(body).encode(), math.inf)
         away = self._away()
         try:
-            response = query(self.service, call)
+            answer = self._answered(query, body)
         except NoAnswerError:
             assert away == {*HOSTS}
             return
-        said = set(response.headers.get("x-laggard-missing-nodes", "").split(",")) - {""}
-        found = {each["tags"]["host"]: sum(each["dps"].values()) for each in json.loads(bytes(response.body))}
-        assert said == away
+        found = {each["tags"]["host"]: sum(each["dps"].values()) for each in answer}
         for host in {*HOSTS} - away:
             waiting = self.processes[host].sent - self.published[self.processes[host].name]
             may_lack = self._said_of(host) + (waiting if self.from_rollups else 0)
             assert len(self.sent[host]) - may_lack <= found.get(host, 0) <= len(self.sent[host])
+
+    @rule()
+    def names(self) -> None:
+        """Who has samples at the primary or in a process that is there is in the lists of names."""
+        answering = {host for host in {*HOSTS} - self._away() if self.processes[host].sent}
+        known = self.known | (set() if self.from_rollups else answering)
+        found = self.client.get_metrics()
+        assert (set(found.missing), found) == (self._away(), {"m"} if self.known | answering else set())
+        assert known <= {*self._answered(suggestions, type="tagv")} & {*HOSTS}
+        assert known <= {each["tags"]["host"] for each in self._answered(lookups, m="m")["results"]}
+        span = {"start": round(T0_S * 1000) - 100_000, "end": math.ceil(self.channels.now_s * 1000)}
+        assert set(self._answered(job, **span)["missing"]) == self._away()
 
     @rule()
     def dump(self) -> None:
