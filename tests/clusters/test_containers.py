@@ -37,6 +37,24 @@ TRAIN = """
     if job.launch == 0:
         signal.pause()
 """
+# Hangs, in a function whose name is said, until it is told to save.
+HANGING = """
+    import signal, sys
+
+    from laggard import State
+
+    def save(*_):
+        print("saved", State.current().get("saved"), flush=True)
+        sys.exit()
+
+    def wait_for_ever():
+        while True:
+            signal.sigtimedwait({signal.SIGUSR2}, 1000)
+
+    signal.signal(signal.SIGTERM, save)
+    State.current()["saved"] = "all"
+    wait_for_ever()
+"""
 
 
 def container(site: Site, *shown: Path) -> Path:
@@ -75,6 +93,21 @@ def test_ranks_in_containers_are_relaunched_by_laggard_outside_of_them(
     for rank in range(2):
         assert f"rank {rank} in train.sif in launch 1 after 0" in job.output
     watch.expect_nothing()
+
+
+def test_a_rank_in_a_container_is_seen_to_hang_and_is_told_to_save(
+    hosts: Site, watch: Watch, start: Start, work: Path
+) -> None:
+    inside = container(hosts)
+    (work / "train.py").write_text(textwrap.dedent(HANGING))
+    options = (f"--hostlist={FIRST},{SECOND}", "--hang-timeout=5", "--per-node")
+    primary = hosts.network.nodes[FIRST]
+    job = start(primary, {}, "laggard", *options, str(inside), "train.sif", "python", "train.py")
+    job.wait_for(r"2 ranks are in wait_for_ever \(train.py:12\)")
+    primary.process("bin/laggard").terminate()
+    assert job.finish() == 143, job.output
+    assert job.output.count("saved all") == 2
+    watch.expect_no_processes()
 
 
 def test_a_whole_job_runs_in_containers_that_srun_is_told_of(
