@@ -13,15 +13,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import psutil
 
 from laggard.resilience.agent.awake import Deadline
+from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.errors import ProcessesStillRunningError
 from laggard.resilience.folders import remove_stale_folders, runtime_root
 
@@ -29,6 +32,7 @@ AGENT_MARK = "LAGGARD_AGENT"
 FORCED_STOP_S = 5.0
 _POLL_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
+_PYTHON = re.compile(r"python[\d.]*$")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,7 +60,42 @@ def state_of(pid: int) -> str:
     return f"{state} in {waits_in}" if waits_in.strip("0") else str(state)
 
 
-def interrupt(pid: int) -> None:
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of a process's children; none if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def behind_wrappers(pid: int, children: Callable[[int], Sequence[int]] = children_of) -> int:
+    """Return the Python that a container's program or a shell only waits for; if there is none, the process itself."""
+    inner = pid
+    while not _is_python(inner):
+        if len(below := children(inner)) != 1:
+            return pid
+        (inner,) = below
+    return inner
+
+
+def _is_python(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _PYTHON.match(Path(f"/proc/{pid}/exe").readlink().name) is not None
+    return False
+
+
+def ask_to_end(process: subprocess.Popen[bytes] | ForkedProcess, signum: int) -> None:
+    """Send a signal to a program; what it is wrapped in would not pass it on, and ends by itself after the program."""
+    inner = behind_wrappers(process.pid)
+    if signum == signal.SIGINT:
+        _interrupt(inner)
+    elif inner == process.pid:
+        process.send_signal(signum)
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(inner, signum)
+
+
+def _interrupt(pid: int) -> None:
     """Send SIGINT to a process and to those below it in its process group, as a terminal does at Ctrl-C."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)

@@ -17,7 +17,7 @@ import psutil
 
 from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, RANK_VARIABLES
 from laggard.resilience.agent.hook import WARM
-from laggard.resilience.agent.processes import environment_of
+from laggard.resilience.agent.processes import behind_wrappers, environment_of
 from laggard.resilience.decision.hang import Counters
 
 # A process may still become another program.
@@ -118,7 +118,8 @@ def _ranks(members: dict[int, _Member], parents: dict[int, int]) -> Iterator[Ran
         above = members.get(parents[pid])
         begins = member.rank is not None and (above is None or above.rank != member.rank) if numbered else above is None
         if begins and not member.own and not _is_idle_worker(pid):
-            yield Rank(member.rank, pid, tuple(_descendants(pid, children)))
+            inner = behind_wrappers(pid, lambda above: children.get(above, ()))
+            yield Rank(member.rank, inner, tuple(_descendants(inner, children)))
 
 
 def _is_idle_worker(pid: int) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from laggard.resilience.agent.context import Context
 from laggard.resilience.agent.forked_process import ForkedProcess
 from laggard.resilience.agent.hook import IMPORTS, hook_variables
 from laggard.resilience.agent.imports import Imports
-from laggard.resilience.agent.processes import interrupt
+from laggard.resilience.agent.processes import ask_to_end
 from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.wire import tasks as wire
 from laggard.resilience.wire.warm import Imported, Run
@@ -189,10 +188,7 @@ class Tasks:
             self._context.send(end)
         for task in [task for task in self._running if task.start.name == name]:
             task.start = replace(task.start, restarts=False)
-            if command.signum == signal.SIGINT:
-                interrupt(task.process.pid)
-            else:
-                task.process.send_signal(command.signum)
+            ask_to_end(task.process, command.signum)
 
     def _report_no_start(self, start: wire.StartTask, why: str) -> None:
         """Report that a task ended before it began, and why."""

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from laggard.kvstore.client.connection import Endpoint, is_loopback
+from laggard.resilience.agent.target_check import CONNECT_S
 from laggard.resilience.nodes.cluster import Cluster
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.reading.targets import Target
 
-# A node gives up a connection after four seconds; a busy one takes some to ask.
+# A busy node takes some seconds to ask.
 ANSWER_S = 20.0
-# A network that has just changed, as when a pod is made anew, loses packets for seconds.
-N_TRIES = 2
+# A node that cannot connect is named by then, unless it was so busy that its first answer took longer.
+NAMED_S = 10.0
 
 
-def who_cannot_reach(server: Endpoint, cluster: Cluster, primary: str) -> list[str]:
+def who_cannot_reach(
+    server: Endpoint, cluster: Cluster, primary: str, clock: Callable[[], float] = time.monotonic
+) -> list[str]:
     """Return which nodes cannot connect to the server; waits for their answers."""
-    cut_off = [node for host, node in cluster.nodes.items() if host != primary and not is_loopback(server.host)]
-    for _ in range(N_TRIES):
-        cut_off = _without_answer(cut_off, server, cluster)
-    return [node.record.hostname for node in cut_off]
+    until_s = clock() + NAMED_S
+    others = [node for host, node in cluster.nodes.items() if host != primary and not is_loopback(server.host)]
+    _ask(others, server, cluster, ANSWER_S)
+    cut_off = [node for node in others if any(node.checks.answers or ())]
+    # A network that has just changed, as when a pod is made anew, loses packets for seconds: they are asked again.
+    _ask(cut_off, server, cluster, max(CONNECT_S, until_s - clock()))
+    lost = cluster.lost()
+    return [
+        node.record.hostname
+        for node in cut_off
+        if node.record.hostname not in lost and (node.checks.answers is None or any(node.checks.answers))
+    ]
 
 
-def _without_answer(nodes: Sequence[Node], server: Endpoint, cluster: Cluster) -> list[Node]:
+def _ask(nodes: Sequence[Node], server: Endpoint, cluster: Cluster, deadline_s: float) -> None:
+    """Wait until these nodes have answered, but for those that are lost."""
     for node in nodes:
         node.checks.ask_targets([Target("port", server.host, server.port)], own=())
-    hosts = {node.record.hostname for node in nodes}
+
     cluster.wait_for(
-        lambda: all(node.checks.answers is not None for node in nodes) or not hosts.isdisjoint(cluster.lost()),
-        ANSWER_S,
+        lambda: {node.record.hostname for node in nodes if node.checks.answers is None} <= {*cluster.lost()}, deadline_s
     )
-    return [node for node in nodes if any(node.checks.answers or ())]

@@ -19,7 +19,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from laggard.kvstore.client.environment import LAUNCH
-from laggard.resilience.agent.processes import interrupt, state_of
+from laggard.resilience.agent.processes import ask_to_end, state_of
 from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.errors import ProcessesStillRunningError, ProgramError
 from laggard.resilience.nodes.stderr_tee import StderrTee
@@ -133,12 +133,9 @@ class Program:
 
     def ask_to_stop(self, signum: int) -> None:
         """Ask the program to save its state and end; a terminal's Ctrl-C has reached it already."""
-        if self.exit_code is not None:
-            return
-        if signum != signal.SIGINT:
-            self._process.send_signal(signum)
-        elif not _gets_ctrl_c():  # a second one would interrupt what it saves
-            interrupt(self.pid)
+        # A second Ctrl-C would interrupt what it saves.
+        if self.exit_code is None and not (signum == signal.SIGINT and _gets_ctrl_c()):
+            ask_to_end(self._process, signum)
 
     def kill(self, deadline_s: float = KILL_DEADLINE_S) -> None:
         """Kill the program and wait until it has ended."""

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import psutil
 
-from tests.processes import is_alive
+from tests.processes import command_line, is_alive
 from tests.waiting import wait_until
 
 __all__ = ["PRIVATE", "Machine", "Network", "missing_for_machines", "wait_for"]
@@ -156,6 +156,12 @@ class Machine:
                 if _namespace_of(process.pid) == ours and process != self._init:
                     found.append(process)
         return [process for process in found if is_alive(process)]
+
+    def process(self, words: str) -> psutil.Process:
+        """Return the process of this machine that has these words in its command line."""
+        found = next((process for process in self.processes() if words in command_line(process)), None)
+        assert found is not None, f"no {words} on {self.name}"
+        return found
 
     def has_crashed(self) -> bool:
         """Whether the power is off."""

@@ -85,18 +85,18 @@ class Site:
         for name in ("passwd", "group"):
             machine.run("mount", "--bind", str(self.folder / name), f"/etc/{name}")
         for folder, mode in {**dict.fromkeys(map(str, self._closed()), "755"), TMP: "1777"}.items():
-            shared = " ".join(shlex.quote(str(path)) for path in self._needed() if path.is_relative_to(folder))
+            shared = " ".join(shlex.quote(str(path)) for path in self.needed() if path.is_relative_to(folder))
             machine.run("sh", "-c", _OWN_FOLDER.format(folder=folder, mode=mode, shared=shared, private=PRIVATE))
 
-    def _needed(self) -> list[Path]:
-        """Return what the user's processes need on every machine, no folder of which is within another."""
+    def needed(self) -> list[Path]:
+        """Return which folders the user's processes need on every machine; none is within another."""
         found = {self.folder, _ROOT, *map(Path, (sys.prefix, sys.base_prefix, *sys.path))}
         existing = {path for path in found if path.is_absolute() and path.is_dir()}
         return sorted(path for path in existing if existing.isdisjoint(path.parents))
 
     def _closed(self) -> list[Path]:
         """Return the folders through which the user may not go to what is needed: where root has Python, perhaps."""
-        above = {parent for path in self._needed() for parent in path.parents}
+        above = {parent for path in self.needed() for parent in path.parents}
         closed = {path for path in above if not path.stat().st_mode & stat.S_IXOTH}
         return sorted(path for path in closed if closed.isdisjoint(path.parents))
 

@@ -107,8 +107,9 @@ def test_a_node_that_alone_cannot_reach_the_primary_is_named_and_the_job_begins_
     watch.expect_nothing()
 
 
+# How soon they are named: tests/unit/test_reach.py.
 STATE_SHUT = ("--port-range=60900-60999", "--state-port=50000")
-NAMED = r"(\d+):(\d\d\.\d) {word} +{who} cannot reach {first}:50000, where State is: is there a firewall\?"
+NAMED = r"{word} +{who} cannot reach {first}:50000, where State is: is there a firewall\?"
 
 
 @pytest.mark.parametrize("otherwise", ["drop", "reject"])
@@ -118,9 +119,7 @@ def test_where_agents_get_through_and_state_cannot_be_reached_that_is_said_at_th
     walls(RULES.format(otherwise=otherwise))
     job = start(hosts.network.nodes[FIRST], {}, "laggard", HOSTS, *STATE_SHUT, *SHRINKS, "--per-node", "sleep", "1000")
     assert job.finish() == 1, job.output
-    named = re.search(NAMED.format(word="end", who=f"{SECOND}, {THIRD}", first=FIRST), job.output)
-    assert named, job.output
-    assert 60 * int(named[1]) + float(named[2]) < 60  # some four seconds on a quiet machine
+    assert re.search(NAMED.format(word="end", who=f"{SECOND}, {THIRD}", first=FIRST), job.output), job.output
     watch.expect_nothing()
 
 

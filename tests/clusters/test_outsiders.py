@@ -19,7 +19,6 @@ from tests.clusters.jobs import ClusterJob, Watch
 from tests.clusters.machines import Machine
 from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
-from tests.processes import command_line
 
 Start = Callable[..., ClusterJob]
 
@@ -82,7 +81,7 @@ def test_an_outsider_who_scans_and_holds_every_port_takes_no_node_from_a_job(
     assert not re.search("relaunch|lost|excluded .*node", job.output), job.output
     assert sum(count >= outsider.HELD for _, _, count in begun) >= PORTS_OF_SRUN, begun
     # What srun says of its tasks still comes, and what the program writes.
-    (agent,) = [p for p in second.processes() if "laggard.resilience.agent.agent" in command_line(p)]
+    agent = second.process("laggard.resilience.agent.agent")
     agent.kill()
     job.wait_for("rank . in launch 1", times=2)
     (work / "end").touch()

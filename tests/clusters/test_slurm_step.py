@@ -13,7 +13,6 @@ from tests.clusters.jobs import ClusterJob, Watch
 from tests.clusters.machines import Machine
 from tests.clusters.site import NODES, Site
 from tests.clusters.slurm_daemons import SlurmCluster
-from tests.processes import command_line
 from tests.waiting import Gate
 
 Start = Callable[..., ClusterJob]
@@ -39,10 +38,7 @@ def test_the_agents_outlive_their_srun_and_one_that_is_killed_costs_no_other(
     job.wait_for("rank . in launch 0", times=2)
     (srun,) = sruns(site.network.nodes[FIRST])
     srun.kill()
-    (agent,) = [
-        p for p in site.network.nodes[SECOND].processes() if "laggard.resilience.agent.agent" in command_line(p)
-    ]
-    agent.kill()
+    site.network.nodes[SECOND].process("laggard.resilience.agent.agent").kill()
     job.wait_for(f"rank 1 in launch 1 on {THIRD}")
     assert job.finish() == 0, job.output
     assert f"{SECOND} is lost" in job.output, job.output
@@ -64,18 +60,3 @@ def test_a_node_that_has_crashed_before_the_start_costs_only_itself(
     job.wait_for(f"rank 1 in launch 0 on {THIRD}")
     assert "by an earlier job" not in job.output
     assert len(sruns(site.network.nodes[FIRST])) <= 2, f"{THIRD} has an srun of its own, with a second process"
-
-
-def test_every_process_of_a_job_runs_in_the_container_that_srun_is_told_of(
-    slurm: SlurmCluster, site: Site, watch: Watch, start: Start
-) -> None:
-    # In place of a container's program: it says so to what it runs.
-    inside = site.write("work/in-container", '#!/bin/sh\nexport IMAGE="$1"\nshift\nexec "$@"\n')
-    inside.chmod(0o755)
-    own = f"--srun-args=--comment='two words' {inside} train.sif"
-    says = 'echo "rank $NODE_RANK on $(hostname) in $IMAGE"'
-    job = start(site.network.login, slurm.environment, *SALLOC, "laggard", own, "--per-node", "sh", "-c", says)
-    assert job.finish() == 0, job.output
-    for rank, host in enumerate((FIRST, SECOND, THIRD)):
-        assert f"rank {rank} on {host} in train.sif" in job.output
-    watch.expect_no_processes()

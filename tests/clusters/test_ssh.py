@@ -12,16 +12,13 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.clusters.jobs import ClusterJob, Watch
-from tests.clusters.machines import Machine
 from tests.clusters.programs import COUNTING, EXAMPLE, RANKS
 from tests.clusters.site import NODES, Site, on_site
 from tests.clusters.sshd import ALIAS, PORTS
 from tests.printed import DOCTORS_ROUNDS, HOST_FILE, SSH_CHECK, SSH_JOB
-from tests.processes import command_line
 
 Start = Callable[..., ClusterJob]
 
@@ -49,14 +46,6 @@ def _clean(site: Site) -> Iterator[None]:
     site.write(".bashrc", "")
 
 
-def process_of(machine: Machine, words: str) -> psutil.Process:
-    """Return the process of a machine that has these words in its command line."""
-    for process in machine.processes():
-        if words in command_line(process):
-            return process
-    raise AssertionError(f"no {words} on {machine.name}")
-
-
 def ranks(job: ClusterJob) -> set[str]:
     return {line.partition("] ")[2] for line in job.output.splitlines() if "] rank " in line}
 
@@ -74,14 +63,14 @@ def test_a_killed_ssh_costs_nothing_and_a_killed_agent_leaves_nothing_and_loses_
     job = start(primary, {}, "laggard", "--hostfile=hosts", *RESILIENT)
     job.wait_for(f"launch 0 on {FIRST} {SECOND}")
     job.wait_for("counting")
-    process_of(primary, f"ConnectTimeout=8 {ALIAS}").kill()  # its agent, in reserve, has dialled
-    process_of(hosts.network.nodes[SECOND], "laggard.resilience.agent.agent").kill()
+    primary.process(f"ConnectTimeout=8 {ALIAS}").kill()  # its agent, in reserve, has dialled
+    hosts.network.nodes[SECOND].process("laggard.resilience.agent.agent").kill()
     job.wait_for(f"launch 1 on {FIRST} {ALIAS} after .*'count': [1-9]")
     job.wait_for("counting", times=2)
-    process_of(hosts.network.nodes[LAST], "laggard.resilience.agent.agent").kill()
+    hosts.network.nodes[LAST].process("laggard.resilience.agent.agent").kill()
     job.wait_for(f"launch 2 on {FIRST}( {SECOND})? after .*'saved': 1")  # node2 may be back by then
     job.wait_for("counting", times=3)
-    process_of(primary, "bin/laggard").terminate()
+    primary.process("bin/laggard").terminate()
     assert job.finish() == 143, job.output
     watch.expect_nothing()
 
@@ -117,7 +106,7 @@ def test_ranks_of_a_program_continue_after_a_host_is_lost(hosts: Site, watch: Wa
     job = start(primary, {}, "laggard", f"--hostlist={FIRST},{SECOND},{ALIAS}", "--nodes=2", "--resilient", *RANKS)
     job.wait_for(f"rank 0 of 2 on {FIRST}, primary 10.78.0.1")
     job.wait_for(f"rank 1 of 2 on {SECOND}, primary 10.78.0.1")
-    process_of(hosts.network.nodes[SECOND], "laggard.resilience.agent.agent").kill()
+    hosts.network.nodes[SECOND].process("laggard.resilience.agent.agent").kill()
     job.wait_for(f"rank 1 of 2 on {LAST}, primary 10.78.0.1")
     assert job.finish() == 0, job.output
     watch.expect_nothing()
@@ -140,7 +129,7 @@ def test_a_killed_laggard_leaves_nothing_on_any_host(hosts: Site, watch: Watch, 
     primary = hosts.network.nodes[FIRST]
     job = start(primary, {}, "laggard", f"--hostlist={FIRST},{SECOND},{THIRD}", "--nodes=2", "counting.py")
     job.wait_for("counting")
-    process_of(primary, "bin/laggard").kill()
+    primary.process("bin/laggard").kill()
     job.finish()
     watch.expect_no_processes()  # the State of a killed job is kept
 

@@ -22,11 +22,12 @@ from laggard.kvstore.control import Control
 from laggard.kvstore.server.process import StateServer
 from laggard.resilience.agent import stack_dump
 from laggard.resilience.agent.hook import hook_variables
+from laggard.resilience.agent.processes import ask_to_end, behind_wrappers
 from laggard.resilience.agent.ranks import Rank, RankFinder
 from laggard.resilience.decision.stacks import RankStack, odd_ones
 from laggard.resilience.wire import decode
 from laggard.resilience.wire.checks import Stacks
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 
 TORCHRUN = """
     import os, signal, subprocess, sys
@@ -291,3 +292,32 @@ def test_a_pool_whose_worker_was_killed_with_a_task_is_told(
     )
     start()
     wait_until(lambda: stacks_of(7, capsys)[3].waits_for_idle_pool)
+
+
+@pytest.mark.parametrize(
+    ("command", "is_found"),
+    [
+        ("{python} wait.py; exit 3", True),
+        ("sh -c '{python} wait.py; exit 3'; exit 3", True),
+        ("{python} wait.py & {python} wait.py; exit 3", False),
+        ("sleep 600; exit 3", False),
+    ],
+    ids=["in a shell", "in two", "two of them", "none"],
+)
+def test_a_program_is_found_behind_what_only_waits_for_it(tmp_path: Path, command: str, is_found: bool) -> None:
+    (tmp_path / "wait.py").write_text("import signal\nopen('ready', 'a').write('x')\nsignal.pause()\n")
+    n_ready = command.count("wait.py")
+    shell = subprocess.Popen(["sh", "-c", command.format(python=sys.executable)], cwd=tmp_path)
+    ready = tmp_path / "ready"
+    wait_until(lambda: n_ready == 0 or (ready.exists() and ready.read_text() == n_ready * "x"))
+    try:
+        found = psutil.Process(behind_wrappers(shell.pid))
+        assert (found.pid != shell.pid) == is_found
+        assert not is_found or found.cmdline()[1:] == ["wait.py"]
+        if is_found:
+            ask_to_end(shell, signal.SIGTERM)
+            assert shell.wait(DEADLINE_S) == 3, "the shell goes on after the program"
+    finally:
+        for each in psutil.Process().children(recursive=True):
+            each.kill()
+        shell.wait()
