@@ -8,7 +8,7 @@ from typing import Literal
 Subject = tuple[str, str | None]
 """A device, a rank (``("node1", "rank 3")``), or a whole node: its host and ``None``."""
 
-Reference = Literal["peers", "own past", "largest class", "other nodes"]
+Reference = Literal["peers", "own past", "other nodes"]
 LinkKind = Literal["node", "leaf", "pair", "link"]
 Side = Literal["sends", "receives", "both", ""]
 Saved = Literal["commit", "checkpoint", "unknown", "done again"]
@@ -48,7 +48,6 @@ class Slow:
     share: float | None = None  # of its last rounds, if it is slow at times only
     n_devices: int = 0  # of a whole node: its devices, and whether they were judged as one
     are_together: bool = False
-    is_other_kind: bool = False  # whether it looks like another model, and not like a slow device
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,6 @@ _LATEST_S = 253402300799.0  # in the year 9999
 _MOST = 1e12
 _LARGE = ((1e9, " billion"), (1e6, " million"))
 _ORDINALS = {2: "second", 3: "third"}
-_OTHER_KIND = (
-    "which looks like another model or pipeline stage, so it is only compared with {0} like it: "
-    "say with groups={{device: label}} which {0} are peers"
-)
 _SIDES: dict[Side, tuple[str, str]] = {
     "sends": ("sends", "to"),
     "receives": ("receives", "from"),
@@ -152,7 +148,6 @@ def _slow(found: Slow, section: str) -> str:
     reference = {
         "peers": f"its {_peers(found.n_peers)}",
         "own past": f"its own past and than {_peers(found.n_peers)}",
-        "largest class": f"the largest class of {many}",
         "other nodes": f"the other {found.n_peers} nodes",
     }[found.reference]
     parts = [f"{how_slow(found.slowdown)} {reference}{section}"]
@@ -162,8 +157,6 @@ def _slow(found: Slow, section: str) -> str:
         parts.append(
             f"by its {found.n_devices} {many} together" if found.are_together else f"all its {found.n_devices} {many}"
         )
-    if found.is_other_kind:
-        parts.append(_OTHER_KIND.format(many))
     if found.share is not None:
         parts.append(f"at times: in {100 * found.share:.0f} % of its last rounds")
     if found.jobs is None:

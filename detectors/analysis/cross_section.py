@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from laggard.detectors.analysis.findings import merged_by_node, verdict_of
 from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.device_index import DeviceIndex, ReadingsByProbe, arrays_by_probe, check_names
 from laggard.detectors.statistics.estimates import Floats, log_fastest, log_usual, repeat_noise, repeats_of
-from laggard.detectors.statistics.grouping import Grouping, joint_classes, labelled, slow_minorities
+from laggard.detectors.statistics.grouping import Grouping, labelled
 from laggard.detectors.statistics.thresholds import REPORT, RESTART, Thresholds
 from laggard.detectors.verdict import Verdict
 
@@ -28,29 +28,16 @@ _MAJORITY = 0.45  # if this share of a group looks slow at once, the peers canno
 def judged(
     readings: ReadingsByProbe, labels: Mapping[DeviceId, Hashable] | None, thresholds: Thresholds
 ) -> list[Verdict]:
-    """Return the verdicts on a cross-section; without labels, clear classes are recognised."""
+    """Return the verdicts on a cross-section."""
     check_names(readings)
     repeats = [repeats_of(seconds) for seconds in arrays_by_probe(readings) if seconds.size]
     if not repeats:
         return []
-    log_seconds, index = list(map(log_fastest, repeats)), DeviceIndex(readings)
-    grouping = labelled(index.devices, labels) if labels is not None else Grouping(joint_classes(log_seconds, index))
+    index = DeviceIndex(readings)
+    grouping = labelled(index.devices, labels)
     nodes = slow_nodes(repeats, index, grouping, thresholds)
     found = slow_devices(repeats, index, grouping, thresholds)
-    if labels is None:
-        found += of_another_kind(log_seconds, grouping, index, {(each.host, each.gpu) for each in found})
     return with_nodes(merged_by_node(found, index.devices_of, thresholds.min_slowdown), nodes)
-
-
-def of_another_kind(
-    of_probes: Sequence[Floats], grouping: Grouping, index: DeviceIndex, reported: Container[tuple[str, str | None]]
-) -> list[Verdict]:
-    """Return the devices of a slow class: it may be another model, so they are reported but not accused."""
-    return [
-        verdict_of(index.devices[row], Slow(slowdown, "largest class", is_other_kind=True), sure=False)
-        for row, slowdown in slow_minorities(of_probes, grouping).items()
-        if index.devices[row] not in reported
-    ]
 
 
 def slow_devices(

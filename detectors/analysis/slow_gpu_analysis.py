@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.analysis.cross_section import judged, of_another_kind
+from laggard.detectors.analysis.cross_section import judged
 from laggard.detectors.analysis.episodes import Slowness, episode_at, note_slowness, slowness_at
 from laggard.detectors.analysis.findings import TOP_RANK, merged_by_node, rank_of, verdict_of
 from laggard.detectors.analysis.group_knowledge import GroupKnowledge, groups_before
@@ -28,22 +28,19 @@ from laggard.detectors.statistics.device_index import (
     ReadingsByProbe,
     as_array,
     check_names,
-    codes_of,
 )
 from laggard.detectors.statistics.estimates import Floats, log_fastest, repeat_noise, repeats_of
 from laggard.detectors.statistics.excursions import Scale, advance, scale_of, settle
-from laggard.detectors.statistics.grouping import Grouping, clear_classes, labelled
+from laggard.detectors.statistics.grouping import Grouping, labelled
 from laggard.detectors.statistics.history import AT_TIMES, History, present_places
 from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, checked_budget
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
 _VERSION = 8  # of what is kept
-_CLASS_ROUNDS = (1, 2, 4, 8)  # with the same devices, after which to look for clear classes; then the classes are fixed
 _MOST = math.log(1e12)  # nats: more jobs than that need not be told
 _MEASURED = math.log(20)  # nats: so much more often than the budget says, chance does it in independent noise
 _NEAR = 0.5  # of the way to the bar: such a device counts towards its node's verdict, but gets none of its own
-_PAIR_ROUNDS = 2  # two devices may be disturbed alike in a round, but hardly in each of several
 
 
 class SlowGPUAnalysis:
@@ -59,9 +56,7 @@ class SlowGPUAnalysis:
     min_slowdown
         The smallest slowdown that matters, as a ratio of times; no smaller one yields a restart verdict.
     groups
-        Label of each device (model, stage, ...); only devices with the same label are compared.  ``None``: one group,
-        in which clear classes are recognised; if the slower class is the smaller one, each of its devices is reported
-        once, as a suspect that looks like another model.
+        Label of each device (model, stage, ...); only devices with the same label are compared.  ``None``: all are.
     peer_slowdown
         How much slower than its peers a healthy device may be, as a ratio of times: of chips of one model, 7 %.
 
@@ -89,7 +84,6 @@ class SlowGPUAnalysis:
         self._history = History.empty(0)
         self._latest: tuple[Floats, Scale] | None = None  # the residuals of the last round, and their scale
         self._reported_hosts: dict[str, int] = {}  # rank of the worst verdict against each whole node
-        self._reported_kinds: set[tuple[str, str | None]] = set()
         self._grouping = Grouping(np.zeros(0, np.int32))
         self._known = GroupKnowledge(1)
 
@@ -138,11 +132,10 @@ class SlowGPUAnalysis:
         repeats = repeats_of(seconds)
         log_seconds = self._in_rows(log_fastest(repeats), rows)
         now_s = number(now_s)
-        kinds = self._recognise(log_seconds) if self._labels is None else []
         is_early = bool((self._known.noise.rounds == 0).any())
         early_noise = self._in_rows(repeat_noise(repeats), rows) if is_early else None
         self._judge(log_seconds, early_noise, in_state, now_s)
-        return [*self._new(now_s), *kinds]
+        return self._new(now_s)
 
     def check(self, readings: ReadingsByProbe) -> list[Verdict]:
         """Judge one cross-section without history; with several probes, ``readings`` are by device and probe."""
@@ -254,8 +247,6 @@ class SlowGPUAnalysis:
     def _regroup(self, grouping: Grouping, before: NDArray[np.int32]) -> None:
         """Regroup the devices after some came or left; ``before``: the groups of those that stay, the first ones."""
         self._grouping = grouping
-        self._rounds_together = 0
-        self._fastest = np.full(1, np.nan, np.float32)  # log seconds of each device since then
         self._latest = None
         groups = groups_before(grouping, before)
         if groups is None:  # who is compared with others has other peers, and another common mode
@@ -263,24 +254,6 @@ class SlowGPUAnalysis:
             self._history.typical[:] = np.nan
         else:
             self._known = self._known.taken(groups)
-
-    def _recognise(self, log_seconds: Floats) -> list[Verdict]:
-        """Look for clear classes; if they changed, a device that is still learning its past starts again."""
-        self._rounds_together += 1
-        if self._rounds_together <= _CLASS_ROUNDS[-1]:
-            self._fastest = np.fmin(self._fastest, log_seconds)
-        if self._rounds_together not in _CLASS_ROUNDS:
-            return []
-        codes = clear_classes(self._fastest, self._index, pairs_too=self._rounds_together >= _PAIR_ROUNDS)
-        if not np.array_equal(codes, self._grouping.codes):
-            self._grouping, self._known = Grouping(codes), GroupKnowledge(int(codes.max()) + 1)
-            self._history.learn_again(np.isnan(self._history.base))
-            self._history.typical[:] = np.nan
-        if self._rounds_together < _CLASS_ROUNDS[-1]:
-            return []
-        kinds = of_another_kind([log_seconds], self._grouping, self._index, self._reported_kinds)
-        self._reported_kinds |= {(found.host, found.gpu) for found in kinds}
-        return merged_by_node(kinds, self._index.devices_of, self.thresholds.min_slowdown)
 
     # -- one round -----------------------------------------------------------------------------------------------------
 
@@ -409,6 +382,5 @@ class SlowGPUAnalysis:
             analysis._history.forget_run()
         codes = np.asarray(state["codes"], np.int32)[kept]
         analysis._known = GroupKnowledge.from_state(state["groups"], same_run=same_run)
-        grouping = labelled(analysis._index.devices, analysis._labels)
-        analysis._regroup(Grouping(codes_of(codes.tolist())) if analysis._labels is None else grouping, codes)
+        analysis._regroup(labelled(analysis._index.devices, analysis._labels), codes)
         return analysis

@@ -82,7 +82,7 @@ class SectionReadings(Analysis):
         self._asked = asked
         self._workers: dict[DeviceId, Worker] = {}
         self._given: dict[DeviceId, Hashable] = {}  # labels, for those that were given one
-        self._labels: Mapping[DeviceId, Hashable] | None = None
+        self._labels: Mapping[DeviceId, Hashable] = {}
         self._unanswered: list[Verdict] = []  # for which test kernels have not run yet
 
     @property
@@ -98,7 +98,7 @@ class SectionReadings(Analysis):
             self._given[device] = label
 
     def update(self, readings: Round, moment: Moment) -> list[Verdict]:
-        """Compare a round; if there is only one label for all workers, clear classes are recognised.
+        """Compare a round.
 
         Who is slower by less than matters is not told of: others on a host slow some of its ranks by a few percent.
         """
@@ -106,10 +106,9 @@ class SectionReadings(Analysis):
             device: (self._given.get(device), self._probes.model((worker.host, worker.gpu)))
             for device, worker in self._workers.items()
         }
-        known = labels if self._given or len(set(labels.values())) > 1 else None
-        if known != self._labels:
-            self._labels = known
-            self._compared.set_groups(known)
+        if labels != self._labels:
+            self._labels = labels
+            self._compared.set_groups(labels)
         found = self._compared.update(readings, moment.now_s)
         return [verdict for verdict in found if verdict.slowdown >= self.min_slowdown]
 

@@ -61,11 +61,6 @@ class DeviceIndex:
         return codes_of([host for host, _ in self.devices])
 
     @cached_property
-    def gpus(self) -> NDArray[np.int32]:
-        """Number of each device's GPU name, ``(n_devices,)``."""
-        return codes_of([gpu for _, gpu in self.devices])
-
-    @cached_property
     def devices_of(self) -> Counter[str]:
         """The number of devices of each host."""
         return Counter(host for host, _ in self.devices)

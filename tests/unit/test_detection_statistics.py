@@ -1,4 +1,4 @@
-"""The statistics of one round, groups and classes, and one cross-section."""
+"""The statistics of one round, groups, and one cross-section."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
 from laggard.detectors.analysis.cross_section import with_nodes
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.device_index import DeviceIndex, codes_of
+from laggard.detectors.statistics.device_index import codes_of
 from laggard.detectors.statistics.estimates import log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.grouping import Grouping, clear_classes, joint_classes, slow_minorities
+from laggard.detectors.statistics.grouping import Grouping
 from laggard.detectors.statistics.history import present_places
 from laggard.detectors.statistics.thresholds import Thresholds
 from laggard.detectors.verdict import Evidence, Severity, Verdict
@@ -120,134 +120,6 @@ def test_labels_are_numbered_as_they_appear() -> None:
         [2, 1, 2, 2, 2],
     )
     assert found.per_device(row(7, 8, 9)).tolist() == [7, 8, 7, 9, 9]
-
-
-def index_of(hosts: int, gpus: int) -> DeviceIndex:
-    return DeviceIndex((f"n{host}", str(gpu)) for host in range(hosts) for gpu in range(gpus))
-
-
-def test_a_class_has_three_devices_on_two_hosts_on_either_side() -> None:
-    def codes(slow: list[int], hosts: int = 5, gpus: int = 3, by: float = 0.5) -> list[int]:
-        readings = np.linspace(0, 0.002, hosts * gpus, dtype=np.float32)
-        readings[slow] += np.float32(by)
-        return np.flatnonzero(clear_classes(readings, index_of(hosts, gpus))).tolist()
-
-    assert codes([9, 10, 11, 12, 13, 14]) == [9, 10, 11, 12, 13, 14]
-    assert codes([12, 13, 14]) == []  # one host only
-    assert codes([3, 4, 5], hosts=6, gpus=1) == [3, 4, 5]
-    assert codes([4, 5], hosts=6, gpus=1) == []  # two devices only
-    assert codes([9, 10, 11, 12, 13, 14], by=0.275) == [9, 10, 11, 12, 13, 14]  # 30 % is 0.262
-    assert codes([9, 10, 11, 12, 13, 14], by=0.25) == []
-    assert codes([17, *range(18, 36)], hosts=12) == [*range(17, 36)]  # one host in ten may have both
-    assert codes([14, 17, *range(18, 36)], hosts=12) == []
-    assert codes([14, *range(15, 30)], hosts=10) == [*range(14, 30)]
-    assert codes([11, *range(12, 27)], hosts=9) == []
-    assert codes([3, 7, 11, 15], hosts=4, gpus=4) == [3, 7, 11, 15]  # the same GPU of each host
-
-
-SPREAD_OUT = [0.0] * 45 + [number * 0.014 for number in range(10)]
-
-
-@pytest.mark.parametrize(
-    ("fast", "slow", "classes"),
-    [
-        ([0.0, 0.004, 0.008], [0.264, 0.272, 0.28], 2),  # the gap is less than 30 %, the distance of the centers is not
-        ([0.0, 0.004, 0.008], [0.260, 0.264, 0.268], 1),
-        ([0.0, 0.0, 0.02, 0.02], [0.275] * 4, 2),  # the center is half-way between the two in the middle
-        ([0.0, 0.0, 0.02, 0.02], [0.27] * 4, 1),
-        ([0.0, 0.0, 0.0], [0.5, 0.52, 0.54], 2),  # three need not be as alike as two
-        (SPREAD_OUT, [0.272 - each for each in reversed(SPREAD_OUT)], 2),  # the gap is 0.02
-        ([each - 0.126 for each in SPREAD_OUT], [0.144 - each for each in reversed(SPREAD_OUT)], 2),  # 0.018
-        (SPREAD_OUT, [0.269 - each for each in reversed(SPREAD_OUT)], 1),  # 0.017, though most devices are alike
-    ],
-)
-def test_two_classes_have_centers_thirty_percent_apart_and_a_gap_of_two_percent(
-    fast: list[float], slow: list[float], classes: int
-) -> None:
-    codes = clear_classes(row(*fast, *slow), index_of(len(fast) + len(slow), 1))
-
-    assert codes.tolist() == [0] * len(fast) + [classes - 1] * len(slow)
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
-def test_the_host_of_the_fastest_and_that_of_the_slowest_device_count(order: tuple[int, ...]) -> None:
-    index = DeviceIndex([("a", "0"), ("b", "0"), ("b", "1"), ("c", "0"), ("d", "0"), ("d", "1")])
-    side = row(0.0, 0.001, 0.002)[list(order)]
-
-    assert clear_classes(np.concatenate([side, side + np.float32(0.5)]), index).tolist() == [0, 0, 0, 1, 1, 1]
-
-
-def test_two_devices_are_a_class_if_they_are_alike_and_are_no_whole_node() -> None:
-    def codes(slow: list[int], hosts: int, gpus: int, apart: float = 0.02) -> list[int]:
-        readings = np.linspace(0, 0.002, hosts * gpus, dtype=np.float32)
-        readings[slow] += np.float32(0.5)
-        readings[slow[0]] += np.float32(apart)
-        return np.flatnonzero(clear_classes(readings, index_of(hosts, gpus), pairs_too=True)).tolist()
-
-    assert codes([4, 5], 6, 1) == [4, 5]
-    assert codes([4, 5], 6, 1, apart=0.035) == []
-    for second, number in ((-0.03, 2), (-0.0301, 0)):
-        assert np.count_nonzero(clear_classes(row(*[-0.5] * 4, second, 0), index_of(6, 1), pairs_too=True)) == number
-    assert codes([14, 15], 4, 4) == [14, 15]  # half of a node
-    assert codes([11, 15], 4, 4) == [11, 15]  # at the same place in two nodes
-    assert codes([10, 15], 4, 4) == [10, 15]
-    assert codes([6, 7], 4, 2) == []  # a whole node
-    assert codes([30, 31], 8, 4) == []  # less than a tenth
-    assert codes([3, 6, 9], 4, 4) == []  # three in different places are three faults
-
-
-def test_two_devices_that_are_alike_on_two_nodes_are_a_class_though_one_node_has_another_device() -> None:
-    index = DeviceIndex([("a", "0"), ("b", "0"), ("b", "1"), ("c", "0"), ("d", "0"), ("e", "0")])
-
-    assert clear_classes(row(0.5, 0.5, 0, 0, 0, 0), index, pairs_too=True).tolist() == [1, 1, 0, 0, 0, 0]
-
-
-def test_of_forty_devices_a_class_has_four() -> None:
-    def codes(slow: int) -> int:
-        readings = np.linspace(0, 0.002, 40, dtype=np.float32)
-        readings[40 - slow :] += np.float32(0.5)
-        return int(np.count_nonzero(clear_classes(readings, index_of(40, 1))))
-
-    assert [codes(slow) for slow in (3, 4, 5)] == [0, 4, 5]
-
-
-def test_three_clear_classes_are_numbered_from_the_fastest_and_a_missing_reading_is_of_the_first() -> None:
-    readings = np.repeat(np.array([2.0, 0.0, 0.5], np.float32), 4)
-    readings[5] = NAN
-
-    assert clear_classes(readings, index_of(12, 1)).tolist() == [2] * 4 + [0] * 4 + [1] * 4
-
-
-def test_a_gap_must_be_six_times_the_wider_sides_spread() -> None:
-    def classes(deviation: float) -> int:
-        side = (
-            deviation * stats.norm.ppf(0.75) * np.array([-1, -1, 0, 1, 1], np.float32)
-        )  # its median distance is the second
-        return len(np.unique(clear_classes(np.concatenate([side, side + np.float32(0.5)]), index_of(10, 1))))
-
-    # The gap is 0.5 less two steps: six deviations of 0.0681 at most.
-    assert classes(0.067) == 2
-    assert classes(0.070) == 1
-
-
-def test_classes_of_several_probes_are_joined() -> None:
-    one, other = np.zeros(12, np.float32), np.zeros(12, np.float32)
-    one[6:], other[3:9] = 0.5, 0.5
-
-    assert joint_classes([one, other], index_of(12, 1)).tolist() == [0] * 3 + [1] * 3 + [3] * 3 + [2] * 3
-    assert joint_classes([one, one * 0], index_of(12, 1)).tolist() == [0] * 6 + [1] * 6
-    other[:9], other[9:] = 0, 0.5
-    assert joint_classes([one, other], index_of(12, 1)).tolist() == [0] * 6 + [1] * 3 + [2] * 3  # no number is left out
-    other[:2], other[9:11], other[11] = 0.5, 0, 0.5
-    assert joint_classes([one, other], index_of(12, 1)).tolist() == [1] * 2 + [0] * 4 + [2] * 5 + [3]
-
-
-def test_only_a_smaller_class_that_is_thirty_percent_slower_is_a_slow_minority() -> None:
-    codes = grouping(0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3)
-    readings = row(0, 0, 0, 0, 0.27, 0.27, 0.25, 0.25, 0.9, 0.9, 0.9, 0.9) - np.float32(4)
-    found = slow_minorities([readings], codes)
-
-    assert found == {4: pytest.approx(math.exp(0.27), rel=1e-5), 5: pytest.approx(math.exp(0.27), rel=1e-5)}
 
 
 @pytest.mark.parametrize(
