@@ -67,25 +67,37 @@ def children_of(pid: int) -> list[int]:
     return []
 
 
-def behind_wrappers(pid: int, children: Callable[[int], Sequence[int]] = children_of) -> int:
-    """Return the Python that a container's program or a shell only waits for; if there is none, the process itself."""
-    inner = pid
-    while not _is_python(inner):
-        if len(below := children(inner)) != 1:
-            return pid
-        (inner,) = below
-    return inner
-
-
 def _is_python(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return _PYTHON.match(Path(f"/proc/{pid}/exe").readlink().name) is not None
     return False
 
 
+def behind_wrappers(
+    pid: int,
+    children: Callable[[int], Sequence[int]] = children_of,
+    is_the_program: Callable[[int], bool] = _is_python,
+) -> int:
+    """Return the Python that a container's program or a shell only waits for; if there is none, the process itself."""
+    inner = pid
+    while not is_the_program(inner):
+        if len(below := children(inner)) != 1:
+            return pid
+        (inner,) = below
+    return inner
+
+
+def _handles(pid: int, signum: int) -> bool:
+    """Return whether a process has a handler for a signal, as a shell with a trap has."""
+    with contextlib.suppress(OSError):
+        caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (signum - 1) & 1)
+    return False
+
+
 def ask_to_end(process: subprocess.Popen[bytes] | ForkedProcess, signum: int) -> None:
-    """Send a signal to a program; what it is wrapped in would not pass it on, and ends by itself after the program."""
-    inner = behind_wrappers(process.pid)
+    """Send a signal to a program; a wrapper without a handler would die of it, and ends by itself after the program."""
+    inner = behind_wrappers(process.pid, is_the_program=lambda pid: _is_python(pid) or _handles(pid, signum))
     if signum == signal.SIGINT:
         _interrupt(inner)
     elif inner == process.pid:

@@ -321,3 +321,12 @@ def test_a_program_is_found_behind_what_only_waits_for_it(tmp_path: Path, comman
         for each in psutil.Process().children(recursive=True):
             each.kill()
         shell.wait()
+
+
+def test_a_shell_with_a_trap_gets_the_signal_itself(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text("import signal\nopen('ready', 'w').write('x')\nsignal.pause()\n")
+    script = f"trap 'kill $!; exit 3' TERM; {sys.executable} wait.py & wait"
+    with subprocess.Popen(["sh", "-c", script], cwd=tmp_path) as shell:
+        wait_until((tmp_path / "ready").exists)
+        ask_to_end(shell, signal.SIGTERM)
+        assert shell.wait(DEADLINE_S) == 3

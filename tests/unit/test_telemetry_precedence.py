@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from laggard.telemetry.nodes.precedence import Precedence
-from laggard.telemetry.sending.batches import LENGTH, Ingest, encode_batch
+from laggard.telemetry.sending.batches import LENGTH, Batch, Ingest, encode_batch
 from tests.waiting import DEADLINE_S
 
 
@@ -48,7 +48,7 @@ def test_samples_that_give_way_stay_in_their_socket_whatever_they_are(tmp_path: 
         waits.set()
         assert may_go_on.wait(DEADLINE_S)
 
-    batch = {("loss", ()): (np.arange(2), np.ones(2))}
+    batch: Batch = {("loss", ()): (np.arange(2, dtype=np.int64), np.ones(2))}
     with Ingest(tmp_path / "node.sock", lambda _: taken.set(), give_way), socket.socket(socket.AF_UNIX) as sender:
         sender.connect(str(tmp_path / "node.sock"))
         sender.sendall(encode_batch(batch)[: LENGTH.size])
