@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import select
+import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
@@ -94,8 +94,8 @@ class OwnAgent(DialledAgent):
     def complaint(self) -> str | CannotDial:
         """Return the last line of standard error, or else how far the agent has come."""
         stdout = cast("io.BufferedReader", self.process.stdout)
-        has_printed = select.select([stdout], [], [], 0.0)[0] and stdout.peek(1)
-        came = "a shell answers, but laggard does not start there" if has_printed else "nothing answers yet"
+        os.set_blocking(stdout.fileno(), False)
+        came = "a shell answers, but laggard does not start there" if stdout.peek(1) else "nothing answers yet"
         self.stderr.seek(0)
         line = last_line_of(self.stderr.read())
         return cannot_dial(line) or line or came

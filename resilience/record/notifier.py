@@ -129,7 +129,8 @@ def _post(address: str, line: str) -> tuple[str, bool]:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310
             return "", False
     except urllib.error.HTTPError as error:
-        return f"{error.code} {error.reason}", error.code == _BUSY or error.code >= _FAILS
+        with error:
+            return f"{error.code} {error.reason}", error.code == _BUSY or error.code >= _FAILS
     except OSError as error:
         return str(getattr(error, "reason", error)), True
     except ValueError as error:

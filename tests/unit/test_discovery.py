@@ -64,6 +64,12 @@ def test_noise_without_end_is_not_read_for_ever(start: Start) -> None:
     assert endless.complaint() == "a shell answers, but laggard does not start there"
 
 
+def test_a_shell_that_has_answered_is_remembered(start: Start) -> None:
+    welcomes = start("echo welcome; exec sleep 600")
+    wait_until(lambda: welcomes.complaint() != "nothing answers yet")
+    assert welcomes.complaint() == "a shell answers, but laggard does not start there"
+
+
 def test_a_host_that_hangs_is_named_before_it_is_given_up(start: Start) -> None:
     hanging, well = start("exec sleep 600"), start(ANSWERS)
     named: list[str] = []
