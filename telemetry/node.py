@@ -35,8 +35,7 @@ _log = logging.getLogger("laggard.telemetry")
 # How long samples wait until they are added to the tiers; a query adds up those that wait.
 KEEP_INTERVAL_S = 1.0
 STOP_DEADLINE_S = 3.0
-# How long samples wait in their sockets while a question is answered, since sixteen threads of writers would each take
-# their turn before the one that answers.
+# How long samples wait unread while a question is answered.
 GIVE_WAY_S = 0.05
 FULL_BELOW = 0.9  # of the window
 

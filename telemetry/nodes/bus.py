@@ -118,28 +118,30 @@ class NodeAnswerer:
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
             _log.warning("ignored a malformed question: %s", error)
             return
+        self.under_way.begin()
         if question.get("kind") == PING:
             self._reply(reply_to, number, question)
         else:
-            self.under_way.begin()
-            answering = self._threads.submit(self._reply, reply_to, number, question)
-            answering.add_done_callback(lambda _: self.under_way.end())
+            self._threads.submit(self._reply, reply_to, number, question)
 
     def _reply(self, reply_to: str, number: int, question: dict[str, Any]) -> None:
-        if time.monotonic() > question["until_s"]:
-            return  # nobody is waiting for it any more
         try:
-            answer = {"answer": self._answer(question)}
-        except ValueError as refusal:
-            answer = {"refusal": str(refusal)}
-        except Exception as error:  # noqa: BLE001 - a bug must not look like a lost node
-            _log.exception("answering a question failed")
-            answer = {"refusal": f"{self._host} failed: {error!r}"}
-        reply = {"host": self._host, "number": number, **answer}
-        try:
-            self._client.publish(self._endpoint.key(REPLY, reply_to), encode(REPLY, reply).joined())
+            if time.monotonic() <= question["until_s"]:  # after that nobody is waiting for it any more
+                reply = {"host": self._host, "number": number, **self._answered(question)}
+                self._client.publish(self._endpoint.key(REPLY, reply_to), encode(REPLY, reply).joined())
         except redis.RedisError as error:
             _log.warning("cannot send an answer: %s", error)
+        finally:
+            self.under_way.end()
+
+    def _answered(self, question: dict[str, Any]) -> dict[str, Value]:
+        try:
+            return {"answer": self._answer(question)}
+        except ValueError as refusal:
+            return {"refusal": str(refusal)}
+        except Exception as error:  # noqa: BLE001 - a bug must not look like a lost node
+            _log.exception("answering a question failed")
+            return {"refusal": f"{self._host} failed: {error!r}"}
 
 
 class NodeAsker:

@@ -101,6 +101,8 @@ class Ingest(socketserver.ThreadingUnixStreamServer):
         self._path = path  # the socket, in a folder that only its owner can open
         self.take = take  # called with each batch
         self.give_way = give_way  # called before each batch: as long as it waits, the samples stay with their sender
+        # Held while a batch is decoded and taken: one thread, not sixteen, is in the way of other work, and has copies.
+        self.turn = threading.Lock()
         self._open: set[socket.socket] = set()
         path.unlink(missing_ok=True)  # left by an agent that was killed
         with short_path(path) as short:
@@ -144,7 +146,8 @@ class _Batches(socketserver.StreamRequestHandler):
                 body = self.rfile.read(min(length, MAX_BATCH_BYTES))
                 if len(body) < length:
                     return  # the process was killed, or it sends too much at once
-                self.server.take(decode_batch(body))
+                with self.server.turn:
+                    self.server.take(decode_batch(body))
         except ConnectionError:
             pass
         except ValueError as error:

@@ -140,7 +140,7 @@ class Telemetry:
             return
         buffer = self._buffer
         if len(buffer) == BUFFER_SAMPLES:
-            _sender().dropped += 1  # the buffer itself drops the oldest
+            _sender().overflow()  # the buffer itself drops the oldest
         buffer.append((ts_metric_name, tagk, tagv, self._tags, timestamp, ts_data))
         if step is not None and (type(step) is not int or step != self._step):  # nothing of the program is compared
             self._step = step
@@ -196,6 +196,7 @@ class _Sender:
     def __init__(self, environment: JobEnvironment) -> None:
         self.buffer: deque[_Sample] = deque(maxlen=BUFFER_SAMPLES)
         self.dropped = 0
+        self._told_full = False
         self._node = environment.node
         self._path = environment.endpoint_file.parent / socket_name(environment.node)
         self._keys: dict[tuple[Any, ...], SeriesKey | None] = {}
@@ -235,6 +236,14 @@ class _Sender:
             with self._lock:
                 while self._can_send() and self._send_batch():
                     continue
+
+    def overflow(self) -> None:
+        """Count a sample that is dropped for lack of room; the first is said."""
+        self.dropped += 1
+        if not self._told_full:
+            self._told_full = True
+            words = "the node takes samples too slowly: the oldest of %d are dropped, and counted in telemetry.dropped"
+            _log.warning(words, BUFFER_SAMPLES)
 
     def refuse(self, metric: Any, reason: str) -> None:
         """Drop a sample; its reason is logged if it is the metric's first."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 
 from laggard.telemetry.nodes.precedence import Precedence
-from laggard.telemetry.sending.batches import LENGTH, Batch, Ingest, encode_batch
-from tests.waiting import DEADLINE_S
+from laggard.telemetry.sending.batches import LENGTH, Batch, Ingest, _Batches, encode_batch
+from tests.waiting import DEADLINE_S, wait_until
 
 
 def test_others_wait_until_all_work_has_ended() -> None:
@@ -48,7 +49,7 @@ def test_samples_that_give_way_stay_in_their_socket_whatever_they_are(tmp_path: 
         waits.set()
         assert may_go_on.wait(DEADLINE_S)
 
-    batch: Batch = {("loss", ()): (np.arange(2, dtype=np.int64), np.ones(2))}
+    batch: Batch = {("loss", ()): (np.arange(2), np.ones(2))}
     with Ingest(tmp_path / "node.sock", lambda _: taken.set(), give_way), socket.socket(socket.AF_UNIX) as sender:
         sender.connect(str(tmp_path / "node.sock"))
         sender.sendall(encode_batch(batch)[: LENGTH.size])
@@ -56,3 +57,26 @@ def test_samples_that_give_way_stay_in_their_socket_whatever_they_are(tmp_path: 
         may_go_on.set()
         sender.sendall(encode_batch(batch)[LENGTH.size :])
         assert taken.wait(DEADLINE_S)
+
+
+def test_one_batch_is_taken_at_a_time_whoever_sends_it(tmp_path: Path) -> None:
+    taken, may_go_on = [], threading.Event()
+
+    def take(batch: Batch) -> None:
+        taken.append(batch)
+        assert may_go_on.wait(DEADLINE_S)
+
+    path = tmp_path / "node.sock"
+    with Ingest(path, take, lambda: None), socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+        for sender in (one, other):
+            sender.connect(str(path))
+            sender.sendall(encode_batch({("loss", ()): (np.arange(2), np.ones(2))}))
+        wait_until(lambda: len(taken) == 1 and n_waiting() == 1)
+        may_go_on.set()
+        wait_until(lambda: len(taken) == 2)
+
+
+def n_waiting() -> int:
+    """Return how many threads have read a batch and wait for their turn."""
+    frames = sys._current_frames().values()
+    return sum(frame.f_code is _Batches.handle.__code__ and "body" in frame.f_locals for frame in frames)
