@@ -79,12 +79,12 @@ class NodeTelemetry:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        self.begin()  # first: whoever is answered learns what is lost
         socket_path = self._session.environment.endpoint_file.parent / socket_name(self._host)
         self._open.enter_context(Ingest(socket_path, self._take))
         client = self._session.client
         self._open.enter_context(NodeAnswerer(client, self._session.endpoint, self._host, self.answer))
         self._keeper.start()
-        self.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
