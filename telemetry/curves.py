@@ -14,7 +14,7 @@ from laggard.kvstore.series.timeseries import Floats, TimeSeries
 from laggard.telemetry.catalogue import CATALOGUE, STEP
 from laggard.telemetry.link_matrix import natural
 from laggard.telemetry.nodes.sources import Found, Source
-from laggard.telemetry.page.content import MILLISECOND_US, is_probe, numbers, recorded_means, unit_of
+from laggard.telemetry.page.content import MILLISECOND_US, OF_SERIES, is_probe, numbers, recorded_means, unit_of
 from laggard.telemetry.query.aggregators import aggregator
 from laggard.telemetry.query.engine import Span, evaluate
 from laggard.telemetry.query.parsing import SubQuery, series_query
@@ -114,7 +114,10 @@ class _Curve:
         means, n_series = recorded_means(series)
         parts = zip(("low", "middle", "high"), names, (series, means, series), strict=True)
         band = {part: numbers(self.merged(name, of)) for part, name, of in parts}
-        return {"n_series": n_series, "is_percentiles": names == _PERCENTILES, **band} if series else {}
+        # Of very many lines a record has only these three.
+        is_range = n_series > 1 and any(OF_SERIES in each.tags for each in series)
+        about = {"n_series": n_series, "is_percentiles": names == _PERCENTILES, "is_range": is_range}
+        return about | band if series else {}
 
     def answer(
         self,
@@ -135,6 +138,7 @@ class _Curve:
             ],
             "n_series": 0,
             "is_percentiles": False,
+            "is_range": False,
             **band,
         }
 

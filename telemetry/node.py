@@ -77,13 +77,13 @@ class NodeTelemetry:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        self.begin()  # first: whoever is answered learns what is lost
         socket_path = self._session.environment.endpoint_file.parent / socket_name(self._host)
         answerer = NodeAnswerer(self._session.client, self._session.endpoint, self._host, self.answer)
         give_way = partial(answerer.under_way.give_way, GIVE_WAY_S)
         self._open.enter_context(Ingest(socket_path, self._take, give_way))
         self._open.enter_context(answerer)
         self._keeper.start()
-        self.begin()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -82,7 +82,8 @@ async function loadCurve(job, metric, shown, steps, isStale) {
   if (state.axis === "step" && !steps.has(key)) steps.set(key, ask(stepMetric));
   const [answer, reached] = await Promise.all([ask(metric.name), steps.get(key)]);
   if (isStale()) return;
-  place.note.textContent = answer.averages_s ? approximately(answer) : "";
+  const ofRange = answer.is_range ? `only the lowest, the mean and the highest of ${answer.n_series.toLocaleString("en")} lines were kept` : "";
+  place.note.textContent = [answer.averages_s ? approximately(answer) : "", ofRange].filter(Boolean).join("; ");
   const { axis, weight, isLog } = state;
   const drawn = drawable(answer, { axis, launches: job.launches, steps: reached, weight, isLog, most: points() });
   if (!drawn.x.length) {

@@ -128,10 +128,10 @@ def serve(
 
 
 @contextlib.contextmanager
-def server_process(variables: dict[str, str], port: int) -> Iterator[subprocess.Popen[str]]:
+def server_process(variables: dict[str, str], port: int, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run the server; it ends with the block, by itself."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "laggard.telemetry.server", "--port", str(port)],
+        [sys.executable, "-m", "laggard.telemetry.server", "--port", str(port), *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=variables,

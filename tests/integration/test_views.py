@@ -407,6 +407,8 @@ def test_a_browser_shows_the_page_at_two_sizes_without_overflow_errors_or_reques
             of_many, of_one = tab.measure(legends)
             assert of_many == "newest mean of 8 0.5 lowest to highest 0.4 to 0.6 "
             assert of_one == "newest value 0.5 "
+            notes = "[...document.querySelectorAll('#curves .note')].map((each) => each.textContent)"
+            assert tab.measure(notes) == ["only the lowest, the mean and the highest of 8 lines were kept", ""]
             assert tab.measure("document.querySelector('#lines').innerText").endswith(f"node1 rank 3 late {SCRIPT}")
             tab.measure("document.querySelector('#curves .plot').focus()")
             for _ in range(3):
