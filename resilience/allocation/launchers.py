@@ -85,7 +85,8 @@ def _ask_pmi(descriptor: int, is_first: bool, wait_s: float) -> str:
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(socket.socket(fileno=descriptor))
         connection.settimeout(wait_s)
-        lines = stack.enter_context(connection.makefile("rw", encoding="ascii", newline="\n"))
+        # Flux names the space after its job, in more than ASCII.
+        lines = stack.enter_context(connection.makefile("rw", encoding="utf-8", errors="surrogateescape", newline="\n"))
 
         def ask(command: str, wanted: str = "cmd", **attributes: str) -> str:
             words = {"cmd": command, **attributes}

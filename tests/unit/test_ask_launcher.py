@@ -6,11 +6,13 @@ import os
 import re
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from laggard.resilience.allocation import launchers
 from laggard.resilience.allocation.launchers import ask_launcher
+from laggard.resilience.allocation.place import PORT, Place, place_in
 from laggard.resilience.errors import UsageError
 from tests.waiting import DEADLINE_S
 
@@ -23,6 +25,7 @@ ANSWERS = {
     "cmd=get kvsname=space key=laggard-first": "cmd=get_result rc=0 value=gpu1",
     "cmd=finalize": "cmd=finalize_ack rc=0",
 }
+FLUX_JOB = "\u01922bqSfvY"
 
 
 def _ask(rank: str, answers: dict[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -53,6 +56,47 @@ def test_over_pmi_the_first_rank_tells_its_host_and_all_learn_it(rank: str) -> N
     learned, said = _ask(rank, ANSWERS)
     assert learned == {"MASTER_ADDR": "gpu1"}
     assert said == [line for line in ANSWERS if rank == "0" or "cmd=put" not in line]
+
+
+def _serve_as_flux(there: socket.socket, space: dict[str, str], barrier: threading.Barrier) -> None:
+    """Answer one task as Flux's shell does: its space has the name of the job, which is no ASCII."""
+    with there, there.makefile("rw", encoding="utf-8") as lines:
+        for line in lines:
+            asked = dict(word.split("=", 1) for word in line.split())
+            assert asked.get("kvsname", FLUX_JOB) == FLUX_JOB
+            match asked["cmd"]:
+                case "get_my_kvsname":
+                    answer = f"cmd=my_kvsname rc=0 kvsname={FLUX_JOB}"
+                case "put":
+                    space[asked["key"]] = asked["value"]
+                    answer = "cmd=put_result rc=0"
+                case "barrier_in":
+                    barrier.wait(DEADLINE_S)
+                    answer = "cmd=barrier_out rc=0"
+                case "get":
+                    answer = f"cmd=get_result rc=0 value={space[asked['key']]}"
+                case _:
+                    answer = ANSWERS[line.strip()]
+            lines.write(f"{answer}\n")
+            lines.flush()
+
+
+def test_the_tasks_of_a_job_of_fluxs_learn_their_places() -> None:
+    space: dict[str, str] = {}
+    barrier = threading.Barrier(3)
+
+    def place_of(rank: int) -> Place:
+        here, there = socket.socketpair()
+        server = threading.Thread(target=_serve_as_flux, args=(there, space, barrier))
+        server.start()
+        environ = {"FLUX_JOB_ID": FLUX_JOB, "FLUX_JOB_SIZE": "3", "FLUX_JOB_NNODES": "3", "FLUX_TASK_LOCAL_ID": "0"}
+        environ |= {"FLUX_TASK_RANK": str(rank), "PMI_RANK": str(rank), "PMI_SIZE": "3", "PMI_FD": str(here.detach())}
+        told = ask_launcher(environ, DEADLINE_S)
+        server.join(DEADLINE_S)
+        return place_in({**told, **environ}, None, "")
+
+    with ThreadPoolExecutor(3) as tasks:
+        assert [*tasks.map(place_of, range(3))] == [Place(rank, 3, socket.gethostname(), PORT) for rank in range(3)]
 
 
 @pytest.mark.parametrize(
