@@ -117,6 +117,16 @@ def test_a_whole_slow_node_is_one_verdict_against_the_node() -> None:
     assert "all its 4 devices" in str(found[0][1].evidence)
 
 
+@pytest.mark.parametrize(("well", "count"), [(slice(8, 12), 2), (slice(8, 9), 1)], ids=["all", "one of four"])
+def test_a_node_is_reported_again_once_it_was_well_and_not_for_one_of_its_devices(well: slice, count: int) -> None:
+    seconds = quiet(16, 120)
+    seconds[12:, 8:12] *= 1.2
+    seconds[40:80, well] /= 1.2
+    assert [each for each in who(play(SlowGPUAnalysis(), names(4), seconds)) if each[1] is None] == (
+        [("node2", None)] * count
+    )
+
+
 def test_a_node_is_only_restarted_for_a_slowdown_that_matters_on_half_of_its_devices() -> None:
     seconds = quiet(16, 40)
     seconds[12:, 8:12] *= 1.03
@@ -421,7 +431,7 @@ def test_of_devices_that_are_not_decided_on_the_one_with_the_most_evidence_comes
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 99, this program reads version 8"):
+    with pytest.raises(ValueError, match="state has version 99, this program reads version 9"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 99})
 
 
