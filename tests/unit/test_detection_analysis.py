@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceNameError, DeviceState, SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.notices import GroupSlower
+from laggard.detectors.notices import GroupNotice, GroupSlower
 from laggard.detectors.statistics.history import History
 
 Seconds = NDArray[np.float64]
@@ -273,11 +273,17 @@ def test_readings_that_wander_are_a_notice() -> None:
     )
 
 
-def test_readings_that_scatter_are_a_notice() -> None:
+def test_readings_that_scatter_are_a_notice_once_in_a_run() -> None:
+    def follow(analysis: SlowGPUAnalysis) -> list[GroupNotice]:
+        for _ in range(120):
+            analysis.update_arrays(names(4), np.exp(0.1 * rng.standard_normal(16))[:, None])
+        return analysis.take_notices()
+
     rng, analysis = np.random.default_rng(1), SlowGPUAnalysis()
-    for _ in range(120):
-        analysis.update_arrays(names(4), np.exp(0.1 * rng.standard_normal(16))[:, None])
-    [notice] = analysis.take_notices()
+    [notice] = follow(analysis)
+    for same_run in (True, False):
+        again = SlowGPUAnalysis.from_state(json.loads(json.dumps(analysis.to_state())), same_run=same_run)
+        assert len(follow(again)) == (0 if same_run else 1)
     assert re.fullmatch(
         r"all 16 devices: readings scatter by \d+\.\d % from round to round, so a slowdown by less than 1\d % is .*",
         wording.notice(notice),
