@@ -72,7 +72,6 @@ def play(
     for number, readings in enumerate(islice(chain([first], jobs), rounds)):
         now_s = ROUND_S * number
         if told is None:  # to word what nobody reads would take longer than all else
-            analysis._reported_hosts.clear()
             analysis._history.reported[:] = 255
         verdicts = analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=now_s)
         if told is not None:

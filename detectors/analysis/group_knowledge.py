@@ -26,7 +26,6 @@ class GroupKnowledge:
         self.pace, self.noise, self.tails = Pace.empty(n_groups), noise.Noise.empty(n_groups), Tails.empty(n_groups)
         self.notices: list[GroupNotice] = []
         self._common_modes = [CommonMode() for _ in range(n_groups)]
-        self._told_noisy: set[int] = set()
 
     def taken(self, groups: NDArray[np.intp]) -> Self:
         """Return what is known of groups given as those that they were; -1: they are new."""
@@ -51,12 +50,11 @@ class GroupKnowledge:
                 self.notices.append(GroupSlower(_group(group, grouping, devices), shift))
         deviation, lasts = np.sqrt(self.noise.variance()), self.noise.lasts()
         allowed = deviation * np.maximum(noise.NOISES, ERRORS * np.sqrt(np.minimum(1, lasts / WHOLE)))
-        for group in np.flatnonzero((self.noise.rounds >= WHOLE) & (allowed > smallest)).tolist():
-            if group not in self._told_noisy:
-                self._told_noisy.add(group)
-                least, does_last = float(np.exp(allowed[group])), bool(lasts[group] > 1)
-                about = _group(group, grouping, devices)
-                self.notices.append(Noisy(about, float(deviation[group]), least, does_last))
+        new = (self.noise.rounds >= WHOLE) & (allowed > smallest) & ~self.noise.told
+        self.noise.told |= new
+        for group in np.flatnonzero(new).tolist():
+            least, does_last = float(np.exp(allowed[group])), bool(lasts[group] > 1)
+            self.notices.append(Noisy(_group(group, grouping, devices), float(deviation[group]), least, does_last))
 
     def to_state(self) -> dict[str, Any]:
         """Return what was learned, as values of JSON."""
@@ -69,6 +67,7 @@ class GroupKnowledge:
         tails.counted *= same_run
         known = cls(tails.counted.shape[1])
         known.tails, known.noise = tails, noise.Noise.from_state(state["noise"])
+        known.noise.told &= same_run
         if known.noise.size.shape != known.pace.rounds.shape:
             raise ValueError("its groups' noise and tails are not of as many groups")
         return known

@@ -37,7 +37,7 @@ from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, ch
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
-_VERSION = 8  # of what is kept
+_VERSION = 9  # of what is kept
 _MOST = math.log(1e12)  # nats: more jobs than that need not be told
 _MEASURED = math.log(20)  # nats: so much more often than the budget says, chance does it in independent noise
 _NEAR = 0.5  # of the way to the bar: such a device counts towards its node's verdict, but gets none of its own
@@ -83,7 +83,6 @@ class SlowGPUAnalysis:
         self._index = DeviceIndex()
         self._history = History.empty(0)
         self._latest: tuple[Floats, Scale] | None = None  # the residuals of the last round, and their scale
-        self._reported_hosts: dict[str, int] = {}  # rank of the worst verdict against each whole node
         self._grouping = Grouping(np.zeros(0, np.int32))
         self._known = GroupKnowledge(1)
 
@@ -210,12 +209,9 @@ class SlowGPUAnalysis:
 
     def forget(self, hosts: Iterable[str]) -> None:
         """Drop the devices of hosts that left; the others keep their history."""
-        left = set(hosts)
-        kept = self._index.rows_outside(left)
+        kept = self._index.rows_outside(set(hosts))
         self._history = self._history.take(kept)
         self._index = DeviceIndex(self._index.devices[row] for row in kept)
-        for host in left:
-            self._reported_hosts.pop(host, None)
         self._regroup(labelled(self._index.devices, self._labels), self._grouping.codes[kept])
 
     def set_thresholds(self, *, min_slowdown: float) -> None:
@@ -304,8 +300,7 @@ class SlowGPUAnalysis:
             return list(new.values())
         [node] = merged
         rows, rank = list(verdicts), rank_of(node)
-        is_new = rank > self._reported_hosts.get(node.host, 0) and rank > reported[rows].min()
-        self._reported_hosts[node.host] = rank
+        is_new = rank > np.median(reported[rows])  # one device that was well in between is no news
         reported[rows] = np.maximum(reported[rows], rank)
         return [node] if is_new else []
 
@@ -336,7 +331,6 @@ class SlowGPUAnalysis:
             "version": _VERSION,
             "devices": [list(device) for device in self.devices],
             "identities": [names.get(device, "") for device in self.devices],
-            "reported_hosts": dict(self._reported_hosts),
             "codes": self._grouping.codes.tolist(),
             "groups": self._known.to_state(),
             "history": self._history.to_state(),
@@ -376,9 +370,7 @@ class SlowGPUAnalysis:
         analysis = cls(**parameters)
         analysis._index = DeviceIndex(device for device in present if device is not None)
         analysis._history = History.from_state(state["history"]).take(kept)
-        if same_run:
-            analysis._reported_hosts = dict(state["reported_hosts"])
-        else:
+        if not same_run:
             analysis._history.forget_run()
         codes = np.asarray(state["codes"], np.int32)[kept]
         analysis._known = GroupKnowledge.from_state(state["groups"], same_run=same_run)

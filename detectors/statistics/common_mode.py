@@ -14,7 +14,6 @@ from laggard.detectors.statistics.history import WARM_UP, WHOLE
 SMALLEST = float(np.log(1.1))  # a smaller shift may be the room's temperature
 _ROUNDS = 5  # that are off, less those that are not: a disturbance of all is seldom as long
 _NOISES = 5.0  # standard deviations of a round
-_LEAST_NOISE = SMALLEST / _NOISES
 # Nobody acts on the notice, so it waits until an evaluation of 90 s, and a checkpoint of 21 s soon after it, would have
 # ended; what lasts for an hour is no phase.
 _LEAST_S, _MOST_S = 150.0, 3600.0
@@ -38,9 +37,8 @@ class CommonMode:
     """
 
     def __init__(self, past: float = np.nan, ended: Ended | None = None) -> None:
-        # What is usual: the faster third of the first rounds that are not off, unless it is given
-        self._past, self._first = past, list[float]()
-        self._noise, self._lately = _LEAST_NOISE, 0.0
+        self._past = past  # what is usual: the faster third of the first rounds that are not off, unless it is given
+        self._calm = deque([] if np.isnan(past) else [past] * WHOLE, WHOLE)  # the last rounds that are not off
         self._slower, self._slower_since_s = 0.0, np.nan  # than usual, as was told; 0: nothing was
         # The run of rounds that are off: 1 if slower, -1 if faster; how many, the first and the last of them
         self._side, self._count, self._since_s, self._until_s = 0, 0, np.nan, np.nan
@@ -62,16 +60,14 @@ class CommonMode:
         if np.isnan(log_time):
             return None
         if not self.is_learned:
-            self._first.append(log_time)
-            if len(self._first) == WARM_UP:
-                self._begin(self._first)
+            self._learn(log_time)
             return None
         change = log_time - self._past
-        limit = max(SMALLEST, smallest, _NOISES * self._noise)
+        limit = max(SMALLEST, smallest, _NOISES * self._noise())
         low, high = self._slower / 2 or -limit, _WORSE * self._slower + limit
         self._add_to_run(int(change > high) - int(change < low), change, now_s)
         if not (self._side or self._slower):
-            self._learn(log_time, change)
+            self._learn(log_time)
         if self._count < _ROUNDS or not is_sure:
             return None
         size, since_s = self._of_run()
@@ -79,19 +75,15 @@ class CommonMode:
             return None
         return self._shifted(size, since_s, limit)
 
-    def _begin(self, log_times: list[float]) -> None:
-        self._first, self._past = log_times, _fast_third(log_times)
-        distance = statistics.median(abs(each - statistics.median(log_times)) for each in log_times)
-        self._noise = max(_LEAST_NOISE, float(DEVIATION_PER_DISTANCE) * distance)
+    def _learn(self, log_time: float) -> None:
+        is_whole = len(self._calm) == WHOLE
+        self._calm.append(log_time)
+        if not is_whole and (self.is_learned or len(self._calm) >= WARM_UP):
+            self._past = sorted(self._calm)[(len(self._calm) - 1) // 3]  # phases only add
 
-    def _learn(self, log_time: float, change: float) -> None:
-        if 0 < len(self._first) < WHOLE:
-            self._first.append(log_time)
-            self._past = _fast_third(self._first)  # phases only add
-        rounds = len(self._first) or WHOLE
-        self._lately += (change - self._lately) / rounds  # a creep is no noise
-        more = 1 if abs(change - self._lately) * DEVIATION_PER_DISTANCE > self._noise else -1
-        self._noise = max(_LEAST_NOISE, self._noise * (1 + more / rounds))
+    def _noise(self) -> float:
+        middle = statistics.median(self._calm)
+        return float(DEVIATION_PER_DISTANCE) * statistics.median(abs(each - middle) for each in self._calm)
 
     def _add_to_run(self, side: int, change: float, now_s: float) -> None:
         if side and side != self._side:
@@ -128,7 +120,9 @@ class CommonMode:
         before, since_s = self._slower, self._slower_since_s
         self._slower = size if size > limit else 0.0
         if size < -limit:  # faster ones are the usual from now on
-            self._begin([self._past + change for _, change in self._run])
+            run, self._calm = [self._past + change for _, change in self._run], deque(maxlen=WHOLE)
+            for log_time in run:
+                self._learn(log_time)
         self._side = self._count = 0
         self._run.clear()
         if self._slower > before:
@@ -140,10 +134,6 @@ class CommonMode:
             return None
         self._ended.append((begun_s - since_s, before))
         return Shift(float(np.exp(before)), known_time(since_s), over_s=known_time(begun_s), is_over=True)
-
-
-def _fast_third(log_times: list[float]) -> float:
-    return sorted(log_times)[(len(log_times) - 1) // 3]
 
 
 def known_time(time_s: float) -> float | None:

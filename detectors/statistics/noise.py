@@ -40,6 +40,7 @@ class Noise(Arrays):
     early: Floats = of()  # in the rounds before there is a past
     rounds: Floats = of()  # of which it is the mean
     n_early: Floats = of()  # and of which the early one is
+    told: NDArray[np.bool_] = of(dtype=np.bool_)  # that it hides slowdowns that matter
     least: np.float32 = np.float32(0)  # no variance is taken to be less
 
     def set_least(self, smallest: float) -> None:

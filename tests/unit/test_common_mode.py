@@ -114,10 +114,11 @@ def test_one_that_becomes_much_worse_is_told_again_and_one_end() -> None:
     assert [shift.since_s for _, shift in told] == [300.0, 600.0, 300.0]
 
 
-def test_what_has_become_faster_is_not_told_but_what_is_slower_than_that_is() -> None:
-    [(_, shift)] = follow(lambda number: 1.0 if number < 100 else 0.7 if number < 300 else 0.9, 400)
+@pytest.mark.parametrize("round_s", [3.0, 84.0])
+def test_what_has_become_faster_is_not_told_but_what_is_slower_than_that_is(round_s: float) -> None:
+    [(_, shift)] = follow(lambda number: (1.0, 0.7, 0.7, 0.9)[number // 100], 400, round_s=round_s)
     assert shift.ratio == pytest.approx(0.9 / 0.7, rel=0.01)
-    assert shift.since_s == 900.0
+    assert shift.since_s == 300 * round_s
 
 
 def test_of_a_slow_creep_it_is_told_when_it_matters() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from laggard.collectors.device import DeviceId
 from laggard.detectors import DeviceNameError, DeviceState, SlowGPUAnalysis, Verdict, wording
 from laggard.detectors.economics.restart_cost import RestartCost
-from laggard.detectors.notices import GroupSlower
+from laggard.detectors.notices import GroupNotice, GroupSlower
 from laggard.detectors.statistics.history import History
 
 Seconds = NDArray[np.float64]
@@ -115,6 +115,16 @@ def test_a_whole_slow_node_is_one_verdict_against_the_node() -> None:
     found = play(SlowGPUAnalysis(), names(4), seconds)
     assert who(found) == [("node2", None)]
     assert "all its 4 devices" in str(found[0][1].evidence)
+
+
+@pytest.mark.parametrize(("well", "count"), [(slice(8, 12), 2), (slice(8, 9), 1)], ids=["all", "one of four"])
+def test_a_node_is_reported_again_once_it_was_well_and_not_for_one_of_its_devices(well: slice, count: int) -> None:
+    seconds = quiet(16, 120)
+    seconds[12:, 8:12] *= 1.2
+    seconds[40:80, well] /= 1.2
+    assert [each for each in who(play(SlowGPUAnalysis(), names(4), seconds)) if each[1] is None] == (
+        [("node2", None)] * count
+    )
 
 
 def test_a_node_is_only_restarted_for_a_slowdown_that_matters_on_half_of_its_devices() -> None:
@@ -263,11 +273,17 @@ def test_readings_that_wander_are_a_notice() -> None:
     )
 
 
-def test_readings_that_scatter_are_a_notice() -> None:
+def test_readings_that_scatter_are_a_notice_once_in_a_run() -> None:
+    def follow(analysis: SlowGPUAnalysis) -> list[GroupNotice]:
+        for _ in range(120):
+            analysis.update_arrays(names(4), np.exp(0.1 * rng.standard_normal(16))[:, None])
+        return analysis.take_notices()
+
     rng, analysis = np.random.default_rng(1), SlowGPUAnalysis()
-    for _ in range(120):
-        analysis.update_arrays(names(4), np.exp(0.1 * rng.standard_normal(16))[:, None])
-    [notice] = analysis.take_notices()
+    [notice] = follow(analysis)
+    for same_run in (True, False):
+        again = SlowGPUAnalysis.from_state(json.loads(json.dumps(analysis.to_state())), same_run=same_run)
+        assert len(follow(again)) == (0 if same_run else 1)
     assert re.fullmatch(
         r"all 16 devices: readings scatter by \d+\.\d % from round to round, so a slowdown by less than 1\d % is .*",
         wording.notice(notice),
@@ -421,7 +437,7 @@ def test_of_devices_that_are_not_decided_on_the_one_with_the_most_evidence_comes
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 99, this program reads version 8"):
+    with pytest.raises(ValueError, match="state has version 99, this program reads version 9"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 99})
 
 

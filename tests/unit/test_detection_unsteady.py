@@ -66,5 +66,5 @@ def test_a_device_that_is_slow_in_most_rounds_has_a_restart_verdict_within_sixty
     devices: int, min_slowdown: float, ratio: float, onset: int
 ) -> None:
     rounds = rounds_to_restart(devices, min_slowdown, ratio, onset)
-    assert np.mean(np.isfinite(rounds)) >= 0.95  # three of sixty may take longer
+    assert np.mean(np.isfinite(rounds)) >= 0.98  # one of sixty may take longer
     assert np.median(rounds) <= 15
