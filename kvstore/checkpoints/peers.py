@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, digest, wrong_block
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, blocks_of, digest, wrong_block
 from laggard.kvstore.checkpoints.settings import ServerAddress, tls_context
-from laggard.kvstore.checkpoints.shard_file import ShardFile
 from laggard.kvstore.checkpoints.wire import receive, receive_exactly, receive_into, send
 from laggard.kvstore.errors import KVStoreError
 
@@ -33,15 +32,14 @@ class Peers:
     def __init__(self, folder: Path) -> None:
         self._context = tls_context(folder, ssl.Purpose.SERVER_AUTH)
 
-    def put(self, peer: ServerAddress, key: str, shard_id: str, sums: bytes, file: ShardFile) -> None:
+    def put(self, peer: ServerAddress, key: str, shard_id: str, sums: bytes, content: memoryview) -> None:
         """Have a peer keep a shard; on return it has verified and recorded its copy."""
         with self._connected(peer) as connection:
-            message = {"do": "put", "key": key, "id": shard_id, "size": file.size_bytes, "sums": len(sums)}
+            message = {"do": "put", "key": key, "id": shard_id, "size": content.nbytes, "sums": len(sums)}
             send(connection, message, sums)
             _raise_if_refused(receive(connection))
-            read = file.reader()
-            for at in range(0, file.size_bytes, BLOCK_BYTES):
-                connection.sendall(read(at, min(at + BLOCK_BYTES, file.size_bytes)))
+            for block in blocks_of(content):
+                connection.sendall(block)
             connection.settimeout(ANSWER_DEADLINE_S)
             _raise_if_refused(receive(connection))
 
@@ -63,7 +61,7 @@ class Peers:
             for at in range(start, stop, BLOCK_BYTES):
                 block = memory[: min(BLOCK_BYTES, stop - at)]
                 receive_into(connection, block)
-                if wrong_block(sums, at, [block]) is not None:
+                if wrong_block(sums, at, block) is not None:
                     raise TransferError(f"the block at byte {at} does not match its checksum")
                 yield at, block
 

@@ -22,7 +22,7 @@ from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER, default_memory
 from laggard.kvstore.checkpoints.complete import ShardKey
 from laggard.kvstore.checkpoints.copying import Held, Holdings
 from laggard.kvstore.checkpoints.job import JobView
-from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, wrong_block
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, blocks_of, wrong_block
 from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
 from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError
 from laggard.kvstore.checkpoints.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
@@ -238,13 +238,12 @@ class ShardServer:
                 send(connection, {"refused": "it is not here any more"})
                 return
             send(connection, {"sums": len(held.sums)}, held.sums)
-            stop, read = min(int(message["stop"]), file.size_bytes), file.reader()
-            for at in range(int(message["start"]), stop, BLOCK_BYTES):
-                connection.sendall(read(at, min(at + BLOCK_BYTES, stop)))
+            for block in blocks_of(file.content()[int(message["start"]) : int(message["stop"])]):
+                connection.sendall(block)
 
 
 def _raise_if_wrong(sums: bytes, at: int, block: memoryview) -> None:
-    if wrong_block(sums, at, [block]) is not None:
+    if wrong_block(sums, at, block) is not None:
         raise ConnectionError(f"the block at byte {at} does not match its checksum")
 
 
