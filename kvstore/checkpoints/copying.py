@@ -145,13 +145,14 @@ class Holdings:
         with self._memory.reading(held.file) as file:
             if file is None:
                 return True
+            content = file.content()
             if held.sums is None:
-                held.sums = sums_of(file.size_bytes, file.reader())
+                held.sums = sums_of(content)
             if record.copies.get(self._job.host) != self._job.server:
                 record = self._record_copy(held)
-            done = self._send_on(held, record, file)
+            done = self._send_on(held, record, content)
             if record.directory and not record.in_directory and self._is_first(record):
-                self._write_to_directory(held, file)
+                self._write_to_directory(held, content)
         return done
 
     def _record_copy(self, held: Held) -> ShardRecord:
@@ -165,7 +166,7 @@ class Holdings:
         """Return whether this is the one of the servers with a copy that sees to the others."""
         return record.holders(self._job.registry.ids())[:1] == [self._job.host]
 
-    def _send_on(self, held: Held, record: ShardRecord, file: ShardFile) -> bool:
+    def _send_on(self, held: Held, record: ShardRecord, content: memoryview) -> bool:
         servers = self._job.registry.read()
         holders = record.holders({host: each.server for host, each in servers.items()})
         missing = min(record.asked, len(servers)) - len(holders)
@@ -174,7 +175,7 @@ class Holdings:
         hosts = [host for host in self._job.ring() if host in servers]
         for host in self._willing(next_peers(self._job.host, hosts, holders)):
             try:
-                self._peers.put(servers[host], held.key.record, held.id, held.sums or b"", file)
+                self._peers.put(servers[host], held.key.record, held.id, held.sums or b"", content)
             except (TransferError, OSError) as error:
                 self._avoid(host, held, error)
             else:
@@ -195,11 +196,11 @@ class Holdings:
             self._told.add(host)
             self._job.tell(f"{host} took no copy of a checkpoint from {self._job.host}: {error}; others are asked")
 
-    def _write_to_directory(self, held: Held, file: ShardFile) -> None:
+    def _write_to_directory(self, held: Held, content: memoryview) -> None:
         if self._directory is None:
             return
         try:
-            write_shard_file(self._directory, held.id, file.size_bytes, file.reader(), held.sums or b"")
+            write_shard_file(self._directory, held.id, content, held.sums or b"")
         except (StateFullError, OSError) as error:
             # The copies in memory are worth more than none that counts; the next checkpoint is tried again.
             self._job.change_record(held.key, held.id, lambda record: replace(record, directory=False))

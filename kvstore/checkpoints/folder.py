@@ -13,9 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from laggard.kvstore.checkpoints.layout import BLOCK_BYTES
 from laggard.kvstore.errors import StateFullError
-from laggard.kvstore.values.decoding import Buffer
 
 _SUFFIX = ".shard"
 _PRIVATE_FOLDER = 0o700
@@ -27,16 +25,13 @@ def shard_file(folder: Path, shard_id: str) -> Path:
     return folder / (shard_id + _SUFFIX)
 
 
-def write_shard_file(
-    folder: Path, shard_id: str, size_bytes: int, read: Callable[[int, int], Buffer], sums: bytes
-) -> None:
-    """Write a shard, whose bytes ``read(start, stop)`` returns, and its checksums."""
+def write_shard_file(folder: Path, shard_id: str, content: memoryview, sums: bytes) -> None:
+    """Write a shard and its checksums."""
     folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
     draft = folder / f".{shard_id}.{secrets.token_hex(4)}"
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE), "wb") as file:
-            for at in range(0, size_bytes, BLOCK_BYTES):
-                file.write(read(at, min(at + BLOCK_BYTES, size_bytes)))
+            file.write(content)
             file.write(sums)
             file.flush()
             os.fsync(file.fileno())

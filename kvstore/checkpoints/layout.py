@@ -7,7 +7,7 @@ be verified without the rest; they are kept beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
@@ -49,10 +49,15 @@ def aligned(offset: int) -> int:
     return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
-def sums_of(size_bytes: int, read: Callable[[int, int], Buffer]) -> bytes:
-    """Return the checksum of each block of a shard, one after the other; ``read(start, stop)`` returns its bytes."""
-    blocks = (read(at, min(at + BLOCK_BYTES, size_bytes)) for at in range(0, size_bytes, BLOCK_BYTES))
-    return b"".join(map(xxh3_64_digest, blocks))
+def blocks_of(content: memoryview) -> Iterator[memoryview]:
+    """Yield the blocks of a shard, or of a range of one that begins where a block does."""
+    for at in range(0, content.nbytes, BLOCK_BYTES):
+        yield content[at : at + BLOCK_BYTES]
+
+
+def sums_of(content: memoryview) -> bytes:
+    """Return the checksum of each block of a shard, one after the other."""
+    return b"".join(map(xxh3_64_digest, blocks_of(content)))
 
 
 def digest(sums: bytes) -> int:
@@ -66,9 +71,9 @@ def block_range(start: int, stop: int, size_bytes: int) -> tuple[int, int]:
     return start // BLOCK_BYTES * BLOCK_BYTES, min(end, size_bytes)
 
 
-def wrong_block(sums: bytes, start: int, blocks: Sequence[Buffer] | Iterator[Buffer]) -> int | None:
-    """Return the offset of the first of some blocks that does not match its checksum, or None."""
-    for number, block in enumerate(blocks, start // BLOCK_BYTES):
+def wrong_block(sums: bytes, start: int, content: memoryview) -> int | None:
+    """Return the offset of the first block of a range that does not match its checksum, or None."""
+    for number, block in enumerate(blocks_of(content), start // BLOCK_BYTES):
         if sums[number * _SUM_BYTES : (number + 1) * _SUM_BYTES] != xxh3_64_digest(block):
             return number * BLOCK_BYTES
     return None

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, digest, wrong_block
+from laggard.kvstore.checkpoints.layout import digest
+from laggard.kvstore.checkpoints.sealed import new_secret, receive_blocks, send_blocks
 from laggard.kvstore.checkpoints.settings import ServerAddress, tls_context
-from laggard.kvstore.checkpoints.shard_file import ShardFile
-from laggard.kvstore.checkpoints.wire import receive, receive_exactly, receive_into, send
+from laggard.kvstore.checkpoints.wire import receive, receive_exactly, send
 from laggard.kvstore.errors import KVStoreError
 
 # A peer that neither sends nor takes anything for this long is given up.
@@ -33,39 +33,32 @@ class Peers:
     def __init__(self, folder: Path) -> None:
         self._context = tls_context(folder, ssl.Purpose.SERVER_AUTH)
 
-    def put(self, peer: ServerAddress, key: str, shard_id: str, sums: bytes, file: ShardFile) -> None:
+    def put(self, peer: ServerAddress, key: str, shard_id: str, sums: bytes, content: memoryview) -> None:
         """Have a peer keep a shard; on return it has verified and recorded its copy."""
         with self._connected(peer) as connection:
-            message = {"do": "put", "key": key, "id": shard_id, "size": file.size_bytes, "sums": len(sums)}
-            send(connection, message, sums)
+            secret = new_secret()
+            message = {"do": "put", "key": key, "id": shard_id, "size": content.nbytes, "sums": len(sums)}
+            send(connection, message | {"secret": secret}, sums)
             _raise_if_refused(receive(connection))
-            read = file.reader()
-            for at in range(0, file.size_bytes, BLOCK_BYTES):
-                connection.sendall(read(at, min(at + BLOCK_BYTES, file.size_bytes)))
+            send_blocks(connection, secret, content)
             connection.settimeout(ANSWER_DEADLINE_S)
             _raise_if_refused(receive(connection))
 
     def read(
         self, peer: ServerAddress, key: str, shard_id: str, expected: int, start: int, stop: int
     ) -> Iterator[tuple[int, memoryview]]:
-        """Yield offset and content of the verified blocks of a range of a peer's shard, which begins where one does.
-
-        A block is valid until the next one is asked for.
-        """
+        """Yield offset and content of the verified blocks of a range of a peer's shard, which begins where one does."""
         with self._connected(peer) as connection:
-            send(connection, {"do": "read", "key": key, "id": shard_id, "start": start, "stop": stop})
+            secret = new_secret()
+            message = {"do": "read", "key": key, "id": shard_id, "start": start, "stop": stop}
+            send(connection, message | {"secret": secret})
             answer = receive(connection)
             _raise_if_refused(answer)
             sums = receive_exactly(connection, int(answer["sums"]))
             if digest(sums) != expected:
                 raise TransferError("its checksums are not those that State knows")
-            memory = memoryview(bytearray(BLOCK_BYTES))
-            for at in range(start, stop, BLOCK_BYTES):
-                block = memory[: min(BLOCK_BYTES, stop - at)]
-                receive_into(connection, block)
-                if wrong_block(sums, at, [block]) is not None:
-                    raise TransferError(f"the block at byte {at} does not match its checksum")
-                yield at, block
+            send(connection, {})  # it may come
+            yield from receive_blocks(connection, secret, sums, start, stop)
 
     @contextmanager
     def _connected(self, peer: ServerAddress) -> Iterator[ssl.SSLSocket]:

@@ -22,12 +22,12 @@ from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER, default_memory
 from laggard.kvstore.checkpoints.complete import ShardKey
 from laggard.kvstore.checkpoints.copying import Held, Holdings
 from laggard.kvstore.checkpoints.job import JobView
-from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, wrong_block
 from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
 from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError
+from laggard.kvstore.checkpoints.sealed import receive_blocks, send_blocks
 from laggard.kvstore.checkpoints.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
 from laggard.kvstore.checkpoints.shard_file import ShardFile, write_at
-from laggard.kvstore.checkpoints.wire import Message, receive, receive_exactly, receive_into, send
+from laggard.kvstore.checkpoints.wire import Message, receive, receive_exactly, send
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
 from laggard.kvstore.errors import KVStoreError
@@ -212,12 +212,8 @@ class ShardServer:
             return
         try:
             send(connection, {})
-            block = bytearray(BLOCK_BYTES)
-            for at in range(0, size_bytes, BLOCK_BYTES):
-                part = memoryview(block)[: min(BLOCK_BYTES, size_bytes - at)]
-                receive_into(connection, part)
-                _raise_if_wrong(sums, at, part)
-                write_at(file.descriptor, at, part)
+            for at, block in receive_blocks(connection, message["secret"], sums, 0, size_bytes):
+                write_at(file.descriptor, at, block)
         except BaseException:
             self._memory.give_back(file)
             raise
@@ -238,14 +234,8 @@ class ShardServer:
                 send(connection, {"refused": "it is not here any more"})
                 return
             send(connection, {"sums": len(held.sums)}, held.sums)
-            stop, read = min(int(message["stop"]), file.size_bytes), file.reader()
-            for at in range(int(message["start"]), stop, BLOCK_BYTES):
-                connection.sendall(read(at, min(at + BLOCK_BYTES, stop)))
-
-
-def _raise_if_wrong(sums: bytes, at: int, block: memoryview) -> None:
-    if wrong_block(sums, at, [block]) is not None:
-        raise ConnectionError(f"the block at byte {at} does not match its checksum")
+            receive(connection)  # it may come
+            send_blocks(connection, message["secret"], file.content()[int(message["start"]) : int(message["stop"])])
 
 
 def main(folder: Path) -> None:

@@ -65,9 +65,7 @@ def verify_whole(content: memoryview, sums: bytes, expected: int | None) -> str:
     per_thread = -(-n_blocks // n_threads) * BLOCK_BYTES
 
     def verify(start: int) -> int | None:
-        stop = min(start + per_thread, content.nbytes)
-        blocks = (content[at : min(at + BLOCK_BYTES, stop)] for at in range(start, stop, BLOCK_BYTES))
-        return wrong_block(sums, start, blocks)
+        return wrong_block(sums, start, content[start : start + per_thread])
 
     with ThreadPoolExecutor(n_threads, "verify") as threads:
         wrong = [at for at in threads.map(verify, range(0, content.nbytes, per_thread)) if at is not None]

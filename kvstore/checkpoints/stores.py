@@ -32,9 +32,9 @@ class FolderStore:
         """Write a shard to a file, and announce it."""
         del key, copies
         content = plan.content()
-        sums = sums_of(plan.size_bytes, lambda start, stop: content[start:stop])
+        sums = sums_of(content)
         shard_id = secrets.token_hex(8)
-        write_shard_file(self._folder, shard_id, plan.size_bytes, lambda start, stop: content[start:stop], sums)
+        write_shard_file(self._folder, shard_id, content, sums)
         announce(ShardRecord(shard_id, plan.size_bytes, 0, directory=True, in_directory=True, sums=digest(sums)))
 
     def prepare(self, owner: str, size_bytes: int) -> None:

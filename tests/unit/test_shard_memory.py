@@ -22,7 +22,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> ShardMemory:
 def test_a_file_has_no_name_and_only_its_owner_can_read_it(memory: ShardMemory, tmp_path: Path) -> None:
     file = memory.take(SIZE, "a")
     write_at(file.descriptor, 10, b"abc")
-    assert bytes(file.reader()(9, 14)) == b"\0abc\0"
+    assert bytes(file.content()[9:14]) == b"\0abc\0"
     assert list(tmp_path.iterdir()) == []
     assert os.fstat(file.descriptor).st_mode & 0o777 == 0o600
 
@@ -42,7 +42,7 @@ def test_what_exceeds_the_bound_is_refused_and_leaves_what_is_there(memory: Shar
     with pytest.raises(NoRoom) as caught:
         memory.take(2 * SIZE, "a")
     assert (caught.value.bound_bytes, caught.value.used_bytes, caught.value.reason) == (4 * SIZE, 3 * SIZE, "bound")
-    assert bytes(first.reader()(0, 1)) == b"x"
+    assert bytes(first.content()[:1]) == b"x"
     memory.take(SIZE, "a")
 
 
