@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from laggard.resilience.command.nodes import nodes
 from laggard.resilience.controller.site_memory import SiteMemory
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.site import Sighting, standings
+from laggard.resilience.errors import UsageError
 from laggard.resilience.record.history_folder import HistoryFolder
 from laggard.resilience.record.node_history import NodeHistory
 
@@ -164,3 +166,15 @@ def test_an_operator_sees_pins_and_clears(tmp_path: Path) -> None:
     (found,) = json.loads(typed("--json"))
     assert (found["host"], found["suspect"], found["chance"]) == ("n1", True, 1.0)
     assert "nothing speaks against any node" in typed("--clear=n1")
+
+
+@pytest.mark.root("to be another user")
+def test_who_is_no_operator_is_told_so() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o1777)
+        os.seteuid(4321)
+        try:
+            with pytest.raises(UsageError, match="are for the folder's owner and root"):
+                CliRunner().invoke(nodes, [f"--node-history={folder}", "--pin=n1"], catch_exceptions=False)
+        finally:
+            os.seteuid(0)
