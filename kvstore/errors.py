@@ -237,11 +237,11 @@ class EndpointFileError(KVStoreError):
 
 
 class SiteServerError(KVStoreError):
-    """A server of the site's cannot keep State; ``reason`` says why, and what to do."""
+    """A server of the site's cannot be used; ``reason`` says why, and what to do."""
 
     address: str
     reason: str
-    template = "cannot keep State at {address}: {reason}"
+    template = "cannot use the server at {address}: {reason}"
 
 
 class StateHeldError(KVStoreError):

@@ -108,6 +108,13 @@ class ResourceManagerError(AllocationError):
     template = "{command} {reason}"
 
 
+class NodeHistoryError(LaggardError, RuntimeError):
+    """What the site remembers of its nodes cannot be read or added to."""
+
+    reason: str
+    template = "--node-history cannot be used: {reason}"
+
+
 class ClusterError(LaggardError, RuntimeError):
     """The nodes did not start, or could not be changed."""
 

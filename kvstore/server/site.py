@@ -13,7 +13,13 @@ from laggard.kvstore.server.program import OLDEST
 
 _SCHEMES = {"redis": False, "rediss": True}  # and whether connections are encrypted
 DEFAULT_PORT = 6379
+NO_JOB = "none"  # of an endpoint of which only the connection is used
 _FORM = "write it as rediss://HOST:PORT/0"
+
+
+def is_url(given: str) -> bool:
+    """Return whether a server is meant, not a folder."""
+    return "://" in given
 
 
 def endpoint_of(url: str, job: str, password: str, *, authority: str = "", replicas: int = 0) -> Endpoint:

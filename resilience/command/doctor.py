@@ -15,6 +15,7 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -44,8 +45,10 @@ from laggard.resilience.command.past_checks import (
     update_past,
 )
 from laggard.resilience.command.remote_check import NO_GPU, check_hosts
+from laggard.resilience.command.run_options import HISTORY_OPTIONS, options_of_run
+from laggard.resilience.command.state import node_history, site_access
 from laggard.resilience.decision.site import Sighting
-from laggard.resilience.errors import UsageError
+from laggard.resilience.errors import NodeHistoryError, UsageError
 from laggard.resilience.record.node_history import NodeHistory
 from laggard.resilience.text import abbreviated, counted, wrapped
 
@@ -78,14 +81,7 @@ EXIT_NOT_CHECKED = 3
     help="File with the past readings of each device, and with the GPUs that each node had.  "
     "[default: laggard/devices.json in $XDG_STATE_HOME or ~/.local/state]",
 )
-@click.option(
-    "--node-history",
-    "history",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="LAGGARD_NODE_HISTORY",
-    metavar="DIR",
-    help="Record slow and faulty nodes for the jobs that use this folder.  [also: LAGGARD_NODE_HISTORY]",
-)
+@options_of_run(*HISTORY_OPTIONS)
 @click.option(
     "--expect",
     type=click.IntRange(1),
@@ -100,11 +96,11 @@ def doctor(
     as_json: bool,
     virtual_gpus: int | None,
     past_file: Path | None,
-    history: Path | None,
     expect: int | None,
     all_nodes: bool,
     hostlist: str | None,
     hostfile: Path | None,
+    **history_options: Any,
 ) -> int:
     """Check the GPUs of this machine or of many nodes, once, and report which are slow."""
     # All probes run on all devices. Each device is compared with the others of its model, and with its own past
@@ -113,7 +109,9 @@ def doctor(
     # The exit code is 1 if a device is slow, gives wrong results, does not answer, is gone or has a fault; 3 if one
     # could not be checked, for a reason that says nothing about it, such as a missing library, or if there is none; 2
     # for wrong options; else 0.
-    transports, names = _transports(JobOptions(hostlist=hostlist, hostfile=hostfile), all_nodes=all_nodes)
+    options = JobOptions(hostlist=hostlist, hostfile=hostfile, **history_options)
+    history = node_history(options, site_access(options, os.environ))
+    transports, names = _transports(options, all_nodes=all_nodes)
     path = past_file or default_past_file()
     try:
         if past_file is not None:
@@ -126,7 +124,7 @@ def doctor(
         diagnoses = diagnose(checks, past.readings)
         where = _remember(path, checks, boards)
         if history is not None:
-            _note(NodeHistory(history), diagnoses)
+            _note(history, diagnoses)
         if not checks:  # no virtual devices stand in: a GPU that has left the bus would look healthy
             click.echo(f"laggard: {NO_GPU}", err=True)
             return EXIT_NOT_CHECKED
@@ -195,9 +193,9 @@ def _note(history: NodeHistory, diagnoses: Mapping[DeviceId, Diagnosis]) -> None
         if found.condition in _FAILING
     ]
     try:
-        history.add(f"{name}-{os.getuid()}", noted)
-    except OSError as error:
-        click.echo(f"laggard: nothing can be added to --node-history: {error.strerror}", err=True)
+        history.add(f"{name}-{os.getuid()}", *noted)
+    except NodeHistoryError as error:
+        click.echo(f"laggard: nothing can be added to --node-history: {error.reason}", err=True)
 
 
 def _progress(*, shown: bool) -> Progress:

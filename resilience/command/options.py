@@ -11,7 +11,7 @@ from typing import Literal
 
 from laggard.kvstore.client.connection import JOB_ID_RULE, is_job_id
 from laggard.kvstore.control import NodeRecord
-from laggard.kvstore.server.site import endpoint_of
+from laggard.kvstore.server.site import NO_JOB, endpoint_of, is_url
 from laggard.resilience.allocation.place import PORT, SECRET_VARIABLE
 from laggard.resilience.command.option import declared_in, flag_of, option
 from laggard.resilience.decision.events import OnFailure, Settings
@@ -262,19 +262,19 @@ class JobOptions:
     )
     state_password_file: Path | None = option(
         None,
-        "File with the password for --state-server, which only you can read.  [also: LAGGARD_STATE_PASSWORD, the "
+        "File with the password for the site's server, which only you can read.  [also: LAGGARD_STATE_PASSWORD, the "
         "password itself]",
         "FILE",
         exists=True,
-        needs=("--state-server",),
+        needs=("--state-server", "--node-history"),
     )
     state_ca: Path | None = option(
         None,
-        "PEM file with the certificate authority of --state-server.",
+        "PEM file with the certificate authority of the site's server.",
         "FILE",
         exists=True,
         unset="those that each node trusts",
-        needs=("--state-server",),
+        needs=("--state-server", "--node-history"),
     )
     state_replicas: int = option(
         0, "How many replicas of --state-server must have a commit before it counts.", "N", needs=("--state-server",)
@@ -300,11 +300,11 @@ class JobOptions:
         unset="reports in --state-dir, else ~/.local/state/laggard, which keeps the last 20 jobs",
     )
 
-    node_history: Path | None = option(
+    node_history: str | None = option(
         None,
-        "What the site's jobs remember about its nodes, in a shared folder: nodes that failed before are used last, "
-        "and what this job finds is added. 'laggard nodes' shows it.",
-        "DIR",
+        "Where the site's jobs share what they learn about its nodes: a shared folder, or the URL of the site's own "
+        "Valkey or Redis. Nodes that failed before are used last; 'laggard nodes' lists them.",
+        "DIR|URL",
         unset="nothing",
         also="LAGGARD_NODE_HISTORY",
     )
@@ -330,6 +330,12 @@ class JobOptions:
             raise UsageError(f"--job-name={self.job_name}", "cannot be a job's name", f"use {JOB_ID_RULE}")
         if self.state_server is not None:
             self._check_state_server(self.state_server)
+        if self.node_history is not None and is_url(self.node_history):
+            endpoint_of(self.node_history, NO_JOB, "")
+
+    def history_folder(self) -> Path | None:
+        """Return the folder of --node-history, if it is one."""
+        return None if self.node_history is None or is_url(self.node_history) else Path(self.node_history)
 
     def _check_state_server(self, url: str) -> None:
         if self.job_name is None:

@@ -31,7 +31,14 @@ from laggard.resilience.command.options import JobOptions
 from laggard.resilience.command.relay import run_on_primary
 from laggard.resilience.command.report import make_report
 from laggard.resilience.command.run_options import passed_on, run_options
-from laggard.resilience.command.state import site_endpoint, state_keeper, tell_where
+from laggard.resilience.command.state import (
+    SiteAccess,
+    node_history,
+    site_access,
+    site_endpoint,
+    state_keeper,
+    tell_where,
+)
 from laggard.resilience.controller.controller import Controller
 from laggard.resilience.controller.detection import NO_DETECTION, Detection
 from laggard.resilience.controller.launches import JobPlan, MakeCluster
@@ -49,7 +56,6 @@ from laggard.resilience.ray.cluster import RayCluster
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.job_logs import move_logs
 from laggard.resilience.record.job_record import recorded
-from laggard.resilience.record.node_history import NodeHistory
 from laggard.resilience.record.notifier import notified
 from laggard.resilience.wire.detection import Watch
 from laggard.system.ports import FIRST_PORT_OF_USERS, PortRange, free_port, port_is_taken, port_needs_root
@@ -78,12 +84,15 @@ def run(as_typed: Sequence[str], /, program: str, arguments: tuple[str, ...], **
     command = (command_of_module if options.module else command_of)(program, arguments)
     job = options.job_name or _job_name(program if options.module else Path(program).stem)
     allocation = find_allocation(options)
-    if not isinstance(allocation, Allocation):
-        return allocation.serve() if isinstance(allocation, Member) else run_on_primary(allocation.primary, as_typed)
+    if not isinstance(allocation, Allocation | Member):
+        return run_on_primary(allocation.primary, as_typed)
+    access = site_access(options, os.environ)
+    if isinstance(allocation, Member):
+        return allocation.serve()
     options = _without_ray(options, len(allocation.nodes))
     for passed in passed_on(as_typed, arguments):
         _tell(f"{passed} goes to {program}: write it before {program} if it is for laggard, else '-- {program}'")
-    return _run_on(allocation, options, checked, command, job)
+    return _run_on(allocation, options, checked, access, command, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ def _checked(options: JobOptions) -> _Checked:
     check_folders(
         report_dir=options.report_dir if options.report else None,
         checkpoint_dir=options.checkpoint_dir,
-        node_history=options.node_history,
+        node_history=options.history_folder(),
     )
     options.check_notify()
     hang_timeout, groups = options.hang_timeout_s(), group_file(options)
@@ -114,8 +123,11 @@ def _checked(options: JobOptions) -> _Checked:
     return _Checked(hang_timeout, groups, _detection(options, groups), checkpoints)
 
 
-def _run_on(allocation: Allocation, options: JobOptions, checked: _Checked, command: Sequence[str], job: str) -> int:
-    site = site_endpoint(options, job, allocation.nodes[0].address, os.environ)
+def _run_on(
+    allocation: Allocation, options: JobOptions, checked: _Checked, access: SiteAccess, command: Sequence[str], job: str
+) -> int:
+    site = site_endpoint(options, access, job, allocation.nodes[0].address)
+    history = node_history(options, access)
     head_only = isinstance(allocation, RayAllocation) and allocation.head_only
     varies, leaves = options.manager(os.environ) in {"slurm", "ray"}, leaves_of_job(checked.groups)
     settings = options.settings(max(1, len(allocation.nodes) - head_only), varies=varies, leaves=leaves)
@@ -148,7 +160,7 @@ def _run_on(allocation: Allocation, options: JobOptions, checked: _Checked, comm
             head_only=head_only,
             checkpoints=checked.checkpoints,
             may_be_warm=options.preload == "auto",
-            history=None if options.node_history is None else NodeHistory(options.node_history),
+            history=history,
             name=f"{job}-{folders.id}",
         )
         return _run_job(plan, allocation, folders, job, options, site, missing, signals)

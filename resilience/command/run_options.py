@@ -21,11 +21,23 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def run_options(command: _Command) -> _Command:
     """Give a command all options of ``laggard run``, in the order of its help."""
-    kinds = get_type_hints(JobOptions)
-    command = _state_copy(command)
-    for each in reversed(fields(JobOptions)):
-        command = _click_option(each, kinds[each.name])(command)
-    return command
+    return options_of_run(*(each.name for each in fields(JobOptions)))(_state_copy(command))
+
+
+def options_of_run(*names: str) -> Callable[[_Command], _Command]:
+    """Give a command some of these options, in the order of their names."""
+    kinds, declared = get_type_hints(JobOptions), {each.name: each for each in fields(JobOptions)}
+
+    def give(command: _Command) -> _Command:
+        for name in reversed(names):
+            command = _click_option(declared[name], kinds[name])(command)
+        return command
+
+    return give
+
+
+HISTORY_OPTIONS = ("node_history", "state_password_file", "state_ca")
+"""Where the site's memory of its nodes is, and what it takes to use it."""
 
 
 def passed_on(as_typed: Sequence[str], arguments: Sequence[str]) -> list[str]:

@@ -1,44 +1,71 @@
-"""Where ``laggard run`` keeps State: on a server that it starts, or on one of the site's."""
+"""Where State is: on a server that ``laggard run`` starts, or on one of the site's; and what the site remembers."""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from laggard.kvstore.client.connection import Endpoint, is_loopback
 from laggard.kvstore.errors import PortTakenError
-from laggard.kvstore.server.site import endpoint_of
+from laggard.kvstore.server.site import NO_JOB, endpoint_of
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.controller.site_state import SiteState
 from laggard.resilience.controller.state_keeper import StateKeeper
 from laggard.resilience.controller.state_server_supervisor import StateSupervisor
 from laggard.resilience.errors import UsageError
 from laggard.resilience.record.account import Account
+from laggard.resilience.record.history_folder import HistoryFolder
+from laggard.resilience.record.history_server import HistoryServer
+from laggard.resilience.record.node_history import NodeHistory
 
 LOOPBACK = "127.0.0.1"
 PASSWORD_VARIABLE = "LAGGARD_STATE_PASSWORD"  # noqa: S105 - a variable's name
 _UNENCRYPTED = "State and its password cross the network unencrypted"
 
 
-def site_endpoint(options: JobOptions, job: str, primary: str, environ: MutableMapping[str, str]) -> Endpoint | None:
-    """Return where the site's server is; None: we start one.
+@dataclass(frozen=True, slots=True)
+class SiteAccess:
+    """What it takes to use the site's server."""
 
-    The password is taken out of the environment, which the program inherits.
-    """
-    in_environment = environ.pop(PASSWORD_VARIABLE, "")
+    password: str = field(repr=False)
+    authority: str  # certificate that the server's is verified against, as PEM text; empty: those of this machine
+
+
+def site_access(options: JobOptions, environ: MutableMapping[str, str]) -> SiteAccess:
+    """Read it, and take the password out of the environment, which the program inherits."""
+    in_environment, file, authority = environ.pop(PASSWORD_VARIABLE, ""), options.state_password_file, options.state_ca
+    return SiteAccess(
+        in_environment if file is None else _private_text(file),
+        "" if authority is None else _text("--state-ca", authority),
+    )
+
+
+def site_endpoint(options: JobOptions, access: SiteAccess, job: str, primary: str) -> Endpoint | None:
+    """Return where the site's server is; None: we start one."""
     if options.state_server is None:
         return None
-    password, authority = in_environment, ""
-    if options.state_password_file is not None:
-        password = _private_text(options.state_password_file)
-    if options.state_ca is not None:
-        authority = _text("--state-ca", options.state_ca)
-    site = endpoint_of(options.state_server, job, password, authority=authority, replicas=options.state_replicas)
+    site = endpoint_of(
+        options.state_server, job, access.password, authority=access.authority, replicas=options.state_replicas
+    )
     if is_loopback(site.host) and not is_loopback(primary):
         given = f"--state-server={options.state_server}"
         raise UsageError(given, "is this machine's alone", "name an address that all nodes can reach")
     return site
+
+
+def node_history(options: JobOptions, access: SiteAccess) -> NodeHistory | None:
+    """Return what the site remembers of its nodes; None if nothing."""
+    if options.node_history is None:
+        return None
+    if (folder := options.history_folder()) is not None:
+        return NodeHistory(HistoryFolder(folder))
+    endpoint = endpoint_of(options.node_history, NO_JOB, access.password, authority=access.authority)
+    if endpoint.exposed:
+        given = f"--node-history={options.node_history}"
+        raise UsageError(given, "would send its password unencrypted", "write rediss://")
+    return NodeHistory(HistoryServer(endpoint))
 
 
 def state_keeper(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.site import Sighting, standings
+from laggard.resilience.errors import NodeHistoryError
 from laggard.resilience.record import wording
 from laggard.resilience.record.node_history import NodeHistory
 
@@ -39,8 +39,8 @@ class SiteMemory:
             return []
         try:
             noted = self._history.read()
-        except OSError as error:
-            tell(f"--node-history cannot be read: {error.strerror}; the nodes are used in the order of their names")
+        except NodeHistoryError as error:
+            tell(f"--node-history cannot be read: {error.reason}; the nodes are used in the order of their names")
             return []
         nodes = {self._machine_of(host): host for host in hosts}
         found = [each for each in standings(noted, self._now_s()) if each.host in nodes]
@@ -68,20 +68,17 @@ class SiteMemory:
         """Note what speaks against a node."""
         self.remark(host, why)
         if machine := self._machine_of(host):
-            self._add([Sighting(machine, self._now_s(), "failed", self._job, why)])
+            self._add(Sighting(machine, self._now_s(), "failed", self._job, why))
 
     def close(self) -> None:
         """Note for how long the nodes were used that the job still uses: that speaks for them."""
         now_s = self._now_s()
         ran = ((machine, (now_s - since_s) / _HOUR_S) for machine, since_s in self._since_s.items())
-        self._add([Sighting(machine, now_s, "ran", self._job, hours=hours) for machine, hours in ran])
-        if self._history is not None:
-            with contextlib.suppress(OSError):  # they are removed by the next job
-                self._history.remove_old()
+        self._add(*(Sighting(machine, now_s, "ran", self._job, hours=hours) for machine, hours in ran))
 
-    def _add(self, sightings: Sequence[Sighting]) -> None:
+    def _add(self, *sightings: Sighting) -> None:
         if self._history is not None:
             try:
-                self._history.add(self._job, sightings)
-            except OSError as error:  # the job goes on without
-                self.trouble = f"nothing can be added to --node-history: {error.strerror}"
+                self._history.add(self._job, *sightings)
+            except NodeHistoryError as error:  # the job goes on without
+                self.trouble = f"nothing can be added to --node-history: {error.reason}"

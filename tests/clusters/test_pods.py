@@ -189,10 +189,10 @@ def test_when_the_first_pod_is_replaced_the_others_join_the_new_one(pods: Callab
 def test_with_state_on_the_sites_server_the_new_first_pod_goes_on_where_the_lost_one_was(
     pods: Callable[..., Pods], tmp_path: Path
 ) -> None:
-    url = f"redis://{SUBNET}.100:6379"
-    password = tmp_path / "server" / "password"
-    job = pods(2, f"--state-server={url}", "--job-name=train", f"--state-password-file={password}")
-    with site_state(job.network.login, password.parent) as there:
+    url, server = f"rediss://{SUBNET}.100:6379", tmp_path / "server"
+    access = f"--state-password-file={server / 'password'}", f"--state-ca={server / 'ca.pem'}"
+    job = pods(2, f"--state-server={url}", "--job-name=train", *access)
+    with site_state(job.network.login, server) as there:
         assert there == url
         first, second = job.start(0), job.start(1)
         first.wait_for("launch 0 rank 1 on train-1")

@@ -192,9 +192,9 @@ def test_a_job_that_slurm_requeues_because_its_primary_is_down_goes_on_from_stat
 ) -> None:
     (work / "train.py").write_text(textwrap.dedent(STEPS))
     with site_state(site.network.login, site.folder / "server") as url:
-        password = site.write("work/password", (site.folder / "server" / "password").read_text())
-        password.chmod(0o600)
-        kept = f"--state-server={url} --job-name=train --state-password-file=password"
+        for name in ("password", "ca.pem"):
+            site.write(f"work/{name}", (site.folder / "server" / name).read_text()).chmod(0o600)
+        kept = f"--state-server={url} --job-name=train --state-password-file=password --state-ca=ca.pem"
         # Without --no-kill, with which Slurm does not requeue a job that has lost its first node.
         batch = "#!/bin/bash\n#SBATCH --requeue --open-mode=append\n"
         site.write("work/job.sh", f"{batch}exec laggard {kept} {' '.join(PER_NODE)} train.py\n")

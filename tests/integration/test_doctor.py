@@ -19,6 +19,7 @@ from laggard.detectors.judging.diagnosis import diagnose
 from laggard.resilience.allocation.ssh import Ssh
 from laggard.resilience.command.doctor import as_text
 from laggard.resilience.command.remote_check import check_hosts
+from laggard.resilience.record.history_folder import HistoryFolder
 from laggard.resilience.record.node_history import NodeHistory
 
 DEADLINE_S = 120.0
@@ -62,7 +63,7 @@ def test_devices_that_are_expected_and_missing_are_a_fault(tmp_path: Path) -> No
     history.mkdir()
     done = run_doctor("--expect=2", f"--node-history={history}", *past, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
-    noted = {each.why for each in NodeHistory(history).read() if each.host == socket.gethostname()}
+    noted = {each.why for each in NodeHistory(HistoryFolder(history)).read() if each.host == socket.gethostname()}
     assert any("0 of 2 expected devices are there" in why for why in noted)
     assert "0 of 2 expected devices are there" in done.stdout  # and no virtual ones instead
 

@@ -16,6 +16,7 @@ import pytest
 from laggard.kvstore.server.process import StateServer
 from laggard.kvstore.state.mapping import State
 from laggard.resilience.decision.site import Sighting
+from laggard.resilience.record.history_folder import HistoryFolder
 from laggard.resilience.record.node_history import NodeHistory
 from tests.integration.counting_job import (
     Start,
@@ -42,9 +43,9 @@ def test_a_program_that_fails_again_in_the_same_way_ends_the_job_with_its_exit_c
 
 
 def test_the_site_remembers_nothing_of_virtual_nodes(start_job: Start, tmp_path: Path) -> None:
-    history = NodeHistory(tmp_path)
+    history = NodeHistory(HistoryFolder(tmp_path))
     noted = [Sighting("node2", time.time(), "failed", f"old-{number}", "too slow") for number in range(2)]
-    history.add("old", noted)
+    history.add("old", *noted)
 
     job = start_job(
         *("--local-nodes=3", "--nodes=2", "--virtual-gpus=1", "--per-node", f"--node-history={tmp_path}"), program=""

@@ -34,6 +34,8 @@ from laggard.system.ports import free_port
 from tests.site_servers import PROGRAMS, SiteServer, await_replicas, fail_over, replica_of, site_server
 from tests.waiting import wait_until
 
+# The ssl module leaves a socket to the garbage collector if its server dies just as it is wrapped.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 LONG_S = 60.0
 # Pairs of controllers, and within which time of the first the second begins; by hand 200, and 2 s.
 RIVALS = int(os.environ.get("LAGGARD_TEST_RIVALS", "12"))
@@ -231,7 +233,7 @@ def test_what_was_acknowledged_with_a_replica_is_there_after_a_failover(
         wait_until(lambda: acknowledged >= 20)
         fail_over(site, replica)
         before = acknowledged
-        with site_server("valkey", site.folder.with_name("next"), replica_of(replica)):
+        with site_server(site.name, site.folder.with_name("next"), replica_of(replica)):
             program.join(LONG_S)
             assert not program.is_alive(), before
             assert state["n"] == 60  # each once, those too whose answer was lost
@@ -326,7 +328,7 @@ def test_a_primary_that_has_become_a_replica_is_left(site: SiteServer, replica: 
         new.replicaof("NO", "ONE")
         old.replicaof("127.0.0.1", elsewhere)
         site.move_to(free_port("127.0.0.1"))
-        new.config_set("port", address)
+        new.config_set(replica.port_option, address)
         state["n"] = 2
     assert state["n"] == 2
 

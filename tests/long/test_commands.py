@@ -28,6 +28,7 @@ from laggard.resilience.allocation.slurm import Srun
 from laggard.resilience.command.remote_check import NO_GPU
 from laggard.telemetry.dumps.writing import write_dump
 from tests.integration.jobs import ask
+from tests.integration.test_history_server import SITE_NODES
 from tests.integration.test_views import Terminal
 from tests.long.test_examples import sessions
 from tests.long.test_site_job import SITE_JOB
@@ -207,6 +208,7 @@ def run_by_other_tests() -> set[str]:
         RAY_TRAIN_JOB,
         SSH_CHECK,
         SITE_JOB,
+        SITE_NODES,
         SSH_JOB,
         TORCHRUN_JOB,
         WATCHED_JOB,

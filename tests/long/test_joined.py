@@ -5,17 +5,19 @@ from __future__ import annotations
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from laggard.resilience.decision.site import Sighting
+from laggard.resilience.record.history_server import HistoryServer
 from laggard.resilience.record.node_history import NodeHistory
 from laggard.system.ports import free_port
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
+from tests.site_servers import SiteServer, site_server
 from tests.waiting import Gate, wait_until
 
 Start = Callable[..., RunningJob]
@@ -26,7 +28,7 @@ SHOW = """
     from laggard.resilience import Job
 
     nodes = Job.current().nodes
-    hidden = [name for name in os.environ if name.startswith(("LAGGARD_JOIN", "PMIX_"))]
+    hidden = [name for name in os.environ if name.startswith(("LAGGARD_JOIN", "LAGGARD_STATE_PASS", "PMIX_"))]
     print("rank", os.environ["NODE_RANK"], "of", os.environ["NNODES"], [node.address[-1] for node in nodes], hidden)
     sys.exit(7)
 """
@@ -69,6 +71,7 @@ class Copies:
             environment.setenv("NNODES", str(self._n_nodes))
             environment.setenv("PMIX_NAMESPACE", "the launcher's")
             environment.setenv("LAGGARD_JOIN_SECRET", secret)
+            environment.setenv("LAGGARD_STATE_PASSWORD", "secret")
             environment.setenv("LAGGARD_MACHINE", machine or f"machine{index}")
             environment.setenv("LAGGARD_TERMINATION_MESSAGE", str(self.last_word_of(index)))
             return self._start("run", *self._options, *options, program=self._program)
@@ -182,14 +185,20 @@ def test_when_the_first_node_is_lost_the_others_join_the_next_job_that_begins_th
     assert "is gone, or has given this node up: joining again" in second.account
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SiteServer]:
+    with site_server("redis", tmp_path / "server") as there:
+        yield there
+
+
 def test_the_site_remembers_machines_not_the_nodes_that_happened_to_be_on_them(
-    copies: Callable[..., Copies], tmp_path: Path
+    copies: Callable[..., Copies], tmp_path: Path, server: SiteServer
 ) -> None:
-    history = NodeHistory(tmp_path)
+    history = NodeHistory(HistoryServer(server.endpoint()))
     for number in range(2):
-        history.add(f"old-{number}", [Sighting("machine1", time.time(), "failed", f"old-{number}", "too slow")])
+        history.add(f"old-{number}", Sighting("machine1", time.time(), "failed", f"old-{number}", "too slow"))
     gates, program = gates_of(2, tmp_path)
-    command = copies(3, program, "--nodes=2", "--resilient", f"--node-history={tmp_path}")
+    command = copies(3, program, "--nodes=2", "--resilient", f"--node-history={server.url}", *server.access())
     first, suspect, third = (command.start(index) for index in range(3))
     first.wait_for("launch 0 rank 1 of 2")
     assert "history   index1, which is on machine1, is used last" in first.account

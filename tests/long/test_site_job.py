@@ -68,12 +68,12 @@ def await_more(job: RunningJob, folder: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "encrypts"), [("valkey", False), ("redis", True)])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_the_same_command_goes_on_anywhere_and_each_commit_is_there_once(
-    start_job: Start, tmp_path: Path, name: str, *, encrypts: bool
+    start_job: Start, tmp_path: Path, name: str
 ) -> None:
     program = COUNT.replace("FOLDER", repr(str(tmp_path)))
-    with site_server(name, tmp_path / "site", encrypts=encrypts) as server:
+    with site_server(name, tmp_path / "site") as server:
         given = options(server)
         first = start_job(*given, program=program)
         await_more(first, tmp_path)

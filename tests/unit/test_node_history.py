@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from laggard.resilience.command.nodes import nodes
 from laggard.resilience.controller.site_memory import SiteMemory
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.site import Sighting, standings
+from laggard.resilience.errors import UsageError
+from laggard.resilience.record.history_folder import HistoryFolder
 from laggard.resilience.record.node_history import NodeHistory
 
 DAY_S = 86_400.0
@@ -59,18 +62,22 @@ def test_failures_speak_against_a_node_and_use_for_it(noted: list[Sighting], day
     assert odds(failed("new")) >= odds() >= odds(ran(days))
 
 
+def history_of(folder: Path) -> NodeHistory:
+    return NodeHistory(HistoryFolder(folder, lambda: NOW_S))
+
+
 def test_a_job_adds_what_it_found_and_the_next_one_uses_such_a_node_last(tmp_path: Path) -> None:
     told: list[str] = []
     hosts = ("n1", "n2", "n3")
     for number in range(2):
-        job = SiteMemory(NodeHistory(tmp_path, lambda: NOW_S), f"train-{number}", partial(float, NOW_S + number))
+        job = SiteMemory(history_of(tmp_path), f"train-{number}", partial(float, NOW_S + number))
         assert job.suspects(hosts, told.append) == []
         before = Roster(("n1", "n2"), ("n3",), (Exclusion("n9", 0.0),))
         job.follow(Roster((), primary="n1"), before, "")
         job.follow(before, before.without(frozenset({"n2"}), 2, NOW_S), "without n2: too slow")
         job.close()
 
-    history = NodeHistory(tmp_path, lambda: NOW_S)
+    history = history_of(tmp_path)
     last = SiteMemory(history, "train-2", lambda: NOW_S + 2)
 
     assert last.suspects(hosts, told.append) == ["n2"]
@@ -86,7 +93,7 @@ def test_a_job_without_a_memory_and_one_whose_folder_is_gone_go_on(tmp_path: Pat
     without.note("n1", "slow")
     without.close()
     assert without.remarks == {"n1": "slow"}
-    gone = SiteMemory(NodeHistory(tmp_path / "gone"), "train", lambda: NOW_S)
+    gone = SiteMemory(history_of(tmp_path / "gone"), "train", lambda: NOW_S)
     gone.note("n1", "slow")
     assert gone.trouble == "nothing can be added to --node-history: No such file or directory"
 
@@ -108,11 +115,11 @@ def test_what_is_not_valid_does_not_count_and_nothing_is_followed_out_of_the_fol
     elsewhere.write_text(good)
     (folder / "link.jsonl").symlink_to(elsewhere)
     (folder / "job.jsonl").write_text(
-        "\n".join(["{", "[]", '{"host": 3}', "null", good, "\udcff" * 3]), errors="replace"
+        "\n".join(["{", "[]", "[" * 100_000, '{"host": 3}', "null", good, "\udcff" * 3]), errors="replace"
     )
     (folder / "notes.txt").write_text(good)
 
-    (found,) = NodeHistory(folder).read()
+    (found,) = history_of(folder).read()
 
     assert (found.host, found.hours) == ("n1", 28 * 24)
 
@@ -120,7 +127,7 @@ def test_what_is_not_valid_does_not_count_and_nothing_is_followed_out_of_the_fol
 def test_of_a_large_file_only_a_part_is_read(tmp_path: Path) -> None:
     line = json.dumps({"host": "n1", "time_s": NOW_S, "kind": "failed", "why": "x" * 10_000}) + "\n"
     (tmp_path / "job.jsonl").write_text(line * 1000)
-    found = NodeHistory(tmp_path).read()
+    found = history_of(tmp_path).read()
     assert 0 < len(found) < 30
     assert {len(each.why) for each in found} == {300}
 
@@ -130,7 +137,7 @@ def test_files_of_four_weeks_ago_are_removed(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.jsonl"
         path.touch()
         os.utime(path, (NOW_S - days * DAY_S,) * 2)
-    NodeHistory(tmp_path, lambda: NOW_S).remove_old()
+    assert history_of(tmp_path).read() == []
     assert [path.name for path in tmp_path.iterdir()] == ["new.jsonl"]
 
 
@@ -139,9 +146,9 @@ def test_files_of_four_weeks_ago_are_removed(tmp_path: Path) -> None:
 def test_files_of_other_users_count_only_where_the_folder_is_open_to_a_group(
     tmp_path: Path, mode: int, *, counts: bool
 ) -> None:
-    history = NodeHistory(tmp_path)
-    history.add("own", [failed("a")])
-    history.add("other", [failed("b"), Sighting("bad", NOW_S, "pinned"), Sighting("bad", NOW_S, "cleared")])
+    history = history_of(tmp_path)
+    history.add("own", failed("a"))
+    history.add("other", failed("b"), Sighting("bad", NOW_S, "pinned"), Sighting("bad", NOW_S, "cleared"))
     os.chown(tmp_path / "other.jsonl", 4321, -1)
     tmp_path.chmod(mode)
     assert {each.job for each in history.read() if each.kind == "failed"} == ({"a", "b"} if counts else {"a"})
@@ -159,3 +166,15 @@ def test_an_operator_sees_pins_and_clears(tmp_path: Path) -> None:
     (found,) = json.loads(typed("--json"))
     assert (found["host"], found["suspect"], found["chance"]) == ("n1", True, 1.0)
     assert "nothing speaks against any node" in typed("--clear=n1")
+
+
+@pytest.mark.root("to be another user")
+def test_who_is_no_operator_is_told_so() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o1777)
+        os.seteuid(4321)
+        try:
+            with pytest.raises(UsageError, match="are for the folder's owner and root"):
+                CliRunner().invoke(nodes, [f"--node-history={folder}", "--pin=n1"], catch_exceptions=False)
+        finally:
+            os.seteuid(0)

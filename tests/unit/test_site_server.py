@@ -43,7 +43,7 @@ def test_a_certificate_authority_takes_the_place_of_those_that_nodes_trust() -> 
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("http://db", "cannot keep State at http://db: that is no such URL; write it as rediss://HOST:PORT/0"),
+        ("http://db", "cannot use the server at http://db: that is no such URL; write it as rediss://HOST:PORT/0"),
         ("/usr/bin/redis-server", "no such URL"),
         ("redis://", "no such URL"),
         ("redis://db/first", "no such URL"),
