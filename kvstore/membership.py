@@ -65,6 +65,7 @@ class Ready:
     own: tuple[int, ...]  # those of which it knows what only this rank has; a new process, from the one before it
     # Those of which it has handed over what is another rank's own, by that rank
     of_others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    alike: tuple[int, ...] = ()  # the ranks whose state it can take over; empty: that of any
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,7 @@ class Formation:
     launch: int
     handles: tuple[str, ...]  # in the order of the ranks
     step: int
-    source: int  # the rank that gives the state of that step to those that are behind
-    behind: tuple[int, ...]
+    sources: Mapping[str, int]  # for each rank that is behind, the one that gives it the state of that step
 
 
 Said = Offer | Ready | Formed | StandsBy
@@ -323,13 +323,18 @@ class Membership:
         return self.records.handed_over(self.rank, step)
 
     def report(
-        self, handle: str, have: tuple[int, ...], own: tuple[int, ...], kept: Mapping[int, Mapping[int, bytes]] = NONE
+        self,
+        handle: str,
+        have: tuple[int, ...],
+        own: tuple[int, ...],
+        kept: Mapping[int, Mapping[int, bytes]] = NONE,
+        alike: tuple[int, ...] = (),
     ) -> None:
         """Say that this rank waits for the others, and what it has, as in `Ready`.
 
         Parameters
         ----------
-        handle, have, own
+        handle, have, own, alike
             As in `Ready`.
         kept
             What it keeps for other ranks, by rank and step: it is handed over for those that are replaced.
@@ -338,7 +343,8 @@ class Membership:
         for rank, steps in kept.items():
             for step, value in steps.items():
                 self.records.hand_over(rank, step, value)
-        self._say(Ready(self.rank, handle, have, own, {str(rank): tuple(steps) for rank, steps in kept.items()}))
+        of_others = {str(rank): tuple(steps) for rank, steps in kept.items()}
+        self._say(Ready(self.rank, handle, have, own, of_others, alike))
 
     def await_formation(self) -> Formation | None:
         """Wait until it is known what all ranks go on from; None if others were lost: then report anew.

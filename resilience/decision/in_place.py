@@ -141,5 +141,8 @@ def formation(
     step = max(common)
     if step == failed_at:  # it may be the step that ends ranks
         return "same step"
-    handles = tuple(ready[rank].handle for rank in sorted(ready))
-    return Formation(launch, handles, step, holders[0], tuple(rank for rank in sorted(ready) if not ready[rank].have))
+    alike = {rank: each.alike or holders for rank, each in ready.items() if not each.have}
+    sources = {str(rank): next((each for each in holders if each in found), -1) for rank, found in alike.items()}
+    if -1 in sources.values():
+        return "no common step"
+    return Formation(launch, tuple(ready[rank].handle for rank in sorted(ready)), step, sources)

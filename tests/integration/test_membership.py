@@ -285,7 +285,7 @@ def test_who_takes_the_place_of_a_rank_adopts_its_launch_and_the_rank_itself_doe
     monkeypatch.setenv(JOINS, "5")
     _, joining = _member(state_server, monkeypatch, rank=1)
     leaving.records.hand_over(1, 7, b"state")
-    leaving.records.publish(Formation(4, ("a", "b"), 3, 1, (0,)))  # in which it was not there yet
+    leaving.records.publish(Formation(4, ("a", "b"), 3, {"0": 1}))  # in which it was not there yet
     _begin(client, state_server, 5, Replaced(5, 4, (1,)))
     with pytest.raises(FencedError, match="launch 4"):
         leaving.await_replaced(5.0)
@@ -325,7 +325,7 @@ def test_a_process_adopts_the_launch_in_which_others_are_replaced(
     _begin(client, state_server, 6, Replaced(6, 5, (0,)))
     assert membership.await_formation() is None
     records = MembershipRecords(client, state_server.endpoint, 6)
-    records.publish(formation := Formation(6, ("a", "b"), 7, 1, (0,)))
+    records.publish(formation := Formation(6, ("a", "b"), 7, {"0": 1}))
     assert membership.await_formation() == formation
     state["a"] = 4
 

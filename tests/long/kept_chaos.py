@@ -21,7 +21,9 @@ from tests.processes import HIDDEN, command_lines
 from tests.waiting import wait_until
 
 __all__ = [
+    "DDP",
     "DEADLINE_S",
+    "HSDP",
     "ONE_IN_RESERVE",
     "RANKS",
     "TRAIN",
@@ -111,6 +113,14 @@ for attempt in (each for n in (n_steps // 3, n_steps) for each in run.steps(n)):
         time.sleep(0 if os.path.exists("enough") else paces_s[os.environ["LAGGARD_LAUNCH"] != "0"])
 torch.distributed.destroy_process_group()
 """
+DDP = "model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.01)"
+# Two groups of two ranks hold it alike, each splits it.
+HSDP = """from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+model = nn.Sequential(*[each for each in layers if type(each) != nn.BatchNorm1d])
+for part in (*list(model)[::2], model):
+    fully_shard(part, mesh=mesh)"""
 # Where in a step a rank kills itself, or what is done to it from outside.
 PLACES = ("forward", "backward", "stepped")
 KINDS = (*PLACES, "rank 0", "two at once", "during recovery", "stopped")

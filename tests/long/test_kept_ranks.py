@@ -12,7 +12,9 @@ import pytest
 
 from tests.integration.jobs import RunningJob
 from tests.long.kept_chaos import (
+    DDP,
     DEADLINE_S,
+    HSDP,
     ONE_IN_RESERVE,
     RANKS,
     TRAIN,
@@ -34,17 +36,21 @@ pytestmark = [
 ]
 
 
-def test_wherever_in_a_step_a_rank_is_lost_the_others_keep_their_processes(start_job: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [DDP, HSDP], ids=["DDP", "HSDP"])
+def test_wherever_in_a_step_a_rank_is_lost_the_others_keep_their_processes(
+    model: str, start_job: Start, tmp_path: Path
+) -> None:
+    program = TRAIN.replace(DDP, model)
     faults = [[0, 30, "forward"], [2, 40, "backward"], [3, 50, "stepped"], [1, 60, "raise"], [0, 70, "stepped"]]
-    two_at_once = [[1, 80, "backward"], [3, 80, "backward"]]
+    two_at_once = [[1, 80, "backward"], [2, 80, "backward"]]  # with HSDP, other ranks have their parts
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    assert start(start_job, undisturbed, 90, 0.0, []).finish(DEADLINE_S) == 0
-    job = start(start_job, disturbed, 90, 0.1, faults + two_at_once, "--max-restarts=0")
+    assert start(start_job, undisturbed, 90, 0.0, [], program=program).finish(DEADLINE_S) == 0
+    job = start(start_job, disturbed, 90, 0.1, faults + two_at_once, "--max-restarts=0", program=program)
     assert job.finish(DEADLINE_S) == 0, job.everything()
     assert job.account.count("the other ranks keep their processes; all go on from step") >= 6, job.everything()
     again = assert_same_losses(disturbed, undisturbed, 90)
     assert again <= 7 * (RANKS - 1)
-    for rank, n_lost in enumerate([2, 2, 1, 2]):
+    for rank, n_lost in enumerate([2, 2, 2, 1]):
         assert len({pid for _, _, pid in rows(disturbed, rank)}) <= 1 + n_lost
     assert command_lines(job.processes()) == []
 
@@ -81,7 +87,7 @@ model = fully_shard(nn.Sequential(*[each for each in layers if type(each) != nn.
     ("old", "new", "why"),
     [
         ("every=5)", "every=5, also={'ema': nn.Linear(2, 2)})", "it has values in also="),
-        ("model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.01)", SPLIT, "its model is split"),
+        (DDP, SPLIT, "its model is split, and what a lost rank has of it is in checkpoints alone"),
     ],
 )
 def test_a_training_that_cannot_keep_its_ranks_is_relaunched_and_it_is_said_why(

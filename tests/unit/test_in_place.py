@@ -58,19 +58,31 @@ def ready(**ranks: tuple[tuple[int, ...], tuple[int, ...]]) -> dict[int, Ready]:
 
 
 @pytest.mark.parametrize(
-    ("has", "step", "source", "behind"),
+    ("has", "step", "sources"),
     [
-        (ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)), r2=((7, 8), (7, 8))), 8, 0, (1,)),
-        (ready(r0=((), (8, 9)), r1=((7, 8), (7, 8)), r2=((8, 9), (8, 9))), 8, 1, (0,)),  # rank 2 is a step ahead
-        (ready(r0=((7, 8), (7, 8)), r1=((), (6, 7)), r2=((7, 8), (7, 8))), 7, 0, (1,)),  # the lost one was behind
-        (ready(r0=((), (3,)), r1=((), (3,)), r2=((3,), (3,))), 3, 2, (0, 1)),
+        (ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)), r2=((7, 8), (7, 8))), 8, {"1": 0}),
+        (ready(r0=((), (8, 9)), r1=((7, 8), (7, 8)), r2=((8, 9), (8, 9))), 8, {"0": 1}),  # rank 2 is a step ahead
+        (ready(r0=((7, 8), (7, 8)), r1=((), (6, 7)), r2=((7, 8), (7, 8))), 7, {"1": 0}),  # the lost one was behind
+        (ready(r0=((), (3,)), r1=((), (3,)), r2=((3,), (3,))), 3, {"0": 2, "1": 2}),
     ],
 )
 def test_all_go_on_from_the_newest_step_that_all_have(
-    has: dict[int, Ready], step: int, source: int, behind: tuple[int, ...]
+    has: dict[int, Ready], step: int, sources: dict[str, int]
 ) -> None:
     handles = ("handle r0", "handle r1", "handle r2")
-    assert formation(5, has, None, {}) == Formation(5, handles, step, source, behind)
+    assert formation(5, has, None, {}) == Formation(5, handles, step, sources)
+
+
+@pytest.mark.parametrize(
+    ("lost", "found"), [((1,), {"1": 3}), ((1, 2), {"1": 3, "2": 0}), ((0, 1), {"0": 2, "1": 3}), ((0, 2), None)]
+)
+def test_who_is_behind_takes_over_the_state_of_a_rank_with_the_same_part(
+    lost: tuple[int, ...], found: dict[str, int] | None
+) -> None:
+    alike = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+    has = {rank: Ready(rank, "", () if rank in lost else (7,), (7,), alike=alike[rank]) for rank in alike}
+    formed = formation(5, has, None, {})
+    assert (dict(formed.sources) if isinstance(formed, Formation) else None) == found
 
 
 @pytest.mark.parametrize(

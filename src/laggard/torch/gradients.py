@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class UnusedGradients:
         ValueError
             If `fully_shard` holds gradients back that are not reduced yet.
         """
-        if any(_holds_gradients_back(each) for module in self._modules.values() for each in module.modules()):
+        if hold_gradients_back(self._modules.values()):
             raise ValueError(
                 "a checkpoint in the middle of accumulating gradients that fully_shard has not reduced yet; call save "
                 "after the optimizer's step, or with set_requires_gradient_sync(True)"
@@ -75,7 +75,12 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def _holds_gradients_back(module: torch.nn.Module) -> bool:
+def hold_gradients_back(modules: Iterable[torch.nn.Module]) -> bool:
+    """Return whether `fully_shard` holds gradients of modules back that are not reduced yet."""
+    return any(_holds_back(each) for module in modules for each in module.modules())
+
+
+def _holds_back(module: torch.nn.Module) -> bool:
     if not isinstance(module, FSDPModule):
         return False
     state: Any = module._get_fsdp_state()

@@ -18,20 +18,27 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.errors import FencedError
 from laggard.kvstore.membership import SILENCE_S, Formation
+from laggard.kvstore.values.blocks import Block
 from laggard.kvstore.values.codec import decode, encode
-from laggard.torch.buckets import Layout, has_new_layout, lay_out, layout_of
+from laggard.torch.buckets import Layout
 from laggard.torch.draws import Draws
+from laggard.torch.gradients import hold_gradients_back
 from laggard.torch.kept_group import KeptGroup, kept_group
+from laggard.torch.kept_model import kept_model, why_not
 from laggard.torch.own_states import OwnStates
 from laggard.torch.partner import Partner
 from laggard.torch.position import Position
-from laggard.torch.split_optimizer import SplitOptimizer
-from laggard.torch.training_state import has_blocks, random_states, restore_random_states
+from laggard.torch.training_state import (
+    from_blocks,
+    like_of,
+    random_states,
+    restore_random_states,
+    to_blocks,
+)
 
 # After an error of a collective, how long to wait for word that a rank was lost; without it, the error is our own.
 SETTLE_S = 5.0
@@ -80,7 +87,7 @@ class KeptSteps(Steps):
         self, step: int, model: Any, parts: Mapping[str, Any], position: Position, draws: Draws, group: KeptGroup
     ) -> None:
         super().__init__(step)
-        self._model = model
+        self._model, self._kept = model, kept_model(model)
         self._parts = parts  # all that has a state, by name
         self._position, self._draws = position, draws  # what gives it its data
         self._group = group
@@ -95,16 +102,15 @@ class KeptSteps(Steps):
         if self._membership.joins:
             self._join()
         else:
-            self._hold(layout_of(self._model))
+            self._hold(None)
             self._membership.offer()
 
     def _ends(self, error: BaseException | None) -> bool:
         if error is None:
             try:
-                is_new = has_new_layout(self._model)
-                layout = layout_of(self._model) if is_new else self._held[self.step].layout
+                before = self._held[self.step].layout
                 self.step += 1
-                self._hold(layout)
+                self._hold(before)
                 own = self._held[self.step].own
                 if own is not None and self._membership.pauses(self.step):
                     self._pause(own)
@@ -114,11 +120,14 @@ class KeptSteps(Steps):
             return False
         return isinstance(error, _TROUBLE) and self._recovers(error)
 
-    def _hold(self, layout: Layout) -> None:
-        """Keep what it takes to begin this step, in place of that of two steps before."""
-        parts = {name: _copied(part.state_dict()) for name, part in self._parts.items()}
+    def _hold(self, before: Layout | None) -> None:
+        """Keep what it takes to begin this step, in place of that of two steps before; the layout is that of one."""
+        is_whole = not hold_gradients_back([self._model])
+        parts = {name: _copied(to_blocks(part.state_dict())) for name, part in self._parts.items()} if is_whole else {}
+        layout = self._kept.rest(before)
         own = None
-        if self._position.is_known and not parts.get("gradients"):  # those that are not used yet are each rank's own
+        # Gradients that are not used yet are each rank's own.
+        if self._position.is_known and is_whole and not parts.get("gradients"):
             own = {"random": random_states(), "position": self._position.state_dict()}
         self._keep(_Held(parts, layout, own))
 
@@ -157,7 +166,7 @@ class KeptSteps(Steps):
                 is_known = self._position.is_known
                 have = tuple(step for step, held in self._held.items() if is_known and held.own is not None)
                 own = have if self._held else self._own.steps()
-                self._membership.report(self._group.handle, have, own, self._partner.kept)
+                self._membership.report(self._group.handle, have, own, self._partner.kept, self._kept.alike)
                 if (formation := self._membership.await_formation()) is None:
                     continue
                 self._group.connect(list(formation.handles))
@@ -174,27 +183,27 @@ class KeptSteps(Steps):
     def _take_over(self, formation: Formation) -> None:
         """Go back to the step that all have, or take its state over from another rank."""
         step, rank = formation.step, self._membership.rank
-        if rank == formation.source:
+        source = formation.sources.get(str(rank))
+        for each in [int(behind) for behind, of_it in formation.sources.items() if of_it == rank]:
             held = self._held[step]
             data = encode("state", {"parts": held.parts, "layout": held.layout}).joined()
-            for each in formation.behind:
-                dist.send(torch.tensor([len(data)]), each)
-                dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), each)
-        if rank in formation.behind:
+            dist.send(torch.tensor([len(data)]), each)
+            dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), each)
+        if source is not None:
             size = torch.zeros(1, dtype=torch.int64)
-            dist.recv(size, formation.source)
+            dist.recv(size, source)
             received = torch.empty(int(size), dtype=torch.uint8)
-            dist.recv(received, formation.source)
+            dist.recv(received, source)
             handed_over = self._membership.handed_over(step)
             own = decode("own", [self._own.get(step) if handed_over is None else handed_over])
             held = _Held(**decode("state", [memoryview(received.numpy())]), own=own)
             self._position.load_state_dict(own["position"], step)
         else:
             held = self._held[step]
+        self._kept.go_back(held.layout)
         self._model.zero_grad(set_to_none=True)
         for name, part in self._parts.items():
-            part.load_state_dict(_copied(held.parts[name]))
-        lay_out(self._model, held.layout)
+            part.load_state_dict(from_blocks(_copied(held.parts[name]), like_of(part)))
         if held.own is not None:
             restore_random_states(held.own["random"])
         self.step = step
@@ -228,7 +237,7 @@ def steps_from(
     """
     if (group := kept_group()) is None:
         return Steps(step)
-    if why := _why_not(model, parts, has_others=has_others):
+    if why := why_not(model, parts, has_others=has_others):
         group.membership.offer(why)
         return Steps(step)
     kept = KeptSteps(step, model, parts, position, draws, group)
@@ -236,29 +245,12 @@ def steps_from(
     return kept
 
 
-def _why_not(model: torch.nn.Module, parts: Mapping[str, Any], *, has_others: bool) -> str:
-    """Return why the ranks of a training cannot keep their processes when one is lost; empty: they can."""
-    if has_blocks(model):
-        return "its model is split, and what a lost rank has of it is in checkpoints alone"
-    if not isinstance(model, DistributedDataParallel):
-        return "its model is not in DistributedDataParallel"
-    if not model.broadcast_buffers and next(model.module.buffers(), None) is not None:
-        return "its ranks have buffers of their own (broadcast_buffers=False)"
-    if model._comm_hooks:
-        return "its model has a communication hook"
-    if any(isinstance(part, SplitOptimizer) for part in parts.values()):
-        return "its optimizer is split over ranks"
-    if has_others:
-        return "it has values in also=, which its ranks may have of their own"
-    if len(dist.distributed_c10d._world.pg_map) > 1:
-        return "it has more than one process group"
-    return ""
-
-
 def _copied(tree: Any) -> Any:
     """Return a state_dict with tensors of its own."""
     if isinstance(tree, torch.Tensor):
         return tree.detach().clone()
+    if isinstance(tree, Block):
+        return Block(_copied(tree.data), tree.region, tree.shape)
     if isinstance(tree, Mapping):
         return {name: _copied(each) for name, each in tree.items()}
     return type(tree)(map(_copied, tree)) if type(tree) in (list, tuple) else tree

@@ -46,6 +46,7 @@ from laggard.torch.training_state import (
     from_blocks,
     has_blocks,
     like_at,
+    like_of,
     random_states,
     region_of,
     restore_random_states,
@@ -219,7 +220,7 @@ class Resumed:
         content, reason = None, ""
         try:
             saved = self._checkpoints.ranks_of(step)
-            like = {name: _like(part) for name, part in self._parts.items()}
+            like = {name: like_of(part) for name, part in self._parts.items()}
             content = (saved, like, *self._own(step, saved, like))
         except (CorruptValueError, DamagedCheckpointError, NoCheckpointError) as error:
             reason = f"rank {self._rank}: {error.reason}"
@@ -425,16 +426,6 @@ def _of_first(model: torch.nn.Module, module: torch.nn.Module) -> set[Path]:
     if not model.broadcast_buffers or model.process_group.size() < dist.get_world_size():
         return set()
     return {("model", name) for name, _ in module.named_buffers(remove_duplicate=False)}
-
-
-def _like(part: Stateful) -> Any:
-    """Return, for each tensor in a state_dict, one that is split in the same way."""
-    if isinstance(part, UnusedGradients):
-        return part.parameters
-    if not isinstance(part, torch.optim.Optimizer):
-        return part.state_dict()
-    parameters = [parameter for group in part.param_groups for parameter in group["params"]]
-    return {"state": dict(enumerate(parameters))}
 
 
 def _job_and_arguments(state: State) -> list[str]:

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from laggard.kvstore.checkpoints.resharding import Path, with_items
 from laggard.kvstore.values.blocks import Block, Region
 from laggard.kvstore.values.tensors import memory_of
+from laggard.torch.gradients import UnusedGradients
 
 
 def random_states() -> dict[str, Any]:
@@ -103,6 +104,16 @@ def _split_like(local: torch.Tensor, like: DTensor) -> DTensor:
         shape=like.shape,
         stride=like.stride(),
     )
+
+
+def like_of(part: Any) -> Any:
+    """Return, for each tensor in the state_dict of a part of a training, one that is split in the same way."""
+    if isinstance(part, UnusedGradients):
+        return part.parameters
+    if not isinstance(part, torch.optim.Optimizer):
+        return part.state_dict()
+    parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+    return {"state": dict(enumerate(parameters))}
 
 
 def like_at(like: Any, path: Path) -> Any:
