@@ -204,7 +204,7 @@ SMALL = {
         if find_spec("torch")
         else ["training is skipped: torch is not installed"],
     ),
-    "site": Small("--trials 1", ["| lemons fail so many times as often |", "\n| 10 ", "\n| 100 "]),
+    "site": Small("--trials 1", ["| lemons fail N times as often |", "\n| 10 ", "| 1.17 |", "\n| 100 ", "| 2.20 |"]),
     "scale": Small(
         "--hosts 8 --devices 2 --interval 0.1 --rounds 5 --slow-round 2",
         ["┃ 8 x 2 ", "│ rounds judged, devices in the last ", "│ append-only file "],
