@@ -52,6 +52,7 @@ class RayNode:
     devices: tuple[str, ...]  # names of the GPUs that Ray assigns on the node, as in `CUDA_VISIBLE_DEVICES` there
     head: bool  # whether Ray's head runs on the node
     offers: bool = True  # whether Ray places tasks on it: whether it has processors or GPUs for them
+    machine: str = ""  # what the site calls its machine, if it is not the host name, which is a pod's
 
     @classmethod
     def of_json(cls, fields: Mapping[str, Any]) -> RayNode:
@@ -214,6 +215,7 @@ class RayAllocation(Allocation):
         # All nodes, the primary first; those that have been taken in since come last
         self.nodes = tuple(records.values())
         self._naming = naming([primary, *others])
+        self._machines = {records[node.id].hostname: node.machine for node in (primary, *others)}
         self._virtual_gpus = virtual_gpus  # virtual devices of each node, or 0 to use the GPUs that Ray has
         self._job = secrets.token_hex(8)
         self._marks = {record.hostname: self._mark(record) for record in self.nodes}
@@ -227,13 +229,13 @@ class RayAllocation(Allocation):
         if not node.offers:
             return None
         if known.get(name) == node.address:
-            self.ids[name] = node.id
+            self.ids[name], self._machines[name] = node.id, node.machine
             return None
         name = node.address if not name or name in known else name
         if name in known:
             return None
         record = _record_of(node, name, self._virtual_gpus)
-        self.ids[name] = node.id
+        self.ids[name], self._machines[name] = node.id, node.machine
         self._marks[name] = self._mark(record)
         self.nodes = (*self.nodes, record)
         return record
@@ -257,6 +259,10 @@ class RayAllocation(Allocation):
         token = encode(self._listener.admit(channel)).decode()
         self.driver.start_agent(self.ids[host], self._marks[host], after, token, channel)
         return DialledAgent(self.driver.pid, channel)
+
+    def machine_of(self, host: str) -> str:
+        """Return what the site calls the machine on which a node is now."""
+        return self._machines.get(host) or host
 
     def clear(self, node: NodeRecord) -> None:
         """End whatever is left on a node whose agent is gone; on another machine this call only begins it."""

@@ -39,7 +39,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol, cast
 
 import psutil
@@ -49,6 +49,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from laggard.collectors.device import listed_devices
 from laggard.resilience.agent import DIALS
+from laggard.resilience.agent.handshake import MACHINE_VARIABLE
 from laggard.resilience.agent.processes import AGENT_MARK, end_marked
 from laggard.resilience.ray.allocation import ASK_FOR_DEVICES
 from laggard.resilience.ray.private_api import draining_nodes, ping_head
@@ -180,8 +181,8 @@ class Watch:
             self._send("draining", nodes=draining)
 
     def _tell_of(self, new: Sequence[dict[str, Any]]) -> None:
-        devices = devices_of(new) if self._with_devices else {}
-        self._send("joined", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in new])
+        found = devices_of(new) if self._with_devices else {}
+        self._send("joined", nodes=[describe(node, found) for node in new])
 
 
 def living_nodes() -> list[dict[str, Any]]:
@@ -201,14 +202,18 @@ def runs_programs(node: dict[str, Any]) -> bool:
     return any(node["Resources"].get(name) for name in ("CPU", "GPU"))
 
 
-def raylet_devices() -> list[str] | None:
-    """Return the devices that the raylet of this worker was given; None: those of its machine."""
+def raylet_devices() -> tuple[list[str] | None, str]:
+    """Return the devices that the raylet of this worker was given (None: those of its machine), and its machine."""
     # Ray changes the variable in its workers, and a raylet is the parent of its workers.
-    return listed_devices(psutil.Process(os.getppid()).environ())
+    environment = psutil.Process(os.getppid()).environ()
+    return listed_devices(environment), environment.get(MACHINE_VARIABLE, "")
 
 
-def devices_of(nodes: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """Return the names of each node's GPUs by its ID; those of a node that does not say so in time are numbers."""
+def devices_of(nodes: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str], str]]:
+    """Return the names of each node's GPUs and its machine, by its ID.
+
+    The GPUs of a node that does not say so in time are numbers.
+    """
     counts = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in nodes}
     remote: Any = ray.remote(raylet_devices)
     asked = {
@@ -217,19 +222,21 @@ def devices_of(nodes: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
         if count
     }
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=DEVICES_DEADLINE_S) if asked else ([], [])
-    names: dict[str, list[str] | None] = {}
+    told: dict[str, tuple[list[str] | None, str]] = {}
     for reference in answered:
         with contextlib.suppress(ray.exceptions.RayError, psutil.Error):  # the node is gone, or hides its processes
-            names[asked[reference]] = ray.get(reference)
-    return {
-        node_id: (names.get(node_id) or [str(number) for number in range(count)])[:count]
-        for node_id, count in counts.items()
-    }
+            told[asked[reference]] = ray.get(reference)
+    found: dict[str, tuple[list[str], str]] = {}
+    for node_id, count in counts.items():
+        names, machine = told.get(node_id, (None, ""))
+        found[node_id] = (names or [str(number) for number in range(count)])[:count], machine
+    return found
 
 
-def describe(node: dict[str, Any], devices: Sequence[str]) -> dict[str, Any]:
+def describe(node: dict[str, Any], found: Mapping[str, tuple[list[str], str]]) -> dict[str, Any]:
     """Return what the controller needs to know of a node."""
     resources = node["Resources"]
+    devices, machine = found.get(node["NodeID"], ([], ""))
     return {
         "id": node["NodeID"],
         "address": node["NodeManagerAddress"],
@@ -238,6 +245,7 @@ def describe(node: dict[str, Any], devices: Sequence[str]) -> dict[str, Any]:
         "devices": devices,
         "head": "node:__internal_head__" in resources,
         "offers": runs_programs(node),
+        "machine": machine,
     }
 
 
@@ -259,8 +267,8 @@ def main(arguments: Sequence[str]) -> int:
     ray.init(address=arguments[0], namespace="laggard", log_to_driver=False, logging_level=logging.ERROR)
     nodes = living_nodes()
     with_devices = ASK_FOR_DEVICES in arguments
-    devices = devices_of(nodes) if with_devices else {}
-    send("nodes", nodes=[describe(node, devices.get(node["NodeID"], [])) for node in nodes])
+    found = devices_of(nodes) if with_devices else {}
+    send("nodes", nodes=[describe(node, found) for node in nodes])
     agents, held = Agents(send), HeldNodes()
     watch = Watch(send, nodes, with_devices=with_devices)
     controller = socket.socket(fileno=0)

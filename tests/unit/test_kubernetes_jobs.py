@@ -22,7 +22,7 @@ from tests.printed import MANIFEST
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEFINITIONS = os.environ.get("LAGGARD_KUBERNETES_DEFINITIONS", "")
-JOBSETS = "jobset.x-k8s.io_jobsets.yaml"
+JOBSETS, RAYJOBS = "jobset.x-k8s.io_jobsets.yaml", "ray.io_rayjobs.yaml"
 IMAGE = ("--image=a/b:1", "--nodes=3", "--gpus-per-node=2")
 
 
@@ -86,6 +86,17 @@ def test_the_manifests_fit_the_published_definitions(more: tuple[str, ...]) -> N
         pod = job_spec(f"--kind={kind}", *IMAGE, *more, "--", "train.py")["template"]["spec"]
         pod["containers"][0]["comand"] = []
         assert len(list(unknown_fields(pod, job["properties"]["spec"]["properties"]["template"]["properties"]["spec"])))
+
+
+@pytest.mark.skipif(not DEFINITIONS, reason="LAGGARD_KUBERNETES_DEFINITIONS names no folder with the definitions")
+def test_the_rayjob_fits_the_published_definition() -> None:
+    versions = yaml.safe_load((Path(DEFINITIONS) / RAYJOBS).read_text())["spec"]["versions"]
+    manifest = yaml.safe_load((EXAMPLES / "rayjob.yaml").read_text())
+    (schema,) = (
+        each["schema"]["openAPIV3Schema"] for each in versions if manifest["apiVersion"].endswith(each["name"])
+    )
+    jsonschema.Draft202012Validator(schema).validate(manifest)
+    assert list(unknown_fields({"spec": manifest["spec"]}, schema)) == []
 
 
 @pytest.mark.parametrize(
