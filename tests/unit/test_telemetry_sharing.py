@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -42,7 +43,7 @@ def test_who_asks_during_a_call_shares_the_next_one() -> None:
 
 
 def test_a_call_that_fails_is_repeated_by_whoever_asks_next() -> None:
-    answers = iter([ValueError("no answer"), 1])
+    answers: Iterator[ValueError | int] = iter([ValueError("no answer"), 1])
 
     def call() -> int:
         answer = next(answers)
