@@ -18,7 +18,7 @@ from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.planning import Origin, Segment
-from laggard.telemetry.store.summaries import Summaries, concatenated, merged, of_samples, where
+from laggard.telemetry.store.summaries import Summaries, concatenated, empty, merged, of_samples, where
 from laggard.telemetry.store.tier import Tier, rows_of
 
 SECOND_TIER_US, TEN_SECONDS_US, MINUTE_US = SECOND_US, 10 * SECOND_US, 60 * SECOND_US
@@ -174,6 +174,8 @@ class Tiers:
 
     def read(self, segments: Sequence[Segment], chosen: Mapping[int, int], columns: Sequence[str]) -> Summaries:
         """Return the rows of chosen series in some segments, all as of one moment."""
+        if not chosen:
+            return empty(columns)
         with self._lock:
             metrics = sorted({self._metric_of[number] for number in chosen})
             views = [self._tiers[s.width_us].view(metrics, _first_us(s), s.end_us) for s in segments]

@@ -13,6 +13,8 @@ from laggard.telemetry.nodes.precedence import Precedence
 from laggard.telemetry.sending.batches import LENGTH, Batch, Ingest, _Batches, encode_batch
 from tests.waiting import DEADLINE_S, wait_until
 
+BATCH: Batch = {("loss", ()): (np.arange(2, dtype=np.int64), np.ones(2))}
+
 
 def test_others_wait_until_all_work_has_ended() -> None:
     answering, went_on = Precedence(), threading.Event()
@@ -49,13 +51,12 @@ def test_samples_that_give_way_stay_in_their_socket_whatever_they_are(tmp_path: 
         waits.set()
         assert may_go_on.wait(DEADLINE_S)
 
-    batch: Batch = {("loss", ()): (np.arange(2), np.ones(2))}
     with Ingest(tmp_path / "node.sock", lambda _: taken.set(), give_way), socket.socket(socket.AF_UNIX) as sender:
         sender.connect(str(tmp_path / "node.sock"))
-        sender.sendall(encode_batch(batch)[: LENGTH.size])
+        sender.sendall(encode_batch(BATCH)[: LENGTH.size])
         assert waits.wait(DEADLINE_S)  # before the rest is there to be read
         may_go_on.set()
-        sender.sendall(encode_batch(batch)[LENGTH.size :])
+        sender.sendall(encode_batch(BATCH)[LENGTH.size :])
         assert taken.wait(DEADLINE_S)
 
 
@@ -70,7 +71,7 @@ def test_one_batch_is_taken_at_a_time_whoever_sends_it(tmp_path: Path) -> None:
     with Ingest(path, take, lambda: None), socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
         for sender in (one, other):
             sender.connect(str(path))
-            sender.sendall(encode_batch({("loss", ()): (np.arange(2), np.ones(2))}))
+            sender.sendall(encode_batch(BATCH))
         wait_until(lambda: len(taken) == 1 and n_waiting() == 1)
         may_go_on.set()
         wait_until(lambda: len(taken) == 2)

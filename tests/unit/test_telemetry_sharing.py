@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -42,12 +43,13 @@ def test_who_asks_during_a_call_shares_the_next_one() -> None:
 
 
 def test_a_call_that_fails_is_repeated_by_whoever_asks_next() -> None:
-    fails = iter([True, False])
+    answers: Iterator[ValueError | int] = iter([ValueError("no answer"), 1])
 
     def call() -> int:
-        if next(fails):
-            raise ValueError("no answer")
-        return 1
+        answer = next(answers)
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
 
     shared = SharedCall(call)
     with pytest.raises(ValueError, match="no answer"):
