@@ -17,7 +17,7 @@ WIDTHS = (390, 1280, 2560)
 THEMES = ("light", "dark")
 # Nobody's cones are missing, the green ones, or the blue ones.
 VISIONS = ("none", "deuteranopia", "tritanopia")
-HEIGHT = 900
+HEIGHT, MORE = 900, 1500
 
 
 def main() -> None:
@@ -34,13 +34,15 @@ def main() -> None:
         tab.call("Emulation.setScrollbarsHidden", hidden=True)
         for width, theme in itertools.product(WIDTHS, THEMES):
             tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-            tab.open(what, width, HEIGHT)
-            height = tab.measure("document.documentElement.scrollHeight")
-            tab.open(what, width, height)  # what is out of the window is not drawn
-            tab.wait_for("document.documentElement.dataset.loaded !== undefined")
+            height = HEIGHT
+            for _ in range(2):  # what is out of the window is not drawn
+                tab.open(what, width, height)
+                tab.wait_for("document.documentElement.dataset.loaded !== undefined")
+                height = tab.measure("document.body.scrollHeight") + MORE
+            box = {"x": 0, "y": 0, "width": width, "height": height - MORE, "scale": 1}
             for vision in VISIONS:
                 tab.call("Emulation.setEmulatedVisionDeficiency", type=vision)
-                picture = tab.call("Page.captureScreenshot", captureBeyondViewport=True)
+                picture = tab.call("Page.captureScreenshot", clip=box)
                 (given.folder / f"{width}-{theme}-{vision}.png").write_bytes(base64.b64decode(picture["data"]))
 
 

@@ -18,7 +18,7 @@ const linesOf = (answer, nameOf) => {
   return answer.n_series ? [{ name: middleName(answer), of: [], isFar: true, isMiddle: true, values: answer.middle }, ...lines] : lines;
 };
 
-const middleName = ({ n_series: count, is_percentiles: isMedian }) => (isMedian ? `median of ${count}` : count === 1 ? "value" : `mean of ${count}`);
+const middleName = ({ n_series: count, is_percentiles: isMedian }) => (count === 1 && !isMedian ? "value" : `${isMedian ? "median" : "mean"} of ${count.toLocaleString("en")}`);
 
 /** Over time: a value that is missing is passed over, and only where a launch ended a line is cut. */
 const overTime = (answer, lines, launches) => {

@@ -231,9 +231,11 @@ const drawLines = (place, drawn, { unit, isPercentiles, range, axis = "time", is
     const rest = read(others);
     const most = (isMore, list = rest) => list.reduce((a, b) => (isMore(b.value, a.value) ? b : a));
     if (rest.length) {
-      const [low, high] = [most((a, b) => a < b), most((a, b) => a > b)].map(({ line, value }) => `${words(value)} (${line.name})`);
+      const ends = [most((a, b) => a < b), most((a, b) => a > b)];
+      const [low, high] = ends.map(({ value }) => words(value));
+      const text = low === high ? low : ends.map(({ line, value }) => `${words(value)} (${line.name})`).join(" to ");
       const many = named.length ? counted(rest.length, "other", "others") : counted(rest.length, "line", "lines");
-      rows.push([many, `${low} to ${high}`, translucent(blue)]);
+      rows.push([many, text, translucent(blue)]);
     }
     if (rest.length && y !== null) {
       const near = most((a, b) => Math.abs(a - y) < Math.abs(b - y), [...read(named), ...rest]);

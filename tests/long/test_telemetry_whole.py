@@ -144,6 +144,12 @@ class Node:
         self.program.kill()
         self.program.communicate()
 
+    def end(self) -> None:
+        """Kill all that runs."""
+        self.end_program()
+        if self.telemetry is not None:
+            self.kill()
+
 
 class Course:
     """A job that is read by everybody, during the ``with`` block."""
@@ -173,8 +179,7 @@ class Course:
             self._reader._connection = session, self._asker
             self.nodes = {host: Node(self, host) for host in HOSTS}
             for node in self.nodes.values():
-                stack.callback(lambda node=node: node.telemetry and node.kill())
-                stack.callback(node.end_program)
+                stack.callback(node.end)
             self._began_ms = int(time.time() * 1000) - 5000
             self._open = stack.pop_all()
         return self

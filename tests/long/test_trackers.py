@@ -1,8 +1,11 @@
-"""The guide's program for Weights & Biases and MLflow, with the real packages: all launches log to one run."""
+"""The guide's programs for Weights & Biases and MLflow, with the real packages: all launches log to one run."""
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,19 @@ def train(step):
     return 1 / (step + 1)
 """
 STEPS = list(range(300))
+# The first launch fails once every worker has its run.
+WORKER = """
+import torch.distributed
+from laggard import Job
+
+torch.distributed.init_process_group("gloo")
+torch.distributed.barrier()
+run.log({"launch": Job.current().launch})
+run.finish()
+torch.distributed.barrier()
+if Job.current().launch == 0:
+    raise RuntimeError("made up for a test")
+"""
 BLOCK_BYTES, HEADER_BYTES = 32768, 7
 FULL, FIRST, LAST = 1, 2, 4
 
@@ -54,7 +70,7 @@ def test_three_launches_are_one_run_without_a_step_twice(
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:mlruns")  # its databases need the whole of MLflow
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    (program,) = (each for each in programs_in("guides/programs.md") if "import wandb" in each)
+    (program,) = (each for each in programs_in("guides/programs.md") if "import mlflow" in each)
     job = start_job("--local-nodes=1", "--resilient", "--per-node", program=TRAIN + program)
     assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
 
@@ -70,3 +86,24 @@ def test_three_launches_are_one_run_without_a_step_twice(
     (one,) = client.search_runs(["0"])
     assert sorted(each.step for each in client.get_metric_history(one.info.run_id, "loss")) == STEPS
     assert any("made up for a test" in text for text in one.data.tags.values()), "why the first launch ended"
+
+
+def test_each_worker_of_torchrun_has_one_run_over_all_launches(
+    start_job: Callable[..., RunningJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason="needs wandb")
+    pytest.importorskip("torch", reason="needs the extra `torch`")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    (program,) = (each for each in programs_in("guides/programs.md") if "LOCAL_RANK" in each)
+    (tmp_path / "worker.py").write_text(program + WORKER)
+    options = ("--local-nodes=2", "--resilient", "--per-node")
+    job = start_job(*options, "torchrun", "--nproc-per-node=2", "worker.py", directory=tmp_path)
+    assert job.finish(MAIN_JOB_DEADLINE_S) == 0, job.everything()
+
+    files = sorted(job.directory.glob("wandb/offline-run-*/*.wandb"))
+    ids = [
+        next(record.run.run_id for record in offline_records(path, records.Record) if record.HasField("run"))
+        for path in files
+    ]
+    assert sorted(Counter(ids).values()) == [2, 2, 2, 2], (ids, "four workers, two launches")
