@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     print("\n".join(first_saves(began, options.mib / 1024)))
     print(f"\n{options.ranks} ranks of {options.mib} MiB, medians of {options.repeats} in s per GiB and rank (worst)\n")
     print("\n".join(compared(found["candidates"], options.mib / 1024)))
-    print("\nwhat all ranks hold alike, with and without the digests that show it: s per GiB (worst), first rank\n")
+    print("\nwhat all ranks hold alike, with and without the digests that show it: s per GiB (worst)\n")
     print("\n".join(digests(found["digests"], options.mib / 1024)))
     print("\nlaggard alone: copies, and the primary's state server\n")
     print("\n".join(copies(found["copies"], options.ranks)))
@@ -164,10 +164,10 @@ def compared(candidates: Sequence[Mapping[str, object]], gib: float) -> list[str
 def digests(measured: Mapping[str, object], gib: float) -> list[str]:
     """Return the table of a save with and without digests."""
     rows = [
-        [f"{name} digests", _spread(measured[f"{name}_s"], gib), _spread(measured[f"{name}_processor_s"], gib)]
+        [f"{name} digests", *(_spread(measured[name + column], gib) for column in ("_s", "_counts_s", "_processor_s"))]
         for name in ("without", "with")
     ]
-    return table(["", "save blocks the program", "its processor"], rows)
+    return table(["", "save blocks the program", "until it counts", "processor of the first rank"], rows)
 
 
 def copies(measured: Sequence[Mapping[str, object]], ranks: int) -> list[str]:

@@ -31,7 +31,7 @@ def sealed(secret: str) -> bytearray:
     return bytearray(found)
 
 
-def opened(on_the_way: bytes, secret: str) -> Iterator[tuple[int, memoryview]]:
+def opened(on_the_way: bytearray, secret: str) -> Iterator[tuple[int, memoryview]]:
     here, there = socket.socketpair()
 
     def send() -> None:
