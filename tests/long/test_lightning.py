@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.local import fresh_local_state
 from tests.long.test_resume import TORCHRUN, run
 
 if find_spec("lightning") is None:
@@ -194,3 +195,30 @@ def test_so_does_one_of_two_ranks(tmp_path: Path) -> None:
     assert output.count("began at laggard-state-16 and ended at 22") == 2
     assert steps(output) == steps(whole)
     assert len(steps(whole)) == 22 * 2
+
+
+def test_all_ranks_go_back_if_one_cannot_read_the_newest_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = {}
+    for name, kills in (("whole", ["-1"]), ("disturbed", ["15", "-1"])):
+        (folder := tmp_path / name).mkdir()
+        # The shards are files.
+        (folder / "train.py").write_text(re.sub(r"Linear\((1, 8|8, 1)\)", wide, PROGRAM))
+        outputs[name] = ""
+        for kill_at in kills:
+            ended, seen, errors = run(folder, *TORCHRUN, "train.py", "shuffled", kill_at, "1")
+            outputs[name] += seen
+            if kill_at == "15":
+                state_file = folder / "train.laggard-state.db"
+                monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(state_file))
+                shard = fresh_local_state()["lightning/0/12/0-2/shard"]["id"]
+                (folder / f"{state_file.name}.shards" / f"{shard}.shard").unlink()
+        assert ended == 0, errors
+    assert errors.count("the checkpoint of step 12 cannot be read (rank 0: ") == 1, errors
+    assert errors.count("goes on from step 8") == 1
+    assert steps(outputs["disturbed"]) == steps(outputs["whole"])
+
+
+def wide(layer: re.Match[str]) -> str:
+    return layer[0].replace("8", "40000")

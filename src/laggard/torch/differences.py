@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,8 +20,11 @@ from torch.distributed.tensor import DTensor
 from xxhash import xxh3_64, xxh3_64_intdigest
 
 from laggard.kvstore.checkpoints.resharding import Path, with_items
+from laggard.kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError
 from laggard.kvstore.values.codec import encode, path_text
 from laggard.torch.training_state import blocks_in, on_host, region_of, to_blocks
+
+T = TypeVar("T")
 
 Digests: TypeAlias = Mapping[Path, int]
 """Of one rank's leaves, by their paths."""
@@ -106,6 +109,17 @@ def gathered(value: Any) -> list[Any]:
     values = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def read_by_all(rank: int, read: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what this rank reads of a checkpoint, and what is wrong with it on any rank; all ranks call it."""
+    content, reason = None, ""
+    try:
+        content = read()
+    except (CorruptValueError, DamagedCheckpointError, NoCheckpointError) as error:
+        reason = f"rank {rank}: {error.reason}"
+    reasons = gathered(reason) if dist.is_available() and dist.is_initialized() else [reason]
+    return content, next(filter(None, reasons), "")
 
 
 def store(

@@ -90,7 +90,7 @@ class KeptGroup:
 
             # What a program does in its start, a new process in the place of a lost rank does alone: until it joins the
             # others, its collectives return what it has given.
-            return FakeProcessGroup._create_internal(made.group_rank, made.group_size, None)
+            return FakeProcessGroup._create_internal(made.group_rank, made.group_size)
         self._store.set_timeout(made.timeout)  # others may take long to start
         own.meet(self.membership.launch)
         self._store.set_timeout(timedelta(seconds=CONNECT_S))

@@ -21,9 +21,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
-from laggard.kvstore.errors import DamagedCheckpointError
+from laggard.kvstore.errors import NoCheckpointError
 from laggard.kvstore.state.mapping import State
 from laggard.torch.buckets import Buckets, Layout
+from laggard.torch.choosing import Wish, first_intact, said
+from laggard.torch.differences import read_by_all
 from laggard.torch.position import Position
 from laggard.torch.reporting import StepReporter
 from laggard.torch.training_state import random_states, restore_random_states
@@ -65,7 +67,7 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
             raise TypeError(f"checkpoints of {kind} cannot be kept in State; use one device, or the strategy ddp")
         rank, ranks = trainer.global_rank, trainer.world_size
         self._io.checkpoints = Checkpointer(State.current(), name=self._name, rank=rank, ranks=ranks, keep=self._keep)
-        self._io.loaded = None
+        self._io.loaded, self._io.rank, self._io.ranks = None, rank, ranks
         trainer.strategy.checkpoint_io = self._io
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -109,18 +111,16 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         return {"random": random_states(), "positions": positions, "buckets": self._layouts}
 
     def _go_on(self, step: int, trainer: Trainer) -> None:
-        saved = self._io.checkpoints.ranks_of(step)
-        if saved != trainer.world_size:
+        if (own := self._io.loaded_own) is None:
             if trainer.global_rank == 0:
                 _log.warning(
                     "step %d was saved by %d ranks, and there are %d: random generators begin anew, and so does the "
                     "data of the epoch",
                     step,
-                    saved,
+                    self._io.checkpoints.ranks_of(step),
                     trainer.world_size,
                 )
             return
-        own = self._io.restore(step, trainer.global_rank)["own"]
         for loader, position in zip(self._loaders, own["positions"], strict=True):
             loader.position.load_state_dict(position, step)
             loader.goes_on = True
@@ -133,7 +133,10 @@ class _StateIO(TorchCheckpointIO):  # type: ignore[misc]  # mypy does not read L
 
     checkpoints: Checkpointer
     own: Callable[[], dict[str, Any]]  # returns what rank 0 saves for itself
+    rank: int
+    ranks: int
     loaded: int | None = None  # step of the checkpoint that was read
+    loaded_own: Any = None  # what it has of this rank; None if there were more or fewer
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         if not str(path).startswith(_PREFIX):
@@ -142,19 +145,26 @@ class _StateIO(TorchCheckpointIO):  # type: ignore[misc]  # mypy does not read L
         self.checkpoints.save(_step_of(path), {"all": _plain(checkpoint), "own": self.own()})
 
     def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> Any:
+        """Read a checkpoint, or if that cannot be read on any rank, the one before; all ranks do."""
         if not str(path).startswith(_PREFIX):
             return super().load_checkpoint(path, *arguments, **options)
-        self.loaded = _step_of(path)
-        return self.restore(self.loaded, 0)["all"]
+        steps = [step for step in self.checkpoints.steps() if step <= _step_of(path)]
+        chosen, wrong = first_intact(steps, self._read)
+        if chosen is None:
+            raise NoCheckpointError(_step_of(path), "there is none in State")
+        self.loaded, (everything, self.loaded_own) = chosen
+        if self.rank == 0 and wrong:
+            _log.warning(said(Wish(), steps, self.loaded, wrong))
+            self.checkpoints.set_aside_after(self.loaded)
+        return everything
 
-    def restore(self, step: int, rank: int) -> Any:
-        """Read a shard; the next launch does not go on from one that is damaged."""
-        try:
-            return self.checkpoints.restore(step, rank=rank)
-        except DamagedCheckpointError as error:
-            if error.before is not None:
-                self.checkpoints.set_aside_after(error.before)
-            raise
+    def _read(self, step: int) -> tuple[Any, str]:
+        return read_by_all(self.rank, lambda: self._content(step))
+
+    def _content(self, step: int) -> tuple[Any, Any]:
+        """Return what Lightning has saved, and what this rank has; None if other ranks have saved it."""
+        own = self.checkpoints.restore(step)["own"] if self.checkpoints.ranks_of(step) == self.ranks else None
+        return self.checkpoints.restore(step, rank=0)["all"], own
 
 
 class _Loader:

@@ -20,9 +20,6 @@ from laggard.kvstore.checkpoints.checkpointer import Checkpointer
 from laggard.kvstore.checkpoints.resharding import Path, read_whole, reshard
 from laggard.kvstore.checkpoints.settings import NodeShards
 from laggard.kvstore.errors import (
-    CorruptValueError,
-    DamagedCheckpointError,
-    NoCheckpointError,
     ReshardingError,
     UnsupportedValueError,
 )
@@ -31,7 +28,7 @@ from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
 from laggard.torch.buckets import Buckets
 from laggard.torch.choosing import Wish, candidates, first_intact, said, said_of_earlier_run
-from laggard.torch.differences import exchange, filled, gathered, store
+from laggard.torch.differences import exchange, filled, read_by_all, store
 from laggard.torch.draws import Draws
 from laggard.torch.gradients import UnusedGradients
 from laggard.torch.kept_group import kept_group
@@ -216,16 +213,12 @@ class Resumed:
             self._take_over(*chosen)
 
     def _read(self, step: int) -> tuple[Any, str]:
-        """Read a checkpoint; return what is wrong with it on any rank, too."""
-        content, reason = None, ""
-        try:
+        def content() -> tuple[Any, ...]:
             saved = self._checkpoints.ranks_of(step)
             like = {name: like_of(part) for name, part in self._parts.items()}
-            content = (saved, like, *self._own(step, saved, like))
-        except (CorruptValueError, DamagedCheckpointError, NoCheckpointError) as error:
-            reason = f"rank {self._rank}: {error.reason}"
-        reasons = gathered(reason) if _has_group() else [reason]
-        return content, next(filter(None, reasons), "")
+            return (saved, like, *self._own(step, saved, like))
+
+        return read_by_all(self._rank, content)
 
     def _take_over(self, step: int, content: Any) -> None:
         saved, like, state, own = content
