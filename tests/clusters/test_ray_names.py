@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(600)
 
 FIRST, SECOND = "head-x7f2k", "gpu-9pq4m"
-START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1")
+START = (str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1")
 RAY = (*START, f"--temp-dir={PRIVATE}/ray", "--object-store-memory=100000000")
 LAGGARD = str(Path(sys.executable).with_name("laggard"))
 HISTORY = f"--node-history={PRIVATE}/history"
