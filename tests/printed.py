@@ -26,7 +26,11 @@ __all__ = [
     "MPI_JOB",
     "PORTS_JOB",
     "PROLOG",
+    "RAYS_EXAMPLE_JOB",
+    "RAY_DATA_LINES",
     "RAY_TRAIN_JOB",
+    "RAY_TRAIN_LINES",
+    "RAY_TUNE_LINES",
     "RECORDING",
     "REQUEUE",
     "RESUME_JOBS",
@@ -107,10 +111,9 @@ def _only(document: str, pattern: str) -> str:
     return found
 
 
-def _block(document: str, language: str) -> str:
-    """Return the only block of a document that is in a language."""
-    (code,) = [code for each, code in _BLOCK.findall((ROOT / document).read_text("utf-8")) if each == language]
-    return str(code)
+def _blocks(document: str, language: str) -> list[str]:
+    """Return the blocks of a document that are in a language."""
+    return [code for each, code in _BLOCK.findall((ROOT / document).read_text("utf-8")) if each == language]
 
 
 MAIN_JOB = _only("README.md", r"^laggard .*examples/slow_gpu\.py")
@@ -145,10 +148,13 @@ DOCTORS_ROUNDS = {
 ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
 """``tests/long/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
 RAY_TRAIN_JOB = _only("docs/guides/kubernetes.md", r"examples/ray_libraries/train\.py")
-"""``tests/long/test_ray_libraries.py`` runs it."""
-INTERACTIVE = _block("docs/guides/slurm.md", "sh").splitlines()
-BATCH_SCRIPT = _block("docs/guides/slurm.md", "bash")
-HOST_FILE = _block("docs/guides/ssh.md", "text")
+RAYS_EXAMPLE_JOB = _only("docs/guides/kubernetes.md", r"-m ray\.train\.examples")
+RAY_TUNE_LINES, RAY_DATA_LINES, RAY_TRAIN_LINES = _blocks("docs/guides/kubernetes.md", "python")
+"""``tests/long/test_ray_libraries.py`` runs them."""
+(_interactive,) = _blocks("docs/guides/slurm.md", "sh")
+INTERACTIVE = _interactive.splitlines()
+(BATCH_SCRIPT,) = _blocks("docs/guides/slurm.md", "bash")
+(HOST_FILE,) = _blocks("docs/guides/ssh.md", "text")
 SSH_CHECK = _only("docs/guides/ssh.md", r"^ssh ")
 SSH_JOB = _only("docs/guides/ssh.md", r"^laggard --hostlist=")
 """``tests/clusters/test_ssh.py`` runs them."""

@@ -1,21 +1,30 @@
-"""Programs of Ray Train, Tune and Data, whose nodes are lost or slow: no step is lost, and none is done twice."""
+"""Programs of Ray Train, Tune and Data, ours and those in Ray's package, whose nodes are lost or slow."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import textwrap
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from tests.integration.jobs import MAIN_JOB_DEADLINE_S, RunningJob
-from tests.printed import RAY_TRAIN_JOB
+from tests.integration.test_detect import thrashed
+from tests.printed import RAY_DATA_LINES, RAY_TRAIN_JOB, RAY_TRAIN_LINES, RAY_TUNE_LINES, RAYS_EXAMPLE_JOB
+from tests.processes import command_line
+from tests.waiting import wait_until
 
 pytest.importorskip(
     "ray.train",
     reason="Ray's libraries need packages of their own: pip install 'ray[data,train,tune]'",
     exc_type=ImportError,
 )
+
+parquet = pytest.importorskip("pyarrow.parquet", reason="comes with ray[data]")
 
 Start = Callable[..., RunningJob]
 
@@ -27,6 +36,35 @@ NONE_LOST = {
     "tune": "400 steps in all, 4 x 100: none lost, none twice",
     "data": "the sum of squares is 2664667000, right",
 }
+WATCHED = tuple(RAYS_EXAMPLE_JOB.split()[1:-2])
+AT_ONCE = ("--grace=1", "--detect-interval=0.5", "--restart-cost=0")
+TROUBLES = pytest.mark.parametrize("trouble", ["lost-node", "slow-device"])
+EPOCHS = 20
+FIT = "    results = tuner.fit()\n"
+TRIAL_ENDED = "completed after 10 iterations"
+# As in Ray Data's documentation; its package has no example.
+INFERENCE = """
+import ray
+{line}
+
+class Model:
+    def __call__(self, batch):
+        return {{"id": batch["id"], "square": batch["id"] ** 2}}
+
+rows = ray.data.range(400, override_num_blocks=80)
+rows.map_batches(Model, compute=ray.data.ActorPoolStrategy(size=2)).write_parquet("/shared/squares")
+"""
+# What the guide's lines for Ray Train leave to the program: its loop, which loses its node.
+LOOP = """
+import functools
+
+from ray.train.torch import TorchConfig
+from train import train as loop
+
+from laggard import State
+
+train = functools.partial(loop, {"trouble": "lost-node"})
+"""
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
@@ -45,6 +83,22 @@ def test_ray_train_restarts_its_workers_in_the_same_launch(start_job: Start, tmp
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
+@pytest.mark.usefixtures("results")
+def test_the_guides_lines_for_ray_train_restart_its_workers_when_a_node_is_lost(
+    start_job: Start, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(EXAMPLES / "ray_libraries", tmp_path / "job")
+    before, call, after = RAY_TRAIN_LINES.partition("TorchTrainer(train, ")
+    without_nccl = f"{before}{call}torch_config=TorchConfig('gloo'), {after}"
+    program = f"{LOOP}\n{without_nccl}\nprint(State.current()['steps'], 'steps')\n"
+    job = start_job("--local-nodes=3", "--virtual-gpus=1", program=program, directory=folder)
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    assert "200 steps\n" in job.output
+    assert "the program restarts its workers by itself" in job.account
+    assert re.search(r"^1 launch,", job.account, re.MULTILINE), job.everything()
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
 @pytest.mark.parametrize("trouble", ["lost-node", "slow-device"])
 @pytest.mark.parametrize("library", ["tune", "data"])
 def test_ray_tune_and_ray_data_go_on_in_the_next_launch(start_job: Start, library: str, trouble: str) -> None:
@@ -53,3 +107,94 @@ def test_ray_tune_and_ray_data_go_on_in_the_next_launch(start_job: Start, librar
     assert NONE_LOST[library] in job.output
     assert re.search(r"relaunch +.*without node2; node3 comes in from the reserve", job.account), job.everything()
     assert re.search(r"^\d+ launches,", job.account, re.MULTILINE)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which Ray's libraries keep their results by default, in a home of this test's own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / "ray_results"
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+@TROUBLES
+def test_rays_own_example_of_train_starts_from_scratch_in_the_next_launch(
+    start_job: Start, results: Path, trouble: str
+) -> None:
+    job = start_job(*WATCHED, *AT_ONCE, *RAYS_EXAMPLE_JOB.split()[-2:], f"--epochs={EPOCHS}")
+    hold(job, "RayTrainWorker", lambda: any(results.glob("*/checkpoint_*")))
+    (first,) = results.iterdir()
+    finish_elsewhere(job, trouble)
+    last = max(results.iterdir())
+    assert len([*first.glob("checkpoint_*")]) < EPOCHS
+    assert len([*last.glob("checkpoint_*")]) >= EPOCHS  # two ranks may name one checkpoint differently
+    assert "{'loss': " in job.output
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+@pytest.mark.usefixtures("results")
+def test_rays_own_example_of_tune_starts_from_scratch_in_the_next_launch(start_job: Start) -> None:
+    job = start_job(*WATCHED, *AT_ONCE, "-m", "ray.tune.examples.custom_func_checkpointing")
+    hold(job, "custom_func_checkpointing", lambda: TRIAL_ENDED in job.output)
+    finish_elsewhere(job, "slow-device")
+    assert "5 TERMINATED" in job.output
+    assert job.output.count(TRIAL_ENDED) > 5
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+def test_rays_own_example_of_tune_goes_on_with_the_guides_lines(
+    start_job: Start, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
+    example = Path(str(resources.files("ray.tune.examples").joinpath("custom_func_checkpointing.py"))).read_text()
+    program = example.replace(FIT, f"{textwrap.indent(RAY_TUNE_LINES, '    ')}{FIT}")
+    assert program != example
+    job = start_job(*WATCHED, *AT_ONCE, program=program)
+    hold(job, "program.py", lambda: TRIAL_ENDED in job.output)
+    ended = job.output.count(TRIAL_ENDED)
+    finish_elsewhere(job, "lost-node")
+    assert job.output.count(TRIAL_ENDED) == 5
+    iterations = [
+        [json.loads(line)["training_iteration"] for line in path.read_text().splitlines()]
+        for path in results.glob("hyperband_test/*/result.json")
+    ]
+    assert iterations == [[*range(1, 11)]] * 5, ended
+
+
+@pytest.mark.timeout(2 * DEADLINE_S)
+@TROUBLES
+def test_ray_data_leaves_out_what_it_has_written_with_the_guides_line(
+    start_job: Start, tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_DATA_PARQUET_FOOTER_NUM_ACTORS", "1")  # by default 32 processes read one file
+    program = INFERENCE.format(line=RAY_DATA_LINES).replace("/shared", str(tmp_path))
+    job = start_job(*WATCHED, *AT_ONCE, program=program)
+    hold(job, "program.py", lambda: any((tmp_path / "squares").glob("*.parquet")))
+    finish_elsewhere(job, trouble)
+    assert sorted(parquet.read_table(tmp_path / "squares")["id"].to_pylist()) == [*range(400)]
+
+
+def hold(job: RunningJob, part: str, is_amid: Callable[[], bool]) -> None:
+    """Stop a process of the program for good once it has got somewhere, so that it does not end before its node."""
+
+    def is_amid_or_over() -> bool:
+        return is_amid() or job.process.poll() is not None
+
+    wait_until(is_amid_or_over, job.everything, DEADLINE_S)
+    assert job.process.poll() is None, job.everything()
+    processes = [process for node in ("node1", "node2") for process in job.processes_of(node)]
+    next(process for process in processes if part in command_line(process)).suspend()
+
+
+def finish_elsewhere(job: RunningJob, trouble: str) -> None:
+    """Lose node2 or slow it down, and see the next launch through to its end."""
+    if trouble == "lost-node":
+        job.agent_of("node2").kill()
+        assert job.finish(DEADLINE_S) == 0, job.everything()
+    else:
+        with thrashed(job, "node2"):
+            assert job.finish(DEADLINE_S) == 0, job.everything()
+        assert "verdict   node2 gpu 0" in job.account, job.everything()
+    relaunches = re.findall(r"relaunch +(.*)", job.account)  # on a busy machine Ray may lose others afterwards
+    assert relaunches[0].endswith("without node2; node3 comes in from the reserve"), job.everything()
+    assert job.processes() == []
