@@ -152,6 +152,17 @@ def test_ranks_that_the_program_starts_itself_go_on(folders: tuple[Path, Path]) 
     assert len(steps(whole)) == 12
 
 
+def test_ranks_that_the_program_starts_itself_go_on_in_the_next_launch_of_a_job(
+    start_job: Callable[..., RunningJob],
+) -> None:
+    first = "(7 if os.environ['LAGGARD_LAUNCH'] == '0' else -1,)"
+    program = SPAWNING.replace("(int(sys.argv[1]),)", first)
+    job = start_job("--local-nodes=1", "--resilient", "--per-node", program=program)
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    assert "relaunch  the program on node1 exited with 1" in job.account
+    assert re.findall(r"step (\d+): loss", job.output) == [*map(str, range(12))], job.everything()
+
+
 @pytest.mark.parametrize("ranks", [2, 1])
 def test_a_model_that_is_split_over_ranks_goes_on_over_as_many_or_fewer(folders: tuple[Path, Path], ranks: int) -> None:
     disturbed, undisturbed = folders
