@@ -321,7 +321,7 @@ class Answers(RuleBasedStateMachine):
 
     @rule(downsample=st.sampled_from(["10s-sum", "1m-count", "10s-count"]))
     def ask(self, downsample: str) -> None:
-        target = {"metric": "m", "aggregator": "sum", "downsample": downsample, "filters": [BY_HOST]}
+        target = {"metric": "m", "aggregator": "zimsum", "downsample": downsample, "filters": [BY_HOST]}
         body = {"start": round(T0_S) - 100, "end": math.ceil(self.channels.now_s), "queries": [target]}
         away = self._away()
         try:
@@ -360,7 +360,7 @@ class Answers(RuleBasedStateMachine):
         if is_of_one or not list(Path(self.settings.dump_dir).glob("*.csv.gz")):
             return
         history = read_dump([Path(self.settings.dump_dir)])
-        body = {"metric": "m", "aggregator": "sum", "downsample": "1m-sum", "filters": [BY_HOST]}
+        body = {"metric": "m", "aggregator": "zimsum", "downsample": "1m-sum", "filters": [BY_HOST]}
         asked = query_from_json({"start": round(T0_S) - 100, "queries": [body]}, round(self.channels.now_s * SECOND_US))
         span = Span(asked.start_us, round(self.channels.now_s + 1) * SECOND_US)
         found = {

@@ -32,6 +32,7 @@ EXAMPLES: list[tuple[Exception, str]] = [
         "index1, index2 did not join at gpu1:27182 within 9 s: does the same command run there, with the same secret?",
     ),
     (errors.ResourceManagerError("did not answer within 20 s", "squeue"), "squeue did not answer within 20 s"),
+    (errors.NodeHistoryError("Permission denied"), "--node-history cannot be used: Permission denied"),
     (errors.ClusterError("n9 did not leave the cluster"), "n9 did not leave the cluster"),
     (errors.NodeDownError("no log", "n2"), "n2 is not up: no log"),
     (
