@@ -5,6 +5,7 @@ from laggard.resilience.errors import LeftoversError as LeftoversError
 from laggard.resilience.errors import MessageError as MessageError
 from laggard.resilience.errors import NodeAddressError as NodeAddressError
 from laggard.resilience.errors import NodeDownError as NodeDownError
+from laggard.resilience.errors import NodeHistoryError as NodeHistoryError
 from laggard.resilience.errors import NotJoinedError as NotJoinedError
 from laggard.resilience.errors import ProcessesStillRunningError as ProcessesStillRunningError
 from laggard.resilience.errors import ProgramError as ProgramError
