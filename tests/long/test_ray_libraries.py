@@ -132,12 +132,12 @@ def test_rays_own_example_of_train_starts_from_scratch_in_the_next_launch(
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_rays_own_example_of_tune_starts_from_scratch_in_the_next_launch(start_job: Start, results: Path) -> None:
+@pytest.mark.usefixtures("results")
+def test_rays_own_example_of_tune_ends_in_the_next_launch(start_job: Start) -> None:
     job = start_job(*WATCHED, *AT_ONCE, "-m", "ray.tune.examples.custom_func_checkpointing")
     hold(job, "custom_func_checkpointing", lambda: TRIAL_ENDED in job.output)
     finish_elsewhere(job, "slow-device")
     assert "5 TERMINATED" in job.output
-    assert len([*results.glob("hyperband_test/*/result.json")]) > 5
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
@@ -151,12 +151,14 @@ def test_rays_own_example_of_tune_goes_on_with_the_guides_lines(
     job = start_job(*WATCHED, *AT_ONCE, program=program)
     hold(job, "program.py", lambda: TRIAL_ENDED in job.output)
     finish_elsewhere(job, "lost-node")
-    assert job.output.count(TRIAL_ENDED) <= 5  # a line of a launch that is ended may be lost
+    assert "5 TERMINATED" in job.output
     iterations = [
         [json.loads(line)["training_iteration"] for line in path.read_text().splitlines()]
         for path in results.glob("hyperband_test/*/result.json")
     ]
-    assert iterations == [[*range(1, 11)]] * 5
+    # The scheduler ends some trials early.
+    assert all(each == [*range(1, len(each) + 1)] for each in iterations), iterations
+    assert [*range(1, 11)] in iterations
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
