@@ -30,7 +30,6 @@ __all__ = [
     "RAY_DATA_LINES",
     "RAY_TRAIN_JOB",
     "RAY_TRAIN_LINES",
-    "RAY_TUNE_LINES",
     "RECORDING",
     "REQUEUE",
     "RESUME_JOBS",
@@ -149,7 +148,7 @@ ATTACHED_JOB = _only("docs/guides/kubernetes.md", r"^RAY_ADDRESS=")
 """``tests/long/test_attached.py`` runs it, at a cluster of its own with fewer nodes."""
 RAY_TRAIN_JOB = _only("docs/guides/kubernetes.md", r"examples/ray_libraries/train\.py")
 RAYS_EXAMPLE_JOB = _only("docs/guides/kubernetes.md", r"-m ray\.train\.examples")
-RAY_TUNE_LINES, RAY_DATA_LINES, RAY_TRAIN_LINES = _blocks("docs/guides/kubernetes.md", "python")
+RAY_DATA_LINES, RAY_TRAIN_LINES = _blocks("docs/guides/kubernetes.md", "python")
 """``tests/long/test_ray_libraries.py`` runs them."""
 (_interactive,) = _blocks("docs/guides/slurm.md", "sh")
 INTERACTIVE = _interactive.splitlines()
