@@ -23,7 +23,7 @@ FIRST_LOOK_S, LOOK_EVERY_S = 5.0, 30.0
 # Where it is looked what the program is connected to: its ranks need the same things.
 NODES_LOOKED_AT = 4
 # What comes back just as the job would be given up is still seen to answer twice.
-LAST_LOOKS_S = 60.0
+LAST_LOOKS_S = 15.0, 60.0  # at least and at most, else as long again
 
 
 class Outages:
@@ -42,7 +42,8 @@ class Outages:
         self._cluster = cluster
         self._primary = primary
         self._server = server
-        self._give_up_after_s = give_up_after_s
+        at_least_s, at_most_s = LAST_LOOKS_S
+        self._too_long_s = give_up_after_s + min(max(at_least_s, give_up_after_s), at_most_s)
         self._now_s = now_s
         self._connected = Connected()
         self._next_look_s = 0.0
@@ -120,7 +121,7 @@ class Outages:
             self._asked = None
             if watch.take(node.checks.answers or (), now_s):
                 return OutageEnded(outage, self._now_s() - outage.since_s)
-        if self._now_s() - since_s >= self._give_up_after_s + LAST_LOOKS_S:
+        if self._now_s() - since_s >= self._too_long_s:
             return OutageTooLong(outage, self._now_s() - since_s)
         if watch.asks(now_s):
             self._asked = self._ask(outage.host, self._targets), now_s
