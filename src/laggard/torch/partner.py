@@ -36,15 +36,20 @@ class Partner:
         if own:
             sent.append(dist.isend(torch.frombuffer(bytearray(own), dtype=torch.uint8), self._to))
         size = torch.zeros(1, dtype=torch.int64)
-        dist.recv(size, self._source)
+        self._receive(size)
         of_source = self.kept[self._source]
         of_source.pop(step - 2, None)
         if int(size):
             received = torch.empty(int(size), dtype=torch.uint8)
-            dist.recv(received, self._source)
+            self._receive(received)
             of_source[step] = received.numpy().tobytes()
         for each in sent:
-            each.wait()
+            each.wait(dist.default_pg_timeout)
+
+    def _receive(self, into: torch.Tensor) -> None:
+        work = dist.irecv(into, self._source)
+        # By default it waits as long as the group's connecting may take, and others may be stopped for longer.
+        work.wait(dist.default_pg_timeout)
 
     def clear(self) -> None:
         """Forget what was kept, since all go on from another step."""
