@@ -10,8 +10,8 @@ from laggard.resilience.agent.awake import Deadline
 
 # Nobody notifies when a node falls silent.
 TICK_S = 0.25
-# After a look at all nodes that took long, so many times as long passes until the next one: to look after each of ten
-# thousand answers would be quadratic, and keep the answers themselves waiting.
+# After a look at all nodes that was much work, so many times as long passes until the next one: to look after each of ten
+# thousand answers would be quadratic, and keep the answers themselves waiting. On a busy machine a look may only last.
 _RESTS = 9
 _LONG_S = 0.001
 
@@ -21,10 +21,10 @@ def wait_for(changed: threading.Condition, done: Callable[[], bool], deadline_s:
     deadline = Deadline(deadline_s)
     while True:
         with changed:
-            looked_s = time.monotonic()
+            looked_s = time.thread_time()
             if done():
                 return True
-            took_s = time.monotonic() - looked_s
+            took_s = time.thread_time() - looked_s
             if (left_s := deadline.left_s()) <= 0:
                 return False
             changed.wait(min(left_s, TICK_S))

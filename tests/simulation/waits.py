@@ -40,6 +40,10 @@ class FakeTime(Fake):
         return current_scheduler().now_s
 
     @staticmethod
+    def thread_time() -> float:
+        return current_scheduler().now_s  # work takes no time
+
+    @staticmethod
     def time() -> float:
         return current_scheduler().unix_s
 

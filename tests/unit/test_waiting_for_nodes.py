@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from laggard.resilience.nodes.waiting import wait_for
 
 DEADLINE_S = 60.0
@@ -58,3 +60,15 @@ def test_while_a_look_takes_long_most_of_the_time_is_left_to_those_who_change_so
     assert wait_for(changed, done, DEADLINE_S)
     thread.join()
     assert n_looks < 50
+
+
+def test_a_look_that_only_lasts_since_the_machine_is_busy_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed, looks, pauses_s = threading.Condition(), iter([False, False, True]), list[float]()
+
+    def done() -> bool:
+        threading.Event().wait(0.01)  # the processor is taken away from it
+        return next(looks)
+
+    monkeypatch.setattr(time, "sleep", pauses_s.append)
+    assert wait_for(changed, done, DEADLINE_S)
+    assert pauses_s == []
