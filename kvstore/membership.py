@@ -5,9 +5,10 @@ is replaced (`Replaced`). The ranks that stay adopt the new launch; they and the
 (`Ready`). The controller then publishes in which order they connect, and from which step all go on (`Formation`), and
 each says once it has the state of that step (`Formed`). Ranks that are to be replaced while they still run (`Leaving`)
 go on until those that take their places are ready, and all stop before the same step. Processes may stand by without a
-rank (`StandsBy`) until they are told whose place they take (`Placed`). What the ranks say are requests to the
-controller; what it publishes is the stream ``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell each
-other to connect, and ``handed-over`` what a rank alone has known, for who takes its place.
+rank (`StandsBy`), and import what ranks have imported later on (`Imports`), until they are told whose place they take
+(`Placed`). What the ranks say are requests to the controller; what it publishes is the stream ``memberships``;
+``rendezvous:<n>`` is what the ranks of launch n tell each other to connect, and ``handed-over`` what a rank alone has
+known, for who takes its place.
 """
 
 from __future__ import annotations
@@ -96,6 +97,14 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
+class Imports:
+    """In a launch, what stands by imports these modules, which a rank needs."""
+
+    launch: int
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Replaced:
     """In a launch, new processes take the place of these ranks of the launch before; the other ranks go on."""
 
@@ -123,7 +132,7 @@ class Formation:
 
 
 Said = Offer | Ready | Formed | StandsBy
-Published = Replaced | Leaving | Formation | Placed
+Published = Replaced | Leaving | Formation | Placed | Imports
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,25 +263,23 @@ class Membership:
 
         Who ends a job, or a node, ends what stands by there.
         """
-        asked: set[str] | None = getattr(os.environ, "asked_for", None)  # by what has forked this process
-        why_not = "they were not forked from a warm process" if asked is None else ""
-        if asked:
-            why_not = f"the program reads {', '.join(sorted(asked))} before its ranks are counted"
         host, pid = own_node(), os.getpid()
-        placed: Published | None = None
-        try:
-            while not isinstance(placed, Placed):
+        while True:
+            why_not = _why_not_stand_by()
+            try:
                 self._say(StandsBy(host, int(os.environ["LOCAL_RANK"]), pid, why_not))
                 if why_not:
                     sys.exit()
-                while not isinstance(placed := self._await((Placed, Replaced), math.inf), Replaced):
-                    if isinstance(placed, Placed) and (placed.host, placed.pid) == (host, pid):
-                        break
-        except FencedError:  # all ranks are started anew, and others will stand by
-            sys.exit()
+                found = self._await((Placed, Replaced, Imports), math.inf)
+            except FencedError:  # all ranks are started anew, and others will stand by
+                sys.exit()
+            if isinstance(found, Imports):
+                sys.modules["laggard_warm"].load_more(found.modules)  # which has forked this process
+            elif isinstance(found, Placed) and (found.host, found.pid) == (host, pid):
+                break
         os.environ.__class__ = os._Environ
         del os.environ[STANDS_BY]
-        os.environ.update(placed.variables)
+        os.environ.update(found.variables)
         _show_environment()
 
     def offer(self, why_not: str = "") -> None:
@@ -393,6 +400,13 @@ class Membership:
         self._pause_at, self._replaced = None, replaced.ranks
         os.environ[LAUNCH] = str(replaced.launch)
         _show_environment()
+
+
+def _why_not_stand_by() -> str:
+    asked: set[str] | None = getattr(os.environ, "asked_for", None)  # by what has forked this process
+    if asked is None:
+        return "they were not forked from a warm process"
+    return f"the program reads {', '.join(sorted(asked))} before its ranks are counted" if asked else ""
 
 
 def _show_environment() -> None:

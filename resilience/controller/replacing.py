@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from laggard.kvstore.control import Request
-from laggard.kvstore.membership import Formation, Formed, Leaving, Message, Offer, Ready, StandsBy
+from laggard.kvstore.membership import Formation, Formed, Imports, Leaving, Message, Offer, Ready, StandsBy
 from laggard.records import record_of
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
@@ -88,6 +88,7 @@ class Replacing:
         self._replaced_s: deque[float] = deque()
         self._no_spare: set[str] = set()  # the nodes on which no process can stand by
         self._told_spare = ""  # the node of which the user knows that processes stand by there now
+        self._told_imports = Imports(-1, ())  # what they were told to import
 
     @property
     def all_can_stay(self) -> bool:
@@ -129,6 +130,9 @@ class Replacing:
         if (spare := program.spare_node) and spare != self._told_spare:
             self._account.tell("warm", wording.spare(spare))
         self._told_spare = spare
+        if node is not None and spare and (imports := Imports(number, node.warm.loaded)) != self._told_imports:
+            self._records.publish(imports)
+            self._told_imports = imports
 
     def with_spare(self, status: JobStatus) -> JobStatus:
         """Return the status in which processes that stand by take the places of ranks that have ended."""

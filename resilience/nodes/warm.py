@@ -17,10 +17,17 @@ class NodeWarm:
         self._wanted: KeepWarm | None = None
         self.imports: tuple[str, ...] = ()  # what the program has imported on the node before it was at work
         self.is_ready = False  # whether it has loaded all of it
+        self._left_out: set[str] = set()
         self._news: deque[WarmReady | LeftOut] = deque()
         inbox.on(Imported, self._take_imports)
         inbox.on(WarmReady, self._take_ready)
-        inbox.on(LeftOut, self._news.append)
+        inbox.on(LeftOut, self._take_left_out)
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """What it has loaded, once it is ready."""
+        wanted = () if self._wanted is None else self._wanted.modules
+        return tuple(name for name in wanted if name not in self._left_out)
 
     def keep(self, command: KeepWarm) -> None:
         """Have the agent keep one, unless it does."""
@@ -34,6 +41,10 @@ class NodeWarm:
 
     def _take_ready(self, report: WarmReady) -> None:
         self.is_ready = True
+        self._news.append(report)
+
+    def _take_left_out(self, report: LeftOut) -> None:
+        self._left_out.add(report.name)
         self._news.append(report)
 
     def _take_imports(self, report: Imported) -> None:

@@ -33,6 +33,7 @@ from laggard.kvstore.state.mapping import State
 from laggard.records import record_of
 from tests.integration.jobs import RunningJob
 from tests.processes import command_lines
+from tests.waiting import wait_until
 
 Start = Callable[..., RunningJob]
 TWO_NODES = ("--local-nodes=2", "--virtual-gpus=2", "--resilient", "--per-device")
@@ -241,6 +242,26 @@ def test_processes_that_stand_by_take_the_places_of_all_ranks_of_a_node_that_has
     for rank in (2, 3):
         assert f"[node3 rank {rank}] was given what rank {rank} had at 3\n" in job.output, job.everything()
     assert command_lines(job.processes()) == []
+
+
+def test_processes_that_stand_by_import_what_a_rank_has_imported_since(start_job: Start) -> None:
+    """Else they would do it once they are needed: half a second and more for what DistributedDataParallel imports."""
+    waits = "os.remove('killed-3'); print(os.getpid(), 'waits', flush=True); time.sleep(300)"
+    imports = "wait_until(lambda: os.path.exists('stand-by')); import cryptography.hazmat.bindings._rust"
+    job = start_job(
+        "--local-nodes=3", "--nodes=2", *TWO_NODES[1:], program=program(waits, (3,), launches=1, accuse=imports)
+    )
+    pid = int(job.wait_for(r"(\d+) waits")[1])
+    job.wait_for("processes stand by on node3")
+    (job.directory / "stand-by").touch()
+    stand_by = [each for each in job.processes() if "LAGGARD_STANDS_BY" in each.environ()]
+    assert len(stand_by) == 2
+    wait_until(lambda: all("cryptography" in str(each.memory_maps()) for each in stand_by), job.everything)
+    (job.directory / "killed-3").touch()
+    os.kill(pid, signal.SIGKILL)
+    assert job.finish() == 0, job.everything()
+    assert "all go on from step 3" in job.account
+    assert {each.pid for each in stand_by} == {int(pid) for rank in (2, 3) for pid in pids(job, rank)}
 
 
 def test_a_program_that_reads_its_rank_early_has_no_processes_that_stand_by_and_it_is_said_why(

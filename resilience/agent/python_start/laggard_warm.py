@@ -114,6 +114,14 @@ def _load(control: socket.socket, settings: dict[str, list[str]]) -> None:
             _take_over_with(name, control)
 
 
+def load_more(names: Iterable[str]) -> None:
+    """Load modules in a rank that stands by; the warm processes of its node have loaded them meanwhile."""
+    for name in names:
+        if name not in sys.modules and _may_be_loaded(name):
+            with contextlib.suppress(Exception):  # the program lives with it
+                importlib.import_module(name)
+
+
 def _may_be_loaded(name: str) -> bool:
     """Return whether a module is there and a library's, as far as can be told by looking."""
     parent, _, _ = name.rpartition(".")
