@@ -91,7 +91,7 @@ def _links(store: History, timeline: Timeline) -> dict[int, LinkMatrix]:
     for launch in reversed(timeline.launches):
         ended_s = timeline.ended_s if math.isnan(launch.ended_s) else launch.ended_s
         span = Span(round(launch.began_s * SECOND_US), round(ended_s * SECOND_US))
-        matrix = links_between(LocalSource(store), span, {*launch.nodes})
+        matrix, _ = links_between(LocalSource(store), span, {*launch.nodes})
         if matrix is not None and len(found) < MAX_LINK_LAUNCHES:
             found[launch.number] = matrix
     return found

@@ -37,6 +37,12 @@ const timeLabels = [
   [0.001, "{HH}:{mm}:{ss}.{fff}", null],
 ].map(([step, label, onNewDay]) => [step, label, null, null, onNewDay, null, null, null, 1]);
 
+// uPlot's own have nothing between one minute and five, where a narrow chart would have one label.
+const timeSteps = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, ...[1, 2, 5, 10, 30, 90, 365].map((days) => days * 86400)];
+
+/** Room between labels in pixels, by the seconds of a pixel: hours and minutes alone need less. */
+const timeSpace = (pixel) => (50 * pixel > 30 && 50 * pixel <= 43200 ? 50 : 76);
+
 const axisOptions = (values, more) => ({
   values,
   space: 76,
@@ -48,13 +54,17 @@ const axisOptions = (values, more) => ({
 
 const horizontalAxis = (axis) => {
   const value = axisReading[axis];
-  return axisOptions(axis === "time" ? timeLabels : (_, ticks) => ticks.map(value));
+  if (axis !== "time") return axisOptions((_, ticks) => ticks.map(value));
+  return axisOptions(timeLabels, { incrs: timeSteps, space: (_, __, low, high, width) => timeSpace((high - low) / width) });
 };
 
 const valueAxis = (unit) => axisOptions(
   (_, ticks) => ticks.map((tick) => (tick === null ? "" : unit === "s" ? `${number(tick * 1000)} ms` : number(tick))),
   { space: 30, size: axisWidth },
 );
+
+/** uPlot's own range, except that it would draw nothing but zeros from 0 to 100. */
+const valueRange = (_, low, high) => (low === null ? [null, null] : low === 0 && high === 0 ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true));
 
 const axisReading = { time: (x) => moment(x * 1000), step: (x) => x.toLocaleString("en"), launch: (x) => stopwatch(x) };
 const axisWords = { time: "", step: "step ", launch: "after " };
@@ -220,7 +230,7 @@ const drawLines = (place, drawn, { unit, isPercentiles, range, axis = "time", is
     axes: [horizontalAxis(axis), valueAxis(unit)],
     bands: band ? [{ series: [1, 2], fill: translucent(ground) }] : [],
   };
-  options.scales.y = isLog ? { distr: 3 } : {};
+  options.scales.y = isLog ? { distr: 3 } : { range: valueRange };
   const words = (value) => reading(value, unit);
   const rowsAt = (at, y) => {
     const isNewest = at === null;

@@ -124,7 +124,9 @@ function drawHead(job) {
     button.setAttribute("aria-pressed", String(!state.fixed && button.value === String(state.span)));
   }
   const nodes = job.live && job.nodes.length ? `, ${counted(job.nodes.length, "node", "nodes")} in use` : "";
-  const accused = job.live && job.accused.length ? `, ${counted(job.accused.length, "device or node", "devices or nodes")} found slow` : "";
+  const slow = [job.accused.filter(([, gpu]) => gpu !== ""), job.accused.filter(([, gpu]) => gpu === "")];
+  const found = slow.map(({ length }, i) => length && counted(length, ...(i ? ["node", "nodes"] : ["device", "devices"]))).filter(Boolean);
+  const accused = job.live && found.length ? `, ${found.join(" and ")} found slow` : "";
   const missing = job.missing.length ? `; no answer from ${job.missing.slice(0, 5).map(printable).join(", ")}${job.missing.length > 5 ? " and others" : ""}` : "";
   say(`${printable(job.state)}${nodes}${accused}${missing}`, job.missing.length > 0);
   fill(byId("map-metric"), mapChoices(job), state.map);

@@ -202,7 +202,7 @@ class _Sender:
         self._keys: dict[tuple[Any, ...], SeriesKey | None] = {}
         self._refused: set[str] = set()  # metrics
         self._begin()
-        atexit.register(self.flush)
+        atexit.register(self._end)
         os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
@@ -229,6 +229,18 @@ class _Sender:
                         time.sleep(FLUSH_INTERVAL_S)
             finally:
                 self._lock.release()
+
+    def _end(self) -> None:
+        """Send what is buffered; what cannot be sent any more is counted, and said."""
+        self.flush()
+        with self._lock:  # what is counted is not sent after all
+            left = sum(len(times) for times, _ in self._unsent.values()) + len(self.buffer) + len(self._pending)
+            self.buffer.clear()
+            self._unsent, self._pending = {}, []
+        if left:
+            self.dropped += left
+            words = "%d samples are lost: the telemetry of %s had not taken them when this process ended"
+            _log.warning(words, left, self._node)
 
     def _send_always(self) -> None:
         while True:

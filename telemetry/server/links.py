@@ -11,7 +11,7 @@ from laggard.telemetry.errors import RequestError
 from laggard.telemetry.links import links_between
 from laggard.telemetry.page.content import MILLISECOND_US, accused_nodes, launches_of
 from laggard.telemetry.query.engine import Span
-from laggard.telemetry.server.answers import JsonResponse
+from laggard.telemetry.server.answers import JsonResponse, naming
 from laggard.telemetry.server.handlers import Service
 from laggard.telemetry.server.requests import Call
 
@@ -20,15 +20,15 @@ def links(service: Service, call: Call) -> Response:
     """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""
     reach = service.reach()
     end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
-    number, everything = call.parameters.get("launch"), Span(reach.began_us, end_us)
-    events = service.events(0, end_us)
+    number, span = call.parameters.get("launch"), Span(reach.began_us, end_us)
+    events, nodes = service.events(0, end_us), ()
     if number:
         launch = _launch(number, launches_of(events))
         ended_us = end_us if launch["ended"] is None else launch["ended"] * MILLISECOND_US
-        found = links_between(service.source, Span(launch["began"] * MILLISECOND_US, ended_us), {*launch["nodes"]})
-    else:
-        found = links_between(service.source, everything)
-    return JsonResponse({"links": None if found is None else found.to_json(accused_nodes(events))})
+        span, nodes = Span(launch["began"] * MILLISECOND_US, ended_us), launch["nodes"]
+    found, missing = links_between(service.source, span, nodes)
+    body = {"links": None if found is None else found.to_json(accused_nodes(events))}
+    return JsonResponse(body, headers=naming(missing))
 
 
 def _launch(number: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -348,12 +348,30 @@ for i in range(200_000):
 telemetry.finalize()
 print(telemetry.dropped, len(telemetry._buffer))
 """
-    said, numbers = run_program(session, program).splitlines()
+    said, numbers, _ = run_program(session, program).splitlines()
     dropped, held = map(int, numbers.split())
 
     assert "the oldest of 1000 are dropped, and counted in telemetry.dropped" in said
     assert dropped > 100_000
     assert held <= 1000
+
+
+def test_a_process_that_ends_while_its_node_has_no_telemetry_says_how_many_samples_are_lost(
+    state_server: StateServer, tmp_path: Path
+) -> None:
+    session = session_of(state_server, tmp_path, "node-without-store")
+    program = """
+import logging, sys
+from laggard.telemetry import Telemetry
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+telemetry = Telemetry()
+for i in range(7):
+    telemetry.add_data(f"m{i % 2}", i)
+    telemetry.finalize()
+"""
+    words = "7 samples are lost: the telemetry of node-without-store had not taken them when this process ended\n"
+
+    assert run_program(session, program) == words
 
 
 def test_an_aggregation_over_nodes_equals_that_of_one_store_with_all_samples(

@@ -648,6 +648,12 @@ def test_what_is_no_list_of_curves_is_refused(body: object) -> None:
         reply(service(PROBES), "/page/curves", body)
 
 
+def test_the_links_name_the_nodes_that_did_not_answer() -> None:
+    source = Nodes(Found([], ["c"]), Found([], ["b"]), Found([]))
+    assert reply(service(source), "/page/links").headers["X-Laggard-Missing-Nodes"] == "b,c"
+    assert "X-Laggard-Missing-Nodes" not in reply(service(LOADS), "/page/links").headers
+
+
 def test_the_links_of_a_launch_that_is_not_known_are_refused() -> None:
     assert shown(service(LOADS), "/page/links") == {"links": None}
     with pytest.raises(RequestError, match="launch '7' is not known") as refusal:
