@@ -13,6 +13,7 @@ known, for who takes its place.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -266,13 +267,11 @@ class Membership:
         host, pid = own_node(), os.getpid()
         while True:
             why_not = _why_not_stand_by()
-            try:
+            with contextlib.suppress(FencedError):  # the next launch has begun, and this process is about to be told
                 self._say(StandsBy(host, int(os.environ["LOCAL_RANK"]), pid, why_not))
-                if why_not:
-                    sys.exit()
-                found = self._await((Placed, Replaced, Imports), math.inf)
-            except FencedError:  # all ranks are started anew, and others will stand by
+            if why_not:
                 sys.exit()
+            found = self._await((Placed, Replaced, Imports), math.inf)
             if isinstance(found, Imports):
                 sys.modules["laggard_warm"].load_more(found.modules)  # which has forked this process
             elif isinstance(found, Placed) and (found.host, found.pid) == (host, pid):
