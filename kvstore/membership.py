@@ -13,6 +13,7 @@ known, for who takes its place.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -263,20 +264,21 @@ class Membership:
 
         Who ends a job, or a node, ends what stands by there.
         """
-        host, pid = own_node(), os.getpid()
+        own, within_s = (own_node(), os.getpid()), 0.0
         while True:
             why_not = _why_not_stand_by()
-            try:
-                self._say(StandsBy(host, int(os.environ["LOCAL_RANK"]), pid, why_not))
-                if why_not:
-                    sys.exit()
-                found = self._await((Placed, Replaced, Imports), math.inf)
-            except FencedError:  # all ranks are started anew, and others will stand by
-                sys.exit()
+            found = None if why_not else self._await((Placed, Replaced, Imports), within_s)
+            if isinstance(found, Placed) and (found.host, found.pid) == own:
+                break
             if isinstance(found, Imports):
                 sys.modules["laggard_warm"].load_more(found.modules)  # which has forked this process
-            elif isinstance(found, Placed) and (found.host, found.pid) == (host, pid):
-                break
+                within_s = 0.0
+                continue
+            with contextlib.suppress(FencedError):  # the next launch has begun, and this process is about to be told
+                self._say(StandsBy(own[0], int(os.environ["LOCAL_RANK"]), own[1], why_not))
+            if why_not:
+                sys.exit()
+            within_s = math.inf
         os.environ.__class__ = os._Environ
         del os.environ[STANDS_BY]
         os.environ.update(found.variables)

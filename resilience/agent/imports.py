@@ -26,8 +26,11 @@ class Imports:
         self._path, self._names = path, []
         self._n_looks = self._quiet_looks = self._n_lists = 0
 
-    def look(self) -> list[str]:
-        """Return the names if there are some, and no new ones since a few looks ago, once for each list."""
+    def look(self, *, is_at_work: bool = False) -> list[str]:
+        """Return the names if there are some, and no new ones since a few looks ago, once for each list.
+
+        Whoever knows that the rank is at work need not wait for that.
+        """
         if self._path is None or self._n_lists >= MAX_LISTS:
             return []
         names: list[str] = []
@@ -36,10 +39,11 @@ class Imports:
         self._n_looks += 1
         if names != self._names:
             self._names, self._quiet_looks = names, 0
-            return []
-        self._quiet_looks += 1
+        else:
+            self._quiet_looks += 1
         busy_looks = self._n_looks - self._quiet_looks
-        if not names or self._quiet_looks != min(max(QUIET_LOOKS, busy_looks // 2), MAX_QUIET_LOOKS):
+        is_quiet = self._quiet_looks == min(max(QUIET_LOOKS, busy_looks // 2), MAX_QUIET_LOOKS)
+        if not names or not (is_quiet or is_at_work):
             return []
         self._n_lists += 1
         return names

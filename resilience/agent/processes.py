@@ -96,7 +96,11 @@ def _handles(pid: int, signum: int) -> bool:
 
 
 def ask_to_end(process: subprocess.Popen[bytes] | ForkedProcess, signum: int) -> None:
-    """Send a signal to a program; a wrapper without a handler would die of it, and ends by itself after the program."""
+    """Send a signal to a program; a wrapper without a handler would die of it, and ends by itself after the program.
+
+    What is stopped handles no signal, so it is killed; else all others would wait for it as long as they may save.
+    """
+    _kill_stopped(process.pid)
     inner = behind_wrappers(process.pid, is_the_program=lambda pid: _is_python(pid) or _handles(pid, signum))
     if signum == signal.SIGINT:
         _interrupt(inner)
@@ -105,6 +109,16 @@ def ask_to_end(process: subprocess.Popen[bytes] | ForkedProcess, signum: int) ->
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(inner, signum)
+
+
+def _kill_stopped(pid: int) -> None:
+    """Kill those of a process and of all below it that a signal has stopped."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if each.status() == psutil.STATUS_STOPPED:
+                    each.kill()
 
 
 def _interrupt(pid: int) -> None:

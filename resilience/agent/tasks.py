@@ -26,7 +26,7 @@ from laggard.resilience.agent.imports import Imports
 from laggard.resilience.agent.processes import ask_to_end
 from laggard.resilience.agent.warm import WarmProcess
 from laggard.resilience.wire import tasks as wire
-from laggard.resilience.wire.warm import Imported, Run
+from laggard.resilience.wire.warm import Imported, Run, SayImports
 from laggard.system.child_process import dies_with_parent
 
 EXIT_CANNOT_START = 127
@@ -83,6 +83,7 @@ class Tasks:
         context.inbox.on(wire.StartTask, self.start)
         context.inbox.on(wire.SignalTask, self.signal)
         context.inbox.on(wire.Printed, self.printed)
+        context.inbox.on(SayImports, lambda _: self.look(is_at_work=True))
 
     @property
     def pids(self) -> set[int]:
@@ -102,9 +103,9 @@ class Tasks:
             if task.kept
         }
 
-    def look(self) -> None:
+    def look(self, *, is_at_work: bool = False) -> None:
         """Report what the first rank has imported, if that is new."""
-        if names := self._imports.look():
+        if names := self._imports.look(is_at_work=is_at_work):
             self._context.send(Imported(tuple(names)))
 
     def start(self, start: wire.StartTask) -> None:

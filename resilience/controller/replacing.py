@@ -89,6 +89,7 @@ class Replacing:
         self._no_spare: set[str] = set()  # the nodes on which no process can stand by
         self._told_spare = ""  # the node of which the user knows that processes stand by there now
         self._told_imports = Imports(-1, ())  # what they were told to import
+        self._asked_for_imports = False
 
     @property
     def all_can_stay(self) -> bool:
@@ -120,6 +121,9 @@ class Replacing:
         program, number = self._launches.program, self._launches.number
         if not (isinstance(program, Ranks) and self.all_can_stay):
             return
+        if not self._asked_for_imports and (first := self._cluster.nodes.get(roster.active[0])) is not None:
+            self._asked_for_imports = True
+            first.warm.ask_for_imports()
         node = self._cluster.nodes.get(next(iter(roster.reserve), ""))
         if node is not None and not node.warm.is_ready:
             return
@@ -130,7 +134,7 @@ class Replacing:
         if (spare := program.spare_node) and spare != self._told_spare:
             self._account.tell("warm", wording.spare(spare))
         self._told_spare = spare
-        if node is not None and spare and (imports := Imports(number, node.warm.loaded)) != self._told_imports:
+        if node is not None and (imports := Imports(number, node.warm.loaded)) != self._told_imports:
             self._records.publish(imports)
             self._told_imports = imports
 

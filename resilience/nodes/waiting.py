@@ -11,8 +11,7 @@ from laggard.resilience.agent.awake import Deadline
 # Nobody notifies when a node falls silent.
 TICK_S = 0.25
 # After a look at all nodes that was much work, so many times as long passes until the next one: to look after each of
-# ten thousand answers would be quadratic, and keep the answers themselves waiting. Work is processor time: on a busy
-# machine a short look may last.
+# ten thousand answers would be quadratic, and keep the answers themselves waiting. On a busy machine it may only last.
 _RESTS = 9
 _LONG_S = 0.001
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from laggard.resilience.wire import Command, Inbox
-from laggard.resilience.wire.warm import Imported, KeepWarm, LeftOut, WarmReady
+from laggard.resilience.wire.warm import Imported, KeepWarm, LeftOut, SayImports, WarmReady
 
 
 class NodeWarm:
@@ -34,6 +34,10 @@ class NodeWarm:
         self.is_ready = self.is_ready and command == self._wanted
         self._wanted = command
         self._send(command)
+
+    def ask_for_imports(self) -> None:
+        """Have the agent say what the program has imported there by now."""
+        self._send(SayImports())
 
     def take_news(self) -> list[WarmReady | LeftOut]:
         """Return what is new about the warm process."""

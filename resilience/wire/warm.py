@@ -32,6 +32,11 @@ class ForkAhead(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class SayImports(Command):
+    """Say what the first rank has imported by now, since it is at work."""
+
+
+@dataclass(frozen=True, slots=True)
 class Imported(Report):
     """What the first rank has imported before it was at work."""
 

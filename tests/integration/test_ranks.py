@@ -330,3 +330,18 @@ def test_a_shell_with_a_trap_gets_the_signal_itself(tmp_path: Path) -> None:
         wait_until((tmp_path / "ready").exists)
         ask_to_end(shell, signal.SIGTERM)
         assert shell.wait(DEADLINE_S) == 3
+
+
+@pytest.mark.parametrize("command", ["exec {wait}", "{wait}; exit 3"], ids=["alone", "in a shell"])
+def test_a_program_that_is_stopped_cannot_save_and_is_killed(tmp_path: Path, command: str) -> None:
+    saves = "signal.signal(signal.SIGTERM, lambda *_: open('saved', 'w'))"
+    (tmp_path / "wait.py").write_text(f"import signal\n{saves}\nopen('ready', 'w')\nsignal.pause()\n")
+    script = command.format(wait=f"{sys.executable} wait.py")
+    with subprocess.Popen(["sh", "-c", script], cwd=tmp_path) as shell:
+        wait_until((tmp_path / "ready").exists)
+        inner = psutil.Process(behind_wrappers(shell.pid))
+        inner.suspend()
+        wait_until(lambda: inner.status() == psutil.STATUS_STOPPED)
+        ask_to_end(shell, signal.SIGTERM)
+        assert shell.wait(DEADLINE_S) == (3 if "exit" in command else -signal.SIGKILL)
+    assert not (tmp_path / "saved").exists()

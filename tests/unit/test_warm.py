@@ -97,6 +97,17 @@ def test_a_rank_is_at_work_once_it_imports_nothing_more(tmp_path: Path) -> None:
     assert [watch.look() for _ in range(5)] == [["torch", "numpy"], [], [], [], []]
 
 
+def test_of_a_rank_that_is_known_to_be_at_work_the_list_is_taken_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "imports.txt"
+    path.write_text("torch\n")
+    watch = Imports()
+    watch.watch(path)
+    assert watch.look(is_at_work=True) == ["torch"]
+    path.write_text("torch\nnumpy\n")
+    assert watch.look() == []
+    assert watch.look(is_at_work=True) == ["torch", "numpy"]
+
+
 def test_a_rank_that_was_long_at_importing_may_pause_longer(tmp_path: Path) -> None:
     path = tmp_path / "imports.txt"
     path.write_text("torch\n")
