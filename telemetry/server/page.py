@@ -12,9 +12,11 @@ from starlette.responses import Response
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.curves import Asked, ask, ask_all, curve_by, curve_of, newest_of, step
 from laggard.telemetry.errors import BadQueryError, RequestError
+from laggard.telemetry.links import links_between
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
     MILLISECOND_US,
+    accused_nodes,
     accused_of,
     events_of,
     is_probe,
@@ -27,8 +29,30 @@ from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.answers import JsonResponse, naming
 from laggard.telemetry.server.handlers import Handler, Service
-from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call, error_body
+
+
+def links(service: Service, call: Call) -> Response:
+    """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""
+    reach = service.reach()
+    end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
+    number, everything = call.parameters.get("launch"), Span(reach.began_us, end_us)
+    events = service.events(0, end_us)
+    if number:
+        launch = _launch(number, launches_of(events))
+        ended_us = end_us if launch["ended"] is None else launch["ended"] * MILLISECOND_US
+        found = links_between(service.source, Span(launch["began"] * MILLISECOND_US, ended_us), {*launch["nodes"]})
+    else:
+        found = links_between(service.source, everything)
+    return JsonResponse({"links": None if found is None else found.to_json(accused_nodes(events))})
+
+
+def _launch(number: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    found = [each for each in launches if str(each["number"]) == number]
+    if not found:
+        raise RequestError(404, f"launch {number[:20]!r} is not known: the page lists those that are")
+    return found[-1]
+
 
 MAX_LINES, MAX_TAGS, MAX_CURVES = 12, 4, 400
 # Rollups have buckets of ten seconds, and a detector that probes rarely does so once a minute.

@@ -32,8 +32,7 @@ from laggard.resilience.decision.events import (
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.ledger import Incident
-from laggard.resilience.decision.limits import LIMITS, TOO_FEW
-from laggard.resilience.decision.policy import decide
+from laggard.resilience.decision.policy import LIMITS, TOO_FEW, decide
 from laggard.resilience.decision.reasons import Change, WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.row import Course
