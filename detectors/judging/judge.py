@@ -134,11 +134,7 @@ class Judge:
     """Judges rounds by an analysis."""
 
     def __init__(
-        self,
-        analysis: Analysis,
-        restarts: Restarts,
-        keeper: HistoryStore | SectionKeeper | None = None,
-        key: str = "",
+        self, analysis: Analysis, restarts: Restarts, keeper: HistoryStore | SectionKeeper | None = None, key: str = ""
     ) -> None:
         self._analysis = analysis  # compares the readings
         self.restarts = restarts  # weighs what slow devices cost

@@ -73,12 +73,7 @@ class StateSupervisor(StateKeeper):
         self._ping_interval_s = ping_interval_s
         self._kills = kills  # counts what the kernel has killed for want of memory
         self._server = StateServer.start(
-            directory,
-            job=job,
-            host=host,
-            port=port,
-            deadline_s=LOAD_DEADLINE_S,
-            on_loading=on_loading,
+            directory, job=job, host=host, port=port, deadline_s=LOAD_DEADLINE_S, on_loading=on_loading
         )
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._oom_kills = deque([kills()], maxlen=OOM_LOOKS)

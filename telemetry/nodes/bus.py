@@ -199,11 +199,7 @@ class NodeAsker:
         return sorted({channel.decode().removeprefix(prefix) for channel in channels} - {SERVER_NAME})
 
     def ask(
-        self,
-        question: dict[str, Any],
-        *,
-        hosts: Collection[str] | None = None,
-        deadline_s: float | None = None,
+        self, question: dict[str, Any], *, hosts: Collection[str] | None = None, deadline_s: float | None = None
     ) -> Replies:
         """Ask the given nodes, by default all that listen, and wait for their answers until the deadline."""
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
