@@ -1,6 +1,6 @@
 """The restart policy: what to do about what happened. Pure: no clock, no process, no network.
 
-`decide` takes the first rule of `RULES` that applies to an event. If its decision is a relaunch, `LIMITS` are checked,
+`decide` takes the first of the `RULES` of an event that applies. If its decision is a relaunch, `LIMITS` are checked,
 and the first limit that is reached ends the job instead. ``docs/restart.md`` shows both lists as tables, generated from
 these modules.
 
@@ -84,7 +84,7 @@ def decide(
 ) -> Decision:
     """Return what to do about an event; ``below`` draws by chance where suspects go."""
     case = Case(settings, status, event, now_s, progressed, below)
-    rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.applies(case))
+    rule = next(rule for rule in RULES[type(event)] if rule.applies(case))
     decision = rule.decision(case)
     if isinstance(decision, Relaunch):
         return _within_limits(case, decision)
