@@ -71,10 +71,7 @@ class Probing:
     """The matrix product on one device, and what its driver reports from round to round."""
 
     def __init__(
-        self,
-        device: Device,
-        max_intrusion: float,
-        reader_of: Callable[[Device], SymptomReader | None] = symptom_reader,
+        self, device: Device, max_intrusion: float, reader_of: Callable[[Device], SymptomReader | None] = symptom_reader
     ) -> None:
         self._device = device  # the device to run on
         self.intrusion = Intrusion(max_intrusion)

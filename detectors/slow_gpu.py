@@ -26,12 +26,7 @@ from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
-from laggard.detectors.statistics.thresholds import (
-    GPU_MIN_SLOWDOWN,
-    PROBES_SHARE,
-    VIRTUAL_MIN_SLOWDOWN,
-    checked_budget,
-)
+from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, PROBES_SHARE, VIRTUAL_MIN_SLOWDOWN, checked_budget
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord

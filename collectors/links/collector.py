@@ -16,8 +16,7 @@ from laggard.collectors.errors import NoInterfaceError
 from laggard.collectors.group import ERROR
 from laggard.collectors.links.board import LinkBoard
 from laggard.collectors.links.handshake import key_of
-from laggard.collectors.links.interface_counters import CountersOfRound, interface_of
-from laggard.collectors.links.interfaces import address_on
+from laggard.collectors.links.interface_counters import CountersOfRound, address_on, interface_of
 from laggard.collectors.links.prober import REPEATS, TRANSFER_S, LinkProber
 from laggard.collectors.links.reading import LinkReading
 from laggard.collectors.links.schedule import partner_in, rounds_of, with_pairs

@@ -17,12 +17,35 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restarts import Grounds, Restarts
 from laggard.detectors.evidence import Reason
-from laggard.detectors.judging.declared_phases import DeclaredPhases
 from laggard.detectors.judging.history_store import HistoryStore, SectionKeeper
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
 from laggard.detectors.verdict import Verdict
-from laggard.kvstore.control import LaunchRecord, Signs
+from laggard.kvstore.control import LaunchRecord, PhaseRecord, Signs
+
+# A process that is killed in a phase never says that it is over.
+LONGEST_PHASE_S = 3600.0
+
+
+class DeclaredPhases:
+    """The phases that processes of a launch have declared, from round to round."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[PhaseRecord, float]] = {}  # by process, and when it was first seen so
+
+    def hosts(self, phases: Mapping[str, PhaseRecord], now_s: float) -> frozenset[str]:
+        """Return the nodes on which a process is in a phase, or has been since the last call."""
+        found = set()
+        for process, phase in phases.items():
+            seen, since_s = self._seen.get(process, (None, now_s))
+            if phase != seen:
+                since_s = now_s
+                self._seen[process] = phase, now_s
+            goes_on = phase.running and now_s - since_s <= LONGEST_PHASE_S
+            if goes_on or phase != seen:
+                found.add(phase.host)
+        return frozenset(found)
+
 
 _log = logging.getLogger("laggard.detectors")
 
@@ -111,11 +134,7 @@ class Judge:
     """Judges rounds by an analysis."""
 
     def __init__(
-        self,
-        analysis: Analysis,
-        restarts: Restarts,
-        keeper: HistoryStore | SectionKeeper | None = None,
-        key: str = "",
+        self, analysis: Analysis, restarts: Restarts, keeper: HistoryStore | SectionKeeper | None = None, key: str = ""
     ) -> None:
         self._analysis = analysis  # compares the readings
         self.restarts = restarts  # weighs what slow devices cost

@@ -19,8 +19,7 @@ from laggard.detectors.economics.episode import Episode
 from laggard.detectors.evidence import Unreachable
 from laggard.detectors.judging.judge import Analysis, Moment
 from laggard.detectors.judging.rounds import Round
-from laggard.detectors.links.flaps import LinkFlaps
-from laggard.detectors.links.losses import LinkLosses
+from laggard.detectors.links.losses import LinkFlaps, LinkLosses
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinkNotice, Notice, PairUnreachable
 from laggard.detectors.verdict import Evidence, Verdict

@@ -58,13 +58,7 @@ class Series:
     lost may then be stored twice.
     """
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        endpoint: Endpoint,
-        launch: int,
-        node: str | None = None,
-    ) -> None:
+    def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int, node: str | None = None) -> None:
         self._node = own_node() if node is None else node  # of which samples are written
         self._client = client
         self._endpoint = endpoint

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kvstore.series.columns import (
-    decimals_of,
-    decode_integers,
-    decode_numbers,
-    encode_integers,
-    encode_numbers,
-)
+from laggard.kvstore.series.columns import decimals_of, decode_integers, decode_numbers, encode_integers, encode_numbers
 
 Times = NDArray[np.int64]
 """Unix times in microseconds."""

@@ -113,13 +113,7 @@ class Layout:
     """Reads and writes records, lists and chunks of one job."""
 
     def __init__(
-        self,
-        client: redis.Redis,
-        endpoint: Endpoint,
-        launch: int,
-        *,
-        retry: RetryPolicy,
-        chunk_bytes: int,
+        self, client: redis.Redis, endpoint: Endpoint, launch: int, *, retry: RetryPolicy, chunk_bytes: int
     ) -> None:
         self._client = client
         self._endpoint = endpoint

@@ -68,10 +68,7 @@ def main(watch: Watch) -> None:
 
 def _watch_links(watch: Watch, running: contextlib.ExitStack, *, is_primary: bool) -> None:
     links = _LinksBeside(
-        watch.interval_s,
-        state=State.current(),
-        restart_cost=watch.restart_cost_s,
-        interface=watch.link_interface,
+        watch.interval_s, state=State.current(), restart_cost=watch.restart_cost_s, interface=watch.link_interface
     )
     if is_primary:
         links.start()

@@ -93,10 +93,7 @@ def gpu_health(name: str, driver: Any = None) -> GpuHealth:
     from laggard.collectors.metrics.nvml import field_values, nvml_handle
 
     driver = nvml if driver is None else driver
-    fields = (
-        nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
-        nvml.NVML_FI_DEV_REMAPPED_FAILURE,
-    )
+    fields = (nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL, nvml.NVML_FI_DEV_REMAPPED_FAILURE)
     try:
         driver.nvmlInit()
         values = dict(field_values(nvml_handle(name, driver), fields, driver))

@@ -74,9 +74,7 @@ def _is_python(pid: int) -> bool:
 
 
 def behind_wrappers(
-    pid: int,
-    children: Callable[[int], Sequence[int]] = children_of,
-    is_the_program: Callable[[int], bool] = _is_python,
+    pid: int, children: Callable[[int], Sequence[int]] = children_of, is_the_program: Callable[[int], bool] = _is_python
 ) -> int:
     """Return the Python that a container's program or a shell only waits for; if there is none, the process itself."""
     inner = pid
@@ -141,11 +139,7 @@ def reap_orphans(own: Iterable[int]) -> None:
                 os.waitpid(child.pid, os.WNOHANG)
 
 
-def end_descendants(
-    chosen: Callable[[psutil.Process], bool] = lambda _: True,
-    *,
-    deadline_s: float,
-) -> int:
+def end_descendants(chosen: Callable[[psutil.Process], bool] = lambda _: True, *, deadline_s: float) -> int:
     """Kill every chosen descendant of this process and return how many there were."""
     # Repeats until none is found, since a process may fork meanwhile. Reaps none of them: whoever started a process
     # does that.

@@ -31,14 +31,7 @@ from laggard.resilience.agent.channel import Channel
 from laggard.resilience.agent.dialling import JoinToken
 from laggard.resilience.agent.processes import AGENT_MARK
 from laggard.resilience.allocation.agent_listener import AgentListener, lack_of_descriptors
-from laggard.resilience.allocation.base import (
-    AgentProcess,
-    Tell,
-    Transport,
-    clear_this_machine,
-    silent,
-    start_here,
-)
+from laggard.resilience.allocation.base import AgentProcess, Tell, Transport, clear_this_machine, silent, start_here
 from laggard.resilience.allocation.discovery import REFUSAL_S, DialledAgent, OwnAgent, Pending, await_handshakes
 from laggard.resilience.allocation.machines import MachineAllocation
 from laggard.resilience.allocation.step import LAUNCH_S, Step, StepAgent

@@ -79,10 +79,7 @@ class _ProgramGroup(click.Group):
         return [*super().shell_complete(ctx, incomplete), *run.shell_complete(click.Context(run, ctx), incomplete)]
 
 
-@click.group(
-    cls=_ProgramGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+@click.group(cls=_ProgramGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="laggard", message="laggard %(version)s")
 def cli() -> None:
     """Find the slow GPU in your job and relaunch without its node.

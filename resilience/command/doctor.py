@@ -68,10 +68,7 @@ EXIT_NOT_CHECKED = 3
 @click.command(short_help="Check the GPUs of this machine, or of many nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(
-    "--virtual-gpus",
-    type=click.IntRange(1, 64),
-    metavar="K",
-    help="Check the processor instead, as K virtual devices.",
+    "--virtual-gpus", type=click.IntRange(1, 64), metavar="K", help="Check the processor instead, as K virtual devices."
 )
 @click.option(
     "--past",
@@ -83,10 +80,7 @@ EXIT_NOT_CHECKED = 3
 )
 @options_of_run(*HISTORY_OPTIONS)
 @click.option(
-    "--expect",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Report a node with fewer than N devices as faulty.",
+    "--expect", type=click.IntRange(1), metavar="N", help="Report a node with fewer than N devices as faulty."
 )
 @click.option("--all-nodes", is_flag=True, help="Check and compare all nodes of the Slurm job.")
 @click.option("--hostlist", metavar="A,B", help="Check and compare these hosts, over ssh.")

@@ -124,9 +124,7 @@ def _pod(pods: Pods, arguments: Sequence[str], grace_s: float) -> Tree:
 
 def _volumes(pods: Pods) -> tuple[list[Tree], list[Tree]]:
     mounts: list[Tree] = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 - a mount
-    volumes: list[Tree] = [
-        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": pods.shared_memory}},
-    ]
+    volumes: list[Tree] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": pods.shared_memory}}]
     if pods.claim:
         mounts.append({"name": "state", "mountPath": "/state"})
         volumes.append({"name": "state", "persistentVolumeClaim": {"claimName": pods.claim}})

@@ -76,10 +76,7 @@ class JobOptions:
         least=0,
     )
     give_up_after_s: float = option(
-        7200,
-        "With --resilient: end the job when it has made no progress for this long.",
-        "SECONDS",
-        least=0,
+        7200, "With --resilient: end the job when it has made no progress for this long.", "SECONDS", least=0
     )
     fixed_ranks: bool = option(
         default=False,

@@ -267,12 +267,7 @@ def _run_job(
         with (
             keeper,
             recorded(
-                card,
-                keeper.endpoint,
-                account,
-                options.report_folder(),
-                kept=options.report,
-                make_report=make_report,
+                card, keeper.endpoint, account, options.report_folder(), kept=options.report, make_report=make_report
             ) as record,
             notified(options.notify, job, account),
         ):

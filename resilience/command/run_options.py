@@ -14,14 +14,13 @@ import click
 
 from laggard.resilience.command.option import Option, declared_in, flag_of
 from laggard.resilience.command.options import JobOptions
-from laggard.resilience.errors import UsageError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def run_options(command: _Command) -> _Command:
     """Give a command all options of ``laggard run``, in the order of its help."""
-    return options_of_run(*(each.name for each in fields(JobOptions)))(_state_copy(command))
+    return options_of_run(*(each.name for each in fields(JobOptions)))(command)
 
 
 def options_of_run(*names: str) -> Callable[[_Command], _Command]:
@@ -130,21 +129,3 @@ class _Number(click.FloatRange):
 
 class _WholeNumber(_Number):
     what, of = "a whole number", int
-
-
-def _refuse(_context: click.Context, option: click.Parameter, given: bool) -> None:
-    if given:
-        instead = (
-            "name a --state-server, or a --state-dir on a shared file system: the same command resumes on any node"
-        )
-        raise UsageError(option.opts[0], "is not supported", instead)
-
-
-_state_copy = click.option(
-    "--state-copy",
-    is_flag=True,
-    hidden=True,
-    expose_value=False,
-    callback=_refuse,
-    help="Say how State outlives the primary.",
-)

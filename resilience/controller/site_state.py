@@ -37,8 +37,7 @@ class SiteState(StateKeeper):
         lease_s: float = LEASE_S,
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__()
-        self._endpoint = endpoint
+        super().__init__(endpoint)
         self._client = endpoint.connect()
         retry = RetryPolicy(endpoint, FIRST_ANSWER_S)
         who = f"process {os.getpid()} of {user_name()} on {socket.gethostname()}"
@@ -54,18 +53,13 @@ class SiteState(StateKeeper):
         self._thread = threading.Thread(target=self._renew, name="state-lock", daemon=True)
         self._thread.start()
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where the server listens."""
-        return self._endpoint
-
     def _check(self, retry: RetryPolicy, *, in_memory: bool) -> None:
         try:
             info = retry.call(self._client.info)
         except redis.ResponseError as error:  # as NOPERM
-            raise SiteServerError(self._endpoint.address, f"{error}; allow the user INFO") from error
-        if reason := unfit(info, self._endpoint.replicas, in_memory=in_memory):
-            raise SiteServerError(self._endpoint.address, reason)
+            raise SiteServerError(self.endpoint.address, f"{error}; allow the user INFO") from error
+        if reason := unfit(info, self.endpoint.replicas, in_memory=in_memory):
+            raise SiteServerError(self.endpoint.address, reason)
         with contextlib.suppress(redis.ResponseError):  # most users may not ask, since it also tells passwords
             when = retry.call(lambda: self._client.config_get("appendfsync"))["appendfsync"]
             if when != "always":
@@ -76,18 +70,18 @@ class SiteState(StateKeeper):
         while not self._is_stopping_after(self._renews_s):
             try:
                 if not self._lock.renew():
-                    self._fail(LockLostError(self._endpoint.job, self._endpoint.address))
+                    self._fail(LockLostError(self.endpoint.job, self.endpoint.address))
             except redis.RedisError as error:
                 silent_s = time.monotonic() - answered_s
                 if silent_s > GIVE_UP_S:
-                    self._fail(StateUnavailableError(self._endpoint.host, self._endpoint.port, str(error)))
+                    self._fail(StateUnavailableError(self.endpoint.host, self.endpoint.port, str(error)))
                 elif silent_s > SILENCE_S and not silent:
                     silent = True
-                    self._say(f"no answer from {self._endpoint.address} for {silent_s:.0f} s: {error}")
+                    self._say(f"no answer from {self.endpoint.address} for {silent_s:.0f} s: {error}")
             else:
                 if silent:
                     silent = False
-                    self._say(f"{self._endpoint.address} answers again after {time.monotonic() - answered_s:.0f} s")
+                    self._say(f"{self.endpoint.address} answers again after {time.monotonic() - answered_s:.0f} s")
                 answered_s = time.monotonic()
 
     def stop(self) -> None:

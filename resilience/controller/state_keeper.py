@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 from laggard.kvstore.client.connection import Endpoint
@@ -17,16 +16,12 @@ class StateKeeper(ABC):
 
     lock_id = ""  # of this controller in the server's lock, if other controllers can reach the server
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint  # where the server listens; this never changes
         self.changed = threading.Condition()  # notified when `messages` or `failure` has changed
         self.messages: deque[str] = deque()  # what has happened to the server, for the user
         self.failure: KVStoreError | None = None  # why State cannot be kept any longer
         self._stopping = False
-
-    @property
-    @abstractmethod
-    def endpoint(self) -> Endpoint:
-        """Where the server listens; this never changes."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -35,9 +30,7 @@ class StateKeeper(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _is_stopping_after(self, wait_s: float) -> bool:

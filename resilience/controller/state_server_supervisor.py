@@ -13,7 +13,6 @@ from pathlib import Path
 
 import redis
 
-from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.errors import (
     MEMORY_ADVICE,
     KVStoreError,
@@ -68,18 +67,13 @@ class StateSupervisor(StateKeeper):
         first_backup_s: float = FIRST_BACKUP_S,
         kills: Callable[[], int] = oom_kills,
     ) -> None:
-        super().__init__()
+        self._server = StateServer.start(
+            directory, job=job, host=host, port=port, deadline_s=LOAD_DEADLINE_S, on_loading=on_loading
+        )
+        super().__init__(self._server.endpoint)
         self._hang_timeout_s = hang_timeout_s
         self._ping_interval_s = ping_interval_s
         self._kills = kills  # counts what the kernel has killed for want of memory
-        self._server = StateServer.start(
-            directory,
-            job=job,
-            host=host,
-            port=port,
-            deadline_s=LOAD_DEADLINE_S,
-            on_loading=on_loading,
-        )
         self._starts_s: deque[float] = deque(maxlen=MAX_STARTS_PER_MINUTE)
         self._oom_kills = deque([kills()], maxlen=OOM_LOOKS)
         self._oom_death_s = -math.inf
@@ -91,11 +85,6 @@ class StateSupervisor(StateKeeper):
         self._watcher.start()
         self._thread = threading.Thread(target=self._keep, name="state-keeper", daemon=True)
         self._thread.start()
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where the server listens."""
-        return self._server.endpoint
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,6 @@
 """The restart policy: what to do about what happened. Pure: no clock, no process, no network.
 
-`decide` takes the first rule of `RULES` that applies to an event. If its decision is a relaunch, `LIMITS` are checked,
+`decide` takes the first of the `RULES` of an event that applies. If its decision is a relaunch, `LIMITS` are checked,
 and the first limit that is reached ends the job instead. ``docs/restart.md`` shows both lists as tables, generated from
 these modules.
 
@@ -11,7 +11,8 @@ If it is lost while the controller still runs, it is used again with a new clust
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from laggard.resilience.decision.case import Case
 from laggard.resilience.decision.enough import may_wait, too_few
@@ -27,10 +28,55 @@ from laggard.resilience.decision.events import (
     Report,
     Settings,
 )
-from laggard.resilience.decision.limits import LIMITS, TOO_FEW
 from laggard.resilience.decision.placement import Below
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.rules import RULES
+
+STORM_WINDOW_S = 3600.0  # of `--max-restarts-per-hour`
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What ends the job instead of a relaunch.
+
+    ``reached`` takes the settings and the status that the job would have after the relaunch; it returns the reason to
+    end, or None.
+    """
+
+    when: str
+    reached: Callable[[Settings, JobStatus], Fact | None]
+
+
+def _no_progress(settings: Settings, status: JobStatus) -> Fact | None:
+    since_s = status.launched_s if status.stalled_since_s is None else status.stalled_since_s
+    stalled_s = status.launched_s - since_s
+    return Fact("no progress", number=stalled_s) if stalled_s >= settings.give_up_after_s else None
+
+
+def _budget(settings: Settings, status: JobStatus) -> Fact | None:
+    if settings.max_restarts is None or len(status.relaunched_s) <= settings.max_restarts:
+        return None
+    return Fact("restarts used up", number=settings.max_restarts)
+
+
+def _storm(settings: Settings, status: JobStatus) -> Fact | None:
+    recent = sum(moment > status.launched_s - STORM_WINDOW_S for moment in status.relaunched_s)
+    if recent <= settings.max_restarts_per_hour:
+        return None
+    return Fact("hourly restarts used up", number=settings.max_restarts_per_hour)
+
+
+TOO_FEW = Limit(
+    "fewer than `--nodes` good nodes are left, or with `--exhaust-resources` none that can run the program (none with "
+    "devices, if the job began with any), and there are not enough lost ones to wait for",
+    too_few,
+)
+LIMITS: Sequence[Limit] = (
+    TOO_FEW,
+    Limit("there has been no progress since the first relaunch `--give-up-after` seconds ago", _no_progress),
+    Limit("`--max-restarts` is used up", _budget),
+    Limit("`--max-restarts-per-hour` is used up", _storm),
+)
 
 
 def decide(
@@ -38,7 +84,7 @@ def decide(
 ) -> Decision:
     """Return what to do about an event; ``below`` draws by chance where suspects go."""
     case = Case(settings, status, event, now_s, progressed, below)
-    rule = next(rule for rule in RULES if isinstance(event, rule.event) and rule.applies(case))
+    rule = next(rule for rule in RULES[type(event)] if rule.applies(case))
     decision = rule.decision(case)
     if isinstance(decision, Relaunch):
         return _within_limits(case, decision)

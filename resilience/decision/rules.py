@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from laggard.resilience.decision import events
@@ -33,17 +33,16 @@ FOLLOWS = 2.0  # with evidence from here to the bar a failure follows a node tha
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What to do about a kind of event; ``when`` and ``then`` say in words what ``applies`` and ``decision`` do."""
+    """One thing to do about an event; ``when`` and ``then`` say in words what ``applies`` and ``decision`` do."""
 
-    event: type
     when: str
     then: str
     applies: Callable[[Case], bool]
     decision: Callable[[Case], Decision]
 
 
-def _otherwise(event: type, then: str, decision: Callable[[Case], Decision]) -> Rule:
-    return Rule(event, "", then, lambda _: True, decision)
+def _otherwise(then: str, decision: Callable[[Case], Decision]) -> Rule:
+    return Rule("", then, lambda _: True, decision)
 
 
 def _not_resilient(case: Case) -> bool:
@@ -237,235 +236,203 @@ def _change(before: Roster, after: Roster) -> Change:
     )
 
 
-RULES: Sequence[Rule] = (
-    _otherwise(events.ProgramEnded, "end with 0", lambda c: End((c.event,))),
-    Rule(
-        events.ProgramFailed,
-        "without `--resilient`",
-        "end with its exit code",
-        _not_resilient,
-        lambda c: End((c.failure, *([] if c.failure.is_usage else [Fact("--resilient would relaunch it")]))),
-    ),
-    Rule(
-        events.ProgramFailed,
-        "with `--on-failure=end`",
-        "end with its exit code",
-        lambda c: c.settings.on_failure == "end",
-        lambda c: End((c.failure,)),
-    ),
-    Rule(
-        events.ProgramFailed,
-        "its arguments are wrong: it prints its usage, or all of its ranks exit with 2 within seconds",
-        "end with its exit code",
-        lambda c: c.failure.is_usage,
-        lambda c: End((c.failure, Fact("own error"))),
-    ),
-    Rule(
-        events.ProgramFailed,
-        "a check of all nodes finds a bad one in use: a GPU is lost or has new memory errors, a disk is full; a bad "
-        "one in reserve is excluded in any case",
-        "relaunch without it",
-        lambda c: bool(c.proven),
-        lambda c: _without_bad(c, c.proven),
-    ),
-    Rule(
-        events.ProgramFailed,
-        "it names something that does not answer",
-        "relaunch on the same nodes once it answers",
-        lambda c: c.event.unanswered is not None,
-        _wait_for_answer,
-    ),
-    Rule(
-        events.ProgramFailed,
-        "the evidence against a node is 100 or more, and the job can go on without the node",
-        "relaunch without it",
-        lambda c: c.convicted is not None,
-        _without_convicted,
-    ),
-    Rule(
-        events.ProgramFailed,
-        "the failures speak against the [checkpoint](#the-checkpoint-or-the-program), there is an older one, and the "
-        "job has not gone back since its last progress",
-        "relaunch at once, from the checkpoint before the newest",
-        lambda c: is_the_saves(c.row) and not c.went_back,
-        _one_save_back,
-    ),
-    Rule(
-        events.ProgramFailed,
-        "the failures speak against the [program](#the-checkpoint-or-the-program)",
-        "end with its exit code",
-        lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back), survived=c.survived),
-        lambda c: End(
-            (c.failure, Fact("the program's", number=len(c.row)), *c.went_back), replace(c.status, ledger=c.acquitted)
+RULES: Mapping[type, Sequence[Rule]] = {
+    events.ProgramEnded: (_otherwise("end with 0", lambda c: End((c.event,))),),
+    events.ProgramFailed: (
+        Rule(
+            "without `--resilient`",
+            "end with its exit code",
+            _not_resilient,
+            lambda c: End((c.failure, *([] if c.failure.is_usage else [Fact("--resilient would relaunch it")]))),
+        ),
+        Rule(
+            "with `--on-failure=end`",
+            "end with its exit code",
+            lambda c: c.settings.on_failure == "end",
+            lambda c: End((c.failure,)),
+        ),
+        Rule(
+            "its arguments are wrong: it prints its usage, or all of its ranks exit with 2 within seconds",
+            "end with its exit code",
+            lambda c: c.failure.is_usage,
+            lambda c: End((c.failure, Fact("own error"))),
+        ),
+        Rule(
+            "a check of all nodes finds a bad one in use: a GPU is lost or has new memory errors, a disk is full; a "
+            "bad one in reserve is excluded in any case",
+            "relaunch without it",
+            lambda c: bool(c.proven),
+            lambda c: _without_bad(c, c.proven),
+        ),
+        Rule(
+            "it names something that does not answer",
+            "relaunch on the same nodes once it answers",
+            lambda c: c.event.unanswered is not None,
+            _wait_for_answer,
+        ),
+        Rule(
+            "the evidence against a node is 100 or more, and the job can go on without the node",
+            "relaunch without it",
+            lambda c: c.convicted is not None,
+            _without_convicted,
+        ),
+        Rule(
+            "the failures speak against the [checkpoint](#the-checkpoint-or-the-program), there is an older one, and "
+            "the job has not gone back since its last progress",
+            "relaunch at once, from the checkpoint before the newest",
+            lambda c: is_the_saves(c.row) and not c.went_back,
+            _one_save_back,
+        ),
+        Rule(
+            "the failures speak against the [program](#the-checkpoint-or-the-program)",
+            "end with its exit code",
+            lambda c: is_the_programs(c.row, can_move=c.can_move, went_back=bool(c.went_back), survived=c.survived),
+            lambda c: End(
+                (c.failure, Fact("the program's", number=len(c.row)), *c.went_back),
+                replace(c.status, ledger=c.acquitted),
+            ),
+        ),
+        _otherwise(
+            "relaunch; suspects change places; from the second failure without progress on, after a quarter of the "
+            "time since the first (10 s to 5 min), or after 10 s while the evidence against a node that has moved is 2 "
+            "to 100",
+            lambda c: _after_setback(c, c.failure, *c.event.evidence),
         ),
     ),
-    _otherwise(
-        events.ProgramFailed,
-        "relaunch; suspects change places; from the second failure without progress on, after a quarter of the time "
-        "since the first (10 s to 5 min), or after 10 s while the evidence against a node that has moved is 2 to 100",
-        lambda c: _after_setback(c, c.failure, *c.event.evidence),
+    events.RanksReplaced: (
+        Rule(
+            "a check of all nodes finds a bad one in use, or the evidence against one is 100 or more",
+            "have its ranks go on in reserve, if all others keep their processes; otherwise it stays in use",
+            lambda c: bool(c.proven) or c.convicted is not None,
+            lambda c: _move_from(c, c.proven or frozenset({c.suspect})),
+        ),
+        Rule(
+            f"within a day {AGAIN_AND_AGAIN} or more began on a node, and fewer on all others together; not the "
+            "primary",
+            "have its ranks go on in reserve, where it waits, if all others keep their processes",
+            lambda c: c.fails_most,
+            _move_aside,
+        ),
+        _otherwise("enter it in the ledger", lambda c: Report(_after_replacement(c), (c.failure, Fact("in place")))),
     ),
-    Rule(
-        events.RanksReplaced,
-        "a check of all nodes finds a bad one in use, or the evidence against one is 100 or more",
-        "have its ranks go on in reserve, if all others keep their processes; otherwise it stays in use",
-        lambda c: bool(c.proven) or c.convicted is not None,
-        lambda c: _move_from(c, c.proven or frozenset({c.suspect})),
+    events.ProgramHung: (
+        Rule(
+            "without `--resilient`",
+            "report",
+            _not_resilient,
+            lambda c: Report(c.status, (c.event, Fact("--resilient would relaunch it"))),
+        ),
+        Rule(
+            "the evidence against a node is 100 or more, and the job can go on without the node",
+            "relaunch without it",
+            lambda c: c.convicted is not None,
+            _without_convicted,
+        ),
+        _otherwise(
+            "the same as after a failure of the rank that the others wait for",
+            lambda c: _after_setback(c, Fact("hangs"), c.event),
+        ),
     ),
-    Rule(
-        events.RanksReplaced,
-        f"within a day {AGAIN_AND_AGAIN} or more began on a node, and fewer on all others together; not the primary",
-        "have its ranks go on in reserve, where it waits, if all others keep their processes",
-        lambda c: c.fails_most,
-        _move_aside,
+    events.NodesAccused: (
+        Rule(RECOVERS, "report", lambda c: c.event.recovers, lambda c: Report(c.status, (Fact("recovers"),))),
+        Rule(
+            "without `--resilient`",
+            "report",
+            _not_resilient,
+            lambda c: Report(c.status, (Fact("--resilient relaunches"),)),
+        ),
+        Rule(
+            "of the accused nodes only the primary is in use, and without its devices there would be too few nodes; or "
+            "with `--exhaust-resources` no node that can run the program would be left",
+            "report",
+            lambda c: not c.excludable and not c.event.hosts.isdisjoint(c.roster.active),
+            _keep_in_use,
+        ),
+        Rule(
+            "no accused node is in use or in reserve",
+            "report",
+            lambda c: bool(c.event.hosts) and not c.excludable,
+            lambda c: Report(c.status, (Fact("not accused in use"),)),
+        ),
+        Rule(
+            "the only accused nodes are in reserve",
+            "exclude them, no relaunch",
+            lambda c: bool(c.excludable) and c.excludable.isdisjoint(c.roster.active),
+            lambda c: Report(c.reserve_without(c.excludable), (Fact("out of reserve"),)),
+        ),
+        _otherwise(
+            "relaunch without them (none named: on the same nodes); the primary goes on without its devices",
+            _without_accused,
+        ),
     ),
-    _otherwise(
-        events.RanksReplaced,
-        "enter it in the ledger",
-        lambda c: Report(_after_replacement(c), (c.failure, Fact("in place"))),
+    events.NodeLost: (
+        Rule("it is not in use", "drop it from the job", lambda c: c.event.host not in c.roster.up, _drop_lost),
+        Rule(
+            f"{RECOVERS}, and others are in use; not the primary",
+            "drop it from the job",
+            lambda c: c.event.recovers and c.event.host != c.roster.primary and len(c.roster.active) > 1,
+            _leave_to_program,
+        ),
+        Rule(
+            "without `--resilient`",
+            "end with 69",
+            _not_resilient,
+            lambda c: End((Fact("node"), c.event, Fact("--resilient would relaunch without it"))),
+        ),
+        Rule(
+            "it is the primary: its agent or Ray's head has ended, but the controller still runs",
+            "relaunch on the same nodes, on a new Ray cluster",
+            lambda c: c.event.host == c.roster.primary,
+            lambda c: Relaunch(c.status, (c.event, Change()), new_cluster=True),
+        ),
+        _otherwise("relaunch without it", _without_lost),
     ),
-    Rule(
-        events.ProgramHung,
-        "without `--resilient`",
-        "report",
-        _not_resilient,
-        lambda c: Report(c.status, (c.event, Fact("--resilient would relaunch it"))),
+    events.NodesDrained: (
+        _otherwise("take them out of the reserve, until the manager says otherwise and they pass their probe", _drain),
     ),
-    Rule(
-        events.ProgramHung,
-        "the evidence against a node is 100 or more, and the job can go on without the node",
-        "relaunch without it",
-        lambda c: c.convicted is not None,
-        _without_convicted,
+    events.NodeDrained: (
+        Rule(
+            "it is not the primary, and one in reserve can take its place",
+            "have its ranks go on there, if all others keep their processes; otherwise it stays in use",
+            lambda c: c.relieved is not None,
+            _relieve,
+        ),
+        _otherwise("it stays in use", lambda c: Report(c.status, (c.event,))),
     ),
-    _otherwise(
-        events.ProgramHung,
-        "the same as after a failure of the rank that the others wait for",
-        lambda c: _after_setback(c, Fact("hangs"), c.event),
+    events.NodeReturned: (
+        Rule(
+            "it is no longer excluded",
+            "report",
+            lambda c: c.roster.exclusion_of(c.event.host) is None,
+            lambda c: Report(c.status, (Fact("not excluded", (c.event.host,)),)),
+        ),
+        Rule(
+            "it does not pass its probe",
+            "exclude it again, for twice as long if it had served its quarantine",
+            lambda c: bool(c.event.faults),
+            _unfit,
+        ),
+        Rule(
+            "its quarantine is not over; a node that was only lost has one if the evidence against it is 100 or more, "
+            "and the job does not wait for it",
+            "keep it excluded",
+            lambda c: c.is_kept_out,
+            lambda c: _stay_out(c, replace(_exclusion(c), lost=False), Fact("answers again", (c.event.host,))),
+        ),
+        Rule(
+            "the job waits for lost nodes",
+            "relaunch once there are enough",
+            lambda c: c.status.waits_since_s is not None,
+            _go_on,
+        ),
+        _otherwise("put it at the end of the reserve", lambda c: Report(_returned(c), (c.event, Fact("in reserve")))),
     ),
-    Rule(
-        events.NodesAccused,
-        RECOVERS,
-        "report",
-        lambda c: c.event.recovers,
-        lambda c: Report(c.status, (Fact("recovers"),)),
+    events.NodeJoined: (_otherwise("examine it, and put it at the end of the reserve", _join),),
+    events.NodesMissing: (_otherwise("end with 69", _missing),),
+    events.OutageEnded: (
+        _otherwise(
+            "begin the launch", lambda c: Report(replace(c.status, outage=None, launched_s=c.now_s), (c.event,))
+        ),
     ),
-    Rule(
-        events.NodesAccused,
-        "without `--resilient`",
-        "report",
-        _not_resilient,
-        lambda c: Report(c.status, (Fact("--resilient relaunches"),)),
-    ),
-    Rule(
-        events.NodesAccused,
-        "of the accused nodes only the primary is in use, and without its devices there would be too few nodes; or "
-        "with `--exhaust-resources` no node that can run the program would be left",
-        "report",
-        lambda c: not c.excludable and not c.event.hosts.isdisjoint(c.roster.active),
-        _keep_in_use,
-    ),
-    Rule(
-        events.NodesAccused,
-        "no accused node is in use or in reserve",
-        "report",
-        lambda c: bool(c.event.hosts) and not c.excludable,
-        lambda c: Report(c.status, (Fact("not accused in use"),)),
-    ),
-    Rule(
-        events.NodesAccused,
-        "the only accused nodes are in reserve",
-        "exclude them, no relaunch",
-        lambda c: bool(c.excludable) and c.excludable.isdisjoint(c.roster.active),
-        lambda c: Report(c.reserve_without(c.excludable), (Fact("out of reserve"),)),
-    ),
-    _otherwise(
-        events.NodesAccused,
-        "relaunch without them (none named: on the same nodes); the primary goes on without its devices",
-        _without_accused,
-    ),
-    Rule(
-        events.NodeLost,
-        "it is not in use",
-        "drop it from the job",
-        lambda c: c.event.host not in c.roster.up,
-        _drop_lost,
-    ),
-    Rule(
-        events.NodeLost,
-        f"{RECOVERS}, and others are in use; not the primary",
-        "drop it from the job",
-        lambda c: c.event.recovers and c.event.host != c.roster.primary and len(c.roster.active) > 1,
-        _leave_to_program,
-    ),
-    Rule(
-        events.NodeLost,
-        "without `--resilient`",
-        "end with 69",
-        _not_resilient,
-        lambda c: End((Fact("node"), c.event, Fact("--resilient would relaunch without it"))),
-    ),
-    Rule(
-        events.NodeLost,
-        "it is the primary: its agent or Ray's head has ended, but the controller still runs",
-        "relaunch on the same nodes, on a new Ray cluster",
-        lambda c: c.event.host == c.roster.primary,
-        lambda c: Relaunch(c.status, (c.event, Change()), new_cluster=True),
-    ),
-    _otherwise(events.NodeLost, "relaunch without it", _without_lost),
-    _otherwise(
-        events.NodesDrained,
-        "take them out of the reserve, until the manager says otherwise and they pass their probe",
-        _drain,
-    ),
-    Rule(
-        events.NodeDrained,
-        "it is not the primary, and one in reserve can take its place",
-        "have its ranks go on there, if all others keep their processes; otherwise it stays in use",
-        lambda c: c.relieved is not None,
-        _relieve,
-    ),
-    _otherwise(events.NodeDrained, "it stays in use", lambda c: Report(c.status, (c.event,))),
-    Rule(
-        events.NodeReturned,
-        "it is no longer excluded",
-        "report",
-        lambda c: c.roster.exclusion_of(c.event.host) is None,
-        lambda c: Report(c.status, (Fact("not excluded", (c.event.host,)),)),
-    ),
-    Rule(
-        events.NodeReturned,
-        "it does not pass its probe",
-        "exclude it again, for twice as long if it had served its quarantine",
-        lambda c: bool(c.event.faults),
-        _unfit,
-    ),
-    Rule(
-        events.NodeReturned,
-        "its quarantine is not over; a node that was only lost has one if the evidence against it is 100 or more, and "
-        "the job does not wait for it",
-        "keep it excluded",
-        lambda c: c.is_kept_out,
-        lambda c: _stay_out(c, replace(_exclusion(c), lost=False), Fact("answers again", (c.event.host,))),
-    ),
-    Rule(
-        events.NodeReturned,
-        "the job waits for lost nodes",
-        "relaunch once there are enough",
-        lambda c: c.status.waits_since_s is not None,
-        _go_on,
-    ),
-    _otherwise(
-        events.NodeReturned,
-        "put it at the end of the reserve",
-        lambda c: Report(_returned(c), (c.event, Fact("in reserve"))),
-    ),
-    _otherwise(events.NodeJoined, "examine it, and put it at the end of the reserve", _join),
-    _otherwise(events.NodesMissing, "end with 69", _missing),
-    _otherwise(
-        events.OutageEnded,
-        "begin the launch",
-        lambda c: Report(replace(c.status, outage=None, launched_s=c.now_s), (c.event,)),
-    ),
-    _otherwise(events.OutageTooLong, "end with 93", lambda c: End((c.event,))),
-)
+    events.OutageTooLong: (_otherwise("end with 93", lambda c: End((c.event,))),),
+}

@@ -23,13 +23,7 @@ from laggard.resilience.decision.roster import Roster
 from laggard.resilience.errors import ClusterError
 from laggard.resilience.folders import RUNTIME_ROOT_VARIABLE
 from laggard.resilience.nodes import wording
-from laggard.resilience.nodes.cluster import (
-    RAY_ADDRESS,
-    START_DEADLINE_S,
-    STOP_DEADLINE_S,
-    Cluster,
-    NodeFiles,
-)
+from laggard.resilience.nodes.cluster import RAY_ADDRESS, START_DEADLINE_S, STOP_DEADLINE_S, Cluster, NodeFiles
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.ray.private_api import HeadClient
 from laggard.resilience.text import abbreviated

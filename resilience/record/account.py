@@ -47,11 +47,7 @@ def fill_with_launches(table: Table, launches: Sequence[Launch], began_s: float,
 class Account:
     """Tells the user what happens, on standard error; standard output is the program's."""
 
-    def __init__(
-        self,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.take_note: Callable[[Record], object] = lambda _: None  # records an entry, once it is replaced
         # Records how far a launch has come, once it is replaced: its number, commits and step
         self.see_progress: Callable[[int, int, str | None], object] = lambda *_: None

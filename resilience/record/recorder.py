@@ -11,7 +11,6 @@ import threading
 import time
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -92,9 +91,7 @@ class Recorder:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._journal.changed.set()
         self._thread.join(STOP_DEADLINE_S)

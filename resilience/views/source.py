@@ -6,7 +6,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 import redis
@@ -49,7 +48,6 @@ class LiveSource:
     """A connection to a running job."""
 
     def __init__(self, job: RunningJob) -> None:
-        self._endpoint = job.endpoint
         self._client = job.endpoint.connect(timeout_s=ANSWER_DEADLINE_S)
         self._series = Series(self._client, job.endpoint, launch=0)
         self._nodes = NodeAsker(self._client, job.endpoint)
@@ -61,9 +59,7 @@ class LiveSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.close()
 
     def snapshot(self) -> Snapshot:

@@ -25,8 +25,32 @@ from laggard.kvstore.values.codec import encode
 from laggard.kvstore.values.decoding import Value
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.nodes.mailbox import ASK, PING, REPLY, SERVER_NAME, Mailbox, subscription
-from laggard.telemetry.nodes.precedence import Precedence
 from laggard.telemetry.sharing import SharedCall
+
+
+class Precedence:
+    """Between :meth:`begin` and :meth:`end`, those that call :meth:`give_way` wait, but only so long."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._under_way = 0
+
+    def begin(self) -> None:
+        """Begin some work, in any thread."""
+        with self._changed:
+            self._under_way += 1
+
+    def end(self) -> None:
+        """End some work, in any thread."""
+        with self._changed:
+            self._under_way -= 1
+            self._changed.notify_all()
+
+    def give_way(self, at_most_s: float) -> bool:
+        """Wait until no work is under way; return whether that is so, or the time has passed."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._under_way, at_most_s)
+
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -175,11 +199,7 @@ class NodeAsker:
         return sorted({channel.decode().removeprefix(prefix) for channel in channels} - {SERVER_NAME})
 
     def ask(
-        self,
-        question: dict[str, Any],
-        *,
-        hosts: Collection[str] | None = None,
-        deadline_s: float | None = None,
+        self, question: dict[str, Any], *, hosts: Collection[str] | None = None, deadline_s: float | None = None
     ) -> Replies:
         """Ask the given nodes, by default all that listen, and wait for their answers until the deadline."""
         deadline_s = self.deadline_s if deadline_s is None else deadline_s

@@ -1,4 +1,4 @@
-"""The page's handlers: the document at ``/``, and what it shows: the job, a map of all devices, and curves."""
+"""The page's handlers: the document at ``/``, and what it shows: the job, a map of devices, links, and curves."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from starlette.responses import Response
 from laggard.telemetry.catalogue import EVENTS
 from laggard.telemetry.curves import Asked, ask, ask_all, curve_by, curve_of, newest_of, step
 from laggard.telemetry.errors import BadQueryError, RequestError
+from laggard.telemetry.links import links_between
 from laggard.telemetry.page import live_document
 from laggard.telemetry.page.content import (
     MILLISECOND_US,
+    accused_nodes,
     accused_of,
     events_of,
     is_probe,
@@ -27,7 +29,6 @@ from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.server.answers import JsonResponse, naming
 from laggard.telemetry.server.handlers import Handler, Service
-from laggard.telemetry.server.links import links
 from laggard.telemetry.server.requests import Call, error_body
 
 MAX_LINES, MAX_TAGS, MAX_CURVES = 12, 4, 400
@@ -89,6 +90,21 @@ def device_map(service: Service, call: Call) -> Response:
     return JsonResponse(found, headers=naming(asked.found.missing))
 
 
+def links(service: Service, call: Call) -> Response:
+    """``/page/links``: the matrix of links at the end of a launch, or of all that there is; null if there is none."""
+    reach = service.reach()
+    end_us = reach.newest_us if reach.ended_us is None else reach.ended_us
+    number, span = call.parameters.get("launch"), Span(reach.began_us, end_us)
+    events, nodes = service.events(0, end_us), ()
+    if number:
+        launch = _launch(number, launches_of(events))
+        ended_us = end_us if launch["ended"] is None else launch["ended"] * MILLISECOND_US
+        span, nodes = Span(launch["began"] * MILLISECOND_US, ended_us), launch["nodes"]
+    found, missing = links_between(service.source, span, nodes)
+    body = {"links": None if found is None else found.to_json(accused_nodes(events))}
+    return JsonResponse(body, headers=naming(missing))
+
+
 def curves(service: Service, call: Call) -> Response:
     """``/page/curves``: metrics over time; the body lists the parameters of each curve, as in a URL.
 
@@ -136,6 +152,13 @@ def _known_devices(service: Service, metric: str, newest: Collection[tuple[str, 
         return devices if is_probe(metric) or any(gpu for _, gpu in newest) else ()
     tags = [dict(tags) for _, tags in service.source.series_keys(metric).items]  # a dump does not say what the job had
     return {(each["host"], each["gpu"]) for each in tags if {"host", "gpu"} <= each.keys()}
+
+
+def _launch(number: str, launches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    found = [each for each in launches if str(each["number"]) == number]
+    if not found:
+        raise RequestError(404, f"launch {number[:20]!r} is not known: the page lists those that are")
+    return found[-1]
 
 
 def _metric(call: Call) -> str:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PATHS = """
 import json, sys
 from itertools import combinations
-from laggard.collectors.links.nvlinks import path_between
+from laggard.collectors.links.peer_copies import path_between
 
 print(json.dumps([path_between(*pair) for pair in combinations(sys.argv[1:], 2)]))
 """

@@ -75,10 +75,6 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["--grace=-1"], r"Invalid value for '--grace': -1"),
         (["--grace=10s"], r"Invalid value for '--grace': '10s' is not a number: write 10, without a unit"),
         (["--virtual-gpus", "--per-node"], r".*'--per-node' is not a whole number: write --virtual-gpus=K "),
-        (
-            ["--state-copy", "--nodes=0"],
-            r"--state-copy is not supported: name a --state-server, or a --state-dir on a shared file system",
-        ),
     ],
 )
 def test_wrong_options(capfd: pytest.CaptureFixture[str], program: str, options: list[str], message: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.detectors.links.flaps import LinkFlaps
+from laggard.detectors.links.losses import LinkFlaps
 from laggard.detectors.notices import Flapping
 
 ROUND_S = 60.0

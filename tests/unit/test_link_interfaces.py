@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.collectors.errors import NoInterfaceError
-from laggard.collectors.links.interfaces import address_on, chosen_interface
+from laggard.collectors.links.interface_counters import address_on, chosen_interface
 from laggard.resilience.command.options import JobOptions
 from laggard.resilience.errors import UsageError
 

@@ -32,8 +32,7 @@ from laggard.resilience.decision.events import (
 from laggard.resilience.decision.evidence import Finding, Found
 from laggard.resilience.decision.failure import Failure
 from laggard.resilience.decision.ledger import Incident
-from laggard.resilience.decision.limits import LIMITS, TOO_FEW
-from laggard.resilience.decision.policy import decide
+from laggard.resilience.decision.policy import LIMITS, TOO_FEW, decide
 from laggard.resilience.decision.reasons import Change, WhyLost
 from laggard.resilience.decision.roster import Exclusion, Roster
 from laggard.resilience.decision.row import Course
@@ -893,12 +892,11 @@ def test_an_exclusion_that_ends_the_job_is_remembered() -> None:
 def policy_tables() -> str:
     """Return the policy's two tables, from its code."""
     lines = ["| event | when | decision |", "|---|---|---|"]
-    seen: set[type] = set()
-    for rule in RULES:
-        event = "" if rule.event in seen else (inspect.getdoc(rule.event) or "").splitlines()[0]
-        otherwise = "otherwise" if rule.event in seen else "always"
-        seen.add(rule.event)
-        lines.append(f"| {event} | {rule.when or otherwise} | {rule.then} |")
+    for event, rules in RULES.items():
+        what, otherwise = (inspect.getdoc(event) or "").splitlines()[0], "always"
+        for rule in rules:
+            lines.append(f"| {what} | {rule.when or otherwise} | {rule.then} |")
+            what, otherwise = "", "otherwise"
     lines += ["", "| a relaunch ends the job when | with |", "|---|---|"]
     ends_with = {TOO_FEW: EXIT_TOO_FEW_NODES}
     lines += [f"| {limit.when} | {ends_with.get(limit, EXIT_NO_PROGRESS)} |" for limit in LIMITS]

@@ -26,7 +26,7 @@ from laggard.telemetry.nodes.watch import NodeHealth
 from laggard.telemetry.query.engine import Answer
 from laggard.telemetry.sending.batches import Batch
 from laggard.telemetry.server.handlers import ROUTES, Reach, Service, authorize
-from laggard.telemetry.server.own_metrics import own_metrics
+from laggard.telemetry.server.job import own_metrics
 from laggard.telemetry.server.page import PAGE_ROUTES
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.store.history import History

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from laggard.telemetry.nodes.precedence import Precedence
+from laggard.telemetry.nodes.bus import Precedence
 from laggard.telemetry.sending.batches import LENGTH, Batch, Ingest, _Batches, encode_batch
 from tests.waiting import DEADLINE_S, wait_until
 
