@@ -161,13 +161,25 @@ def compared(candidates: Sequence[Mapping[str, object]], gib: float) -> list[str
     return table(["", *_COLUMNS.values()], rows)
 
 
-def digests(measured: Mapping[str, object], gib: float) -> list[str]:
+def digests(measured: Mapping[str, list[float]], gib: float) -> list[str]:
     """Return the table of a save with and without digests."""
+    columns = {
+        "_s": "save blocks the program",
+        "_counts_s": "until it counts",
+        "_first_s": "processor of the first rank",
+        "_all_s": "of all processes",
+    }
     rows = [
-        [f"{name} digests", *(_spread(measured[name + column], gib) for column in ("_s", "_counts_s", "_processor_s"))]
+        [f"{name} digests", *(_spread(measured[name + column], gib) for column in columns)]
         for name in ("without", "with")
     ]
-    return table(["", "save blocks the program", "until it counts", "processor of the first rank"], rows)
+    first, everything = (
+        statistics.median(measured["with" + column]) - statistics.median(measured["without" + column])
+        for column in ("_first_s", "_all_s")
+    )
+    save_s = statistics.median(measured["with_all_s"])
+    shares = f"the digests are {first / save_s:.1%} of the save's processor time on the first rank, "
+    return [*table(["", *columns.values()], rows), "", f"{shares}{everything / save_s:.1%} on all ranks"]
 
 
 def copies(measured: Sequence[Mapping[str, object]], ranks: int) -> list[str]:

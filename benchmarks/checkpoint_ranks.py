@@ -329,17 +329,18 @@ def measure_digests(steps: Iterator[int], mib: int, repeats: int) -> Measured:
         if among is None and rank > 0:
             checkpoints.save(step, {})
         else:
-            store({"model": tree}, rank, among, (), lambda parts: checkpoints.save(step, parts))
+            store({"model": tree}, rank, among, (), lambda parts, digests: checkpoints.save(step, parts, digests))
 
     found: Measured = defaultdict(list)
     for step, _ in zip(steps, range(2 * repeats), strict=False):
         name, among = ("with", exchange) if step % 2 else ("without", None)
-        began_s = time.process_time()
+        all_began_s, began_s = processor_s(), time.process_time()
         blocks_s, _ = timed(lambda step=step, among=among: save(step, among))  # type: ignore[misc]
         found[f"{name}_s"].append(blocks_s)
-        found[f"{name}_processor_s"].append(time.process_time() - began_s)
+        found[f"{name}_first_s"].append(time.process_time() - began_s)
         more_s, _ = timed(lambda step=step: wait_for(checkpoints, step))  # type: ignore[misc]
         found[f"{name}_counts_s"].append(blocks_s + more_s)
+        found[f"{name}_all_s"].append(dist.get_world_size() * (processor_s() - all_began_s))
     return found
 
 

@@ -25,7 +25,7 @@ from laggard.kvstore.checkpoints.complete import (
     that_can_go_on,
     that_count,
 )
-from laggard.kvstore.checkpoints.layout import Plan, plan
+from laggard.kvstore.checkpoints.layout import LeafDigests, Plan, plan
 from laggard.kvstore.checkpoints.node_store import NodeStore, current_store
 from laggard.kvstore.checkpoints.resharding import Regions, even_regions, open_tree, reshard
 from laggard.kvstore.checkpoints.shard import Shard
@@ -49,7 +49,8 @@ _log = logging.getLogger(__name__)
 
 # Smaller shards are values of State, which survives more and needs nothing else.
 SMALL_BYTES = 1 << 20
-POLL_S = 0.05  # copies take seconds
+# How often to ask whether copies are made: at most this share of the time so far lies between two questions.
+POLL_SHARE, SHORTEST_POLL_S, POLL_S = 0.25, 0.002, 0.05
 # Who saves faster than copies can be made waits for them up to this long.
 ROOM_DEADLINE_S = 60.0
 
@@ -118,7 +119,7 @@ class Checkpointer:
         if self._store is not None and size_bytes > SMALL_BYTES:
             self._have_ready(self._store, size_bytes)
 
-    def save(self, step: int, tree: Value) -> None:
+    def save(self, step: int, tree: Value, digests: LeafDigests | None = None) -> None:
         """Save this rank's shard, and delete checkpoints that are no longer kept.
 
         It returns when the arrays are copied: they may change.  The checkpoint counts a little later, when every rank's
@@ -130,6 +131,8 @@ class Checkpointer:
             Step of the checkpoint, 0 or higher; saving a step again replaces it.
         tree : Value
             Arrays and other values that State can hold, in dicts and lists.
+        digests : LeafDigests, optional
+            Where to note the digests of large leaves, which take the least while they are copied.
 
         Raises
         ------
@@ -145,7 +148,7 @@ class Checkpointer:
         if encoded.nbytes <= SMALL_BYTES or self._store is None:
             self._save_value(key, tree)
         else:
-            self._save_shard(key, self._store, plan(encoded.parts))
+            self._save_shard(key, self._store, plan(encoded.parts, digests))
 
     def latest(self) -> int | None:
         """Return the step of the newest complete checkpoint that can be read, or None if there is none."""
@@ -222,12 +225,13 @@ class Checkpointer:
 
     def wait(self, step: int, timeout_s: float = 60.0) -> bool:
         """Wait until the checkpoint that this launch saved of a step counts; return False if it does not in time."""
-        until_s = time.monotonic() + timeout_s
+        began_s = time.monotonic()
         wanted = Checkpoint(self._state.launch, step, self.ranks)
         while wanted not in self._complete(step):
-            if time.monotonic() > until_s:
+            waited_s = time.monotonic() - began_s
+            if waited_s > timeout_s:
                 return False
-            time.sleep(POLL_S)
+            time.sleep(min(POLL_S, max(SHORTEST_POLL_S, POLL_SHARE * waited_s)))
         return True
 
     def restore_part(self, step: int, regions: Regions | None = None) -> Value:

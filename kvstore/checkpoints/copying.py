@@ -1,7 +1,7 @@
-"""What a shard server holds, and what it does about it: verify, record, copy to peers, forget.
+"""What a shard server holds, and what it does about it: record, copy to peers, forget.
 
-All follows from the record in State: a shard without its record is forgotten; one that is not recorded here yet gets
-its checksums and is recorded; one with fewer copies than asked for is sent on by the first node that has one.  So the
+All follows from the record in State: a shard without its record is forgotten; a copy that is not recorded yet is
+recorded; one with fewer copies than asked for is sent on by the first node that has one.  So the
 same look at a shard serves a new one, one whose copy was lost with its node, and one that is no longer kept.
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +20,7 @@ import redis
 
 from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord, next_peers
 from laggard.kvstore.checkpoints.folder import remove_other_shards, shard_file, write_shard_file
-from laggard.kvstore.checkpoints.job import JobView
-from laggard.kvstore.checkpoints.layout import digest, sums_of
+from laggard.kvstore.checkpoints.job import JobView, Situation
 from laggard.kvstore.checkpoints.memory import ShardMemory
 from laggard.kvstore.checkpoints.peers import Peers, TransferError
 from laggard.kvstore.checkpoints.shard_file import ShardFile
@@ -40,9 +41,10 @@ class Held:
     key: ShardKey
     id: str
     file: ShardFile  # its bytes
-    sums: bytes | None = None  # its checksums, once they are known
+    sums: bytes  # its checksums
     is_own: bool = False  # whether a program of this node saved it
     is_in_work: bool = False
+    next_look: Situation | None = None  # as it was when there was reason for another look meanwhile
     is_settled: bool = False
 
 
@@ -55,39 +57,46 @@ class Holdings:
         self._peers = peers  # connections to the others
         self._directory = directory  # shared directory for a further copy; None: there is none
         self._lock = threading.Lock()
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, Held] = {}  # by their ids
+        self._asked = threading.Event()
         self._avoided: dict[str, float] = {}
         self._told: set[str] = set()
         self._workers = ThreadPoolExecutor(N_WORKERS, "copies")
         self.changed = threading.Condition()
 
-    def add(self, held: Held) -> None:
-        """Hold a shard from now on, in place of an earlier one for the same step."""
-        with self._lock:
-            before = self._held.get(held.key.record)
-            self._held[held.key.record] = held
-        if before is not None:
-            self._memory.give_back(before.file)
-        self.look()
-
-    def add_copy(self, held: Held) -> str:
-        """Hold a copy that a peer has sent, and record it; return why not, empty if it is recorded."""
-        if self.find(held.key.record, held.id) is not None:
-            self._memory.give_back(held.file)
-            return ""  # it was sent twice
+    @contextmanager
+    def adding(self, held: Held) -> Iterator[None]:
+        """Hold a shard from now on, and look at it when the block has ended, by when it has its record or gets none."""
         held.is_in_work = True
-        self.add(held)
-        self._work_on(held)
-        if self.find(held.key.record, held.id) is None:
-            return "it is no longer wanted"
-        self.look()
-        return ""
+        with self._lock:
+            before = self._held.get(held.id)
+            self._held[held.id] = held
+        if before is not None:  # it was sent twice at once
+            self._memory.give_back(before.file)
+        try:
+            yield
+        finally:
+            with self._lock:
+                held.is_in_work, held.next_look = False, None
+            self.look()
 
-    def find(self, key: str, shard_id: str) -> Held | None:
+    def add_copy(self, held: Held) -> None:
+        """Hold a copy that a peer has sent, and record it."""
+        if self.find(held.id) is not None:  # it was sent twice
+            self._memory.give_back(held.file)
+            return
+        with self.adding(held):
+            try:
+                self._record_copy(held)
+            except FencedError:  # it is no longer wanted, which its sender sees too
+                self._forget(held)
+            except (KVStoreError, redis.RedisError, OSError) as error:  # the look tries again
+                _log.warning("%s: %s", held.key.record, error)
+
+    def find(self, shard_id: str) -> Held | None:
         """Return a shard, if it is here."""
         with self._lock:
-            held = self._held.get(key)
-        return held if held is not None and held.id == shard_id else None
+            return self._held.get(shard_id)
 
     def is_waiting(self) -> bool:
         """Return whether there are shards that do not have all their copies yet."""
@@ -98,30 +107,34 @@ class Holdings:
         """Look at the shards whenever there is reason to, for ever."""
         before = None
         while True:
+            is_asked = self._asked.wait(LOOK_INTERVAL_S)
+            self._asked.clear()
             try:
                 self._memory.relieve()
                 now = self._job.situation()
-                if now != before or self.is_waiting():
-                    self.look()
+                if is_asked or now != before or self.is_waiting():
+                    self._look(now)
                 if now != before:
-                    self._sweep_directory()
+                    self._sweep_directory(now)
                 before = now
             except (KVStoreError, redis.RedisError, OSError) as error:  # the state server is being restarted
                 _log.warning("the situation of the job cannot be read: %s", error)
-            time.sleep(LOOK_INTERVAL_S)
 
     def look(self) -> None:
-        """Have the workers look at every shard that none of them works on."""
-        with self._lock:
-            due = [held for held in self._held.values() if not held.is_in_work]
-            for held in due:
-                held.is_in_work = True
-        for held in due:
-            self._workers.submit(self._work_on, held)
+        """Have all shards looked at, at once; one that is being worked on afterwards."""
+        self._asked.set()
 
-    def _work_on(self, held: Held) -> None:
+    def _look(self, now: Situation) -> None:
+        with self._lock:
+            due = [held for held in reversed(self._held.values()) if not held.is_in_work]  # the newest first
+            for held in self._held.values():
+                held.next_look, held.is_in_work = now if held.is_in_work else None, True
+        for held in due:
+            self._workers.submit(self._work_on, held, now)
+
+    def _work_on(self, held: Held, now: Situation) -> None:
         try:
-            held.is_settled = self._tend(held)
+            held.is_settled = self._tend(held, now)
         except FencedError:
             self._forget(held)  # its launch is over, and it did not get its copies in time
         except (KVStoreError, redis.RedisError, OSError) as error:  # the next look tries again
@@ -132,13 +145,18 @@ class Holdings:
             _log.exception("%s cannot be worked on", held.key.record)
             raise
         finally:
-            held.is_in_work = False
+            with self._lock:
+                again = held.next_look if self._held.get(held.id) is held else None
+                held.next_look = None
+                held.is_in_work = again is not None
+            if again is not None:
+                self._workers.submit(self._work_on, held, again)
             with self.changed:
                 self.changed.notify_all()
 
-    def _tend(self, held: Held) -> bool:
+    def _tend(self, held: Held, now: Situation) -> bool:
         """Do what is to be done about a shard; return whether that is all."""
-        record = self._job.record(held.key)
+        record = self._job.record(held.key, now.launch)
         if record is None or record.id != held.id:
             self._forget(held)
             return True
@@ -146,36 +164,32 @@ class Holdings:
             if file is None:
                 return True
             content = file.content()
-            if held.sums is None:
-                held.sums = sums_of(content)
             if record.copies.get(self._job.host) != self._job.server:
                 record = self._record_copy(held)
-            done = self._send_on(held, record, content)
-            if record.directory and not record.in_directory and self._is_first(record):
+            done = self._send_on(held, record, content, now)
+            if record.directory and not record.in_directory and self._is_first(record, now):
                 self._write_to_directory(held, content)
         return done
 
     def _record_copy(self, held: Held) -> ShardRecord:
-        sums = digest(held.sums or b"")
         host, server = self._job.host, self._job.server
         return self._job.change_record(
-            held.key, held.id, lambda record: replace(record, copies={**record.copies, host: server}, sums=sums)
+            held.key, held.id, lambda record: replace(record, copies={**record.copies, host: server})
         )
 
-    def _is_first(self, record: ShardRecord) -> bool:
+    def _is_first(self, record: ShardRecord, now: Situation) -> bool:
         """Return whether this is the one of the servers with a copy that sees to the others."""
-        return record.holders(self._job.registry.ids())[:1] == [self._job.host]
+        return record.holders(now.ids())[:1] == [self._job.host]
 
-    def _send_on(self, held: Held, record: ShardRecord, content: memoryview) -> bool:
-        servers = self._job.registry.read()
-        holders = record.holders({host: each.server for host, each in servers.items()})
+    def _send_on(self, held: Held, record: ShardRecord, content: memoryview, now: Situation) -> bool:
+        servers, holders = now.servers, record.holders(now.ids())
         missing = min(record.asked, len(servers)) - len(holders)
-        if missing <= 0 or holders[:1] != [self._job.host]:
+        if missing <= 0 or not self._is_first(record, now):
             return len(holders) >= record.asked
-        hosts = [host for host in self._job.ring() if host in servers]
+        hosts = [host for host in self._job.ring(now.launch) if host in servers]
         for host in self._willing(next_peers(self._job.host, hosts, holders)):
             try:
-                self._peers.put(servers[host], held.key.record, held.id, held.sums or b"", content)
+                self._peers.put(servers[host], held.key.record, held.id, held.sums, content)
             except (TransferError, OSError) as error:
                 self._avoid(host, held, error)
             else:
@@ -200,7 +214,7 @@ class Holdings:
         if self._directory is None:
             return
         try:
-            write_shard_file(self._directory, held.id, content, held.sums or b"")
+            write_shard_file(self._directory, held.id, content, held.sums)
         except (StateFullError, OSError) as error:
             # The copies in memory are worth more than none that counts; the next checkpoint is tried again.
             self._job.change_record(held.key, held.id, lambda record: replace(record, directory=False))
@@ -217,15 +231,16 @@ class Holdings:
             f"directory: {reason}",
         )
 
-    def _sweep_directory(self) -> None:
+    def _sweep_directory(self, now: Situation) -> None:
         """Remove files of checkpoints that are no longer kept, whose servers were lost before they did."""
-        if self._directory is not None and self._job.ring()[:1] == [self._job.host]:
+        if self._directory is not None and self._job.ring(now.launch)[:1] == [self._job.host]:
             remove_other_shards(self._directory, self._job.ids)
 
     def _forget(self, held: Held) -> None:
         if self._directory is not None and held.is_own:
             shard_file(self._directory, held.id).unlink(missing_ok=True)
         with self._lock:
-            if self._held.get(held.key.record) is held:
-                del self._held[held.key.record]
+            if self._held.get(held.id) is not held:
+                return
+            del self._held[held.id]
         self._memory.give_back(held.file)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import redis
 
 from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord, is_record, may_change
-from laggard.kvstore.checkpoints.settings import Registry
+from laggard.kvstore.checkpoints.settings import Registry, ServerAddress
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control
@@ -15,6 +16,18 @@ from laggard.kvstore.errors import FencedError, KVStoreError, NoLaunchRecordErro
 from laggard.kvstore.state.mapping import State, Transaction
 
 TOLD_FOR_S = 3600  # docs/checkpoints.md: a notice for all nodes comes once
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The current launch, and the shard servers that run, by host."""
+
+    launch: int
+    servers: dict[str, ServerAddress]
+
+    def ids(self) -> dict[str, str]:
+        """Return the ids of the servers, by host."""
+        return {host: each.server for host, each in self.servers.items()}
 
 
 class JobView:
@@ -31,14 +44,14 @@ class JobView:
         """Return the current launch."""
         return current_launch(self._client, self._endpoint) or 0
 
-    def situation(self) -> object:
-        """Return something that changes whenever copies may have been lost, or checkpoints have come to nothing."""
-        return self.launch(), self.registry.ids()
+    def situation(self) -> Situation:
+        """Return what changes whenever copies may have been lost, or checkpoints have come to nothing."""
+        return Situation(self.launch(), self.registry.read())
 
-    def ring(self) -> list[str]:
-        """Return the hosts of the current launch in their order, its reserve after them."""
+    def ring(self, launch: int) -> list[str]:
+        """Return the hosts of a launch in their order, its reserve after them."""
         try:
-            record = Control(self._client, self._endpoint, self.launch()).read_launch()
+            record = Control(self._client, self._endpoint, launch).read_launch()
         except NoLaunchRecordError:
             return []  # it is about to begin
         return [node.hostname for node in (*record.nodes, *record.reserve)]
@@ -49,9 +62,8 @@ class JobView:
         found = (state.get(key) for key in state if is_record(key))
         return {ShardRecord.of_value(value).id for value in found if value is not None}
 
-    def record(self, key: ShardKey) -> ShardRecord | None:
-        """Return the record of a shard; None if it is gone, or its checkpoint can no longer become complete."""
-        launch = self.launch()
+    def record(self, key: ShardKey, launch: int) -> ShardRecord | None:
+        """Return the record of a shard; None if it is gone, or can no longer become complete in this launch."""
         try:
             record = ShardRecord.of_value(self._state(launch)[key.record])
         except KeyError:

@@ -7,9 +7,13 @@ be verified without the rest; they are kept beside it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from laggard.kvstore.values.decoding import Buffer
@@ -19,29 +23,64 @@ _ALIGNMENT = 64  # a cache line, and what NumPy and PyTorch align arrays to
 _SUM_BYTES = 8  # of an XXH3 of 64 bits
 
 
+class LeafDigests:
+    """Digests of the memory of leaves; those of large ones that a save has copied need not be read again for them."""
+
+    def __init__(self) -> None:
+        # By address and size. The memory is kept, so that nothing else can be there.
+        self._known: dict[tuple[int, int], tuple[Buffer, bytes]] = {}
+
+    def note(self, leaf: Buffer, digest: bytes) -> None:
+        """Note what the digest of a leaf is."""
+        self._known[_place(leaf)] = leaf, digest
+
+    def of(self, leaf: Buffer) -> bytes:
+        """Return the digest of a leaf, which is read if its digest is not known."""
+        found = self._known.get(_place(leaf))
+        return xxh3_64_digest(leaf) if found is None else found[1]
+
+
+def _place(memory: Buffer) -> tuple[int, int]:
+    return np.frombuffer(memory, np.uint8).ctypes.data, len(memory)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Where each part of a shard goes."""
 
     parts: tuple[tuple[int, Buffer], ...]  # offset and content of each part
     size_bytes: int  # of the whole shard
+    digests: LeafDigests | None = None  # where those of its large parts are to be noted
 
     def content(self) -> memoryview:
         """Return the whole shard, as a copy of its parts."""
-        content = memoryview(bytearray(self.size_bytes))
-        for at, part in self.parts:
-            content[at : at + len(part)] = part
-        return content
+        content = bytearray(self.size_bytes)
+        for _, target, source in self.within(0, np.frombuffer(content, np.uint8)):
+            np.copyto(target, source)
+        return memoryview(content)
+
+    def within(
+        self, start: int, target: NDArray[np.uint8]
+    ) -> Iterator[tuple[Buffer, NDArray[np.uint8], NDArray[np.uint8]]]:
+        """Yield each part in a range of the shard, where in the target to copy what is of it there, and this."""
+        stop = start + target.size
+        first = max(0, bisect_right(self.parts, start, key=lambda part: part[0]) - 1)
+        for at, part in islice(self.parts, first, None):
+            if at >= stop:
+                break
+            source = np.frombuffer(part, np.uint8)[max(0, start - at) : stop - at]
+            offset = max(0, at - start)
+            yield part, target[offset : offset + source.size], source
 
 
-def plan(parts: Iterable[Buffer]) -> Plan:
+def plan(parts: Iterable[Buffer], digests: LeafDigests | None = None) -> Plan:
     """Lay out the parts of an encoded value."""
     placed: list[tuple[int, Buffer]] = []
     end = 0
     for part in parts:
         placed.append((aligned(end), part))
         end = aligned(end) + len(part)
-    return Plan(tuple(placed), end)
+    return Plan(tuple(placed), end, digests)
 
 
 def aligned(offset: int) -> int:

@@ -18,16 +18,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64, xxh3_64_digest
 
-from laggard.kvstore.checkpoints.layout import Plan
+from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, LeafDigests, Plan
 from laggard.kvstore.checkpoints.populate import SLICE_BYTES, populate
 from laggard.kvstore.checkpoints.shard_file import write_at
 from laggard.kvstore.errors import KVStoreError
+from laggard.kvstore.values.decoding import Buffer
 
 # A save takes this share of the processors, and several ranks of a node save at once.
 _PROCESSORS_PER_THREAD = 4
 _MAX_THREADS = 4  # more are no faster: docs/benchmarks/checkpoints.md
-_PIECE_BYTES = 32 << 20  # a few milliseconds of copying
+_LARGE_BYTES = 64 << 10  # to read a smaller leaf again for its digest costs less than to compute it piece by piece
 # Of the thread that clears memory, as `nice` counts: ranks and copies come first.
 _LOW_PRIORITY = 10
 _log = logging.getLogger("laggard.kvstore")
@@ -61,11 +63,11 @@ class Mappings:
         self._written: list[tuple[int, int]] = []  # files to be put at hand for the next time, and their descriptors
         self._thread: threading.Thread | None = None
 
-    def write(self, plan: Plan, number: int, descriptor: int, reserved_bytes: int) -> None:
-        """Copy a shard into a file, and have it mapped from then on."""
+    def write(self, plan: Plan, number: int, descriptor: int, reserved_bytes: int) -> bytes:
+        """Copy a shard into a file, and have it mapped from then on; return its checksums."""
         with self._lock:
             mapped = self._mapped.get(number)
-        write_parts(plan, descriptor, *((None, 0) if mapped is None else (mapped.mapping, mapped.ready_bytes)))
+        sums = write_parts(plan, descriptor, *((None, 0) if mapped is None else (mapped.mapping, mapped.ready_bytes)))
         before, mapped = mapped, self._map(number, descriptor, reserved_bytes)
         if mapped is before:  # what was copied through it
             mapped.at_hand_bytes = max(mapped.at_hand_bytes, min(mapped.ready_bytes, plan.size_bytes))
@@ -73,6 +75,7 @@ class Mappings:
         if mapped.at_hand_bytes < plan.size_bytes:
             with self._lock:
                 self._written.append((number, os.dup(descriptor)))
+        return sums
 
     def keep_only(self, numbers: Iterable[int]) -> None:
         """Give all others up. The thread unmaps them: their memory may be free only then, which takes its time."""
@@ -148,34 +151,47 @@ class Mappings:
             return mapped
 
 
-def write_parts(plan: Plan, descriptor: int, mapping: mmap.mmap | None, ready_bytes: int) -> None:
-    """Copy a shard into a file: through its mapping what has memory, the rest by writing."""
+def write_parts(plan: Plan, descriptor: int, mapping: mmap.mmap | None, ready_bytes: int) -> bytes:
+    """Copy a shard into a file, through its mapping what has memory, the rest by writing; return its checksums."""
     # Writing fails where there is no memory; to touch a mapping would end the process.
-    mapped_bytes = 0 if mapping is None else min(ready_bytes, len(mapping))
-    _copy_mapped(plan, np.frombuffer(mapping or b"", np.uint8)[:mapped_bytes])
-    for at, part in plan.parts:
-        start = max(at, mapped_bytes)
-        write_at(descriptor, start, memoryview(part)[start - at :])
+    mapped = np.frombuffer(mapping or b"", np.uint8)[:ready_bytes]
 
+    def write_blocks(starts: range) -> bytes:
+        sums, leaves = [], _Leaves(plan.digests)
+        for start in starts:
+            stop = min(start + BLOCK_BYTES, plan.size_bytes)
+            target = mapped[start:stop] if stop <= mapped.size else np.zeros(stop - start, np.uint8)
+            for part, where, source in plan.within(start, target):
+                np.copyto(where, source)  # without the GIL
+                leaves.add(part, where)
+            if stop > mapped.size:
+                write_at(descriptor, start, target.data)
+            sums.append(xxh3_64_digest(target.data))  # which the processor's cache still has
+        return b"".join(sums)
 
-def _copy_mapped(plan: Plan, target: NDArray[np.uint8]) -> None:
-    """Copy what is within the target, in several threads if there are processors for them."""
-    pieces = [
-        (target[at + start : at + start + _PIECE_BYTES], np.frombuffer(part, np.uint8)[start : start + _PIECE_BYTES])
-        for at, part in plan.parts
-        for start in range(0, min(len(part), target.size - at), _PIECE_BYTES)
-    ]
-    n_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)) // _PROCESSORS_PER_THREAD, len(pieces))
+    starts = range(0, plan.size_bytes, BLOCK_BYTES)
+    n_threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)) // _PROCESSORS_PER_THREAD, len(starts))
     if n_threads < 2:
-        for piece in pieces:
-            _copy(piece)
-    else:
-        with ThreadPoolExecutor(n_threads, "copy") as threads:
-            for _ in threads.map(_copy, pieces):
-                pass
+        return write_blocks(starts)
+    per_thread = -(-len(starts) // n_threads)
+    with ThreadPoolExecutor(n_threads, "copy") as threads:
+        runs = (starts[first : first + per_thread] for first in range(0, len(starts), per_thread))
+        return b"".join(threads.map(write_blocks, runs))
 
 
-def _copy(piece: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
-    target, source = piece
-    size = min(target.size, source.size)
-    np.copyto(target[:size], source[:size])  # without the GIL
+class _Leaves:
+    """Computes the digests of those large leaves that one thread copies from their first byte to their last."""
+
+    def __init__(self, digests: LeafDigests | None) -> None:
+        self._digests = digests  # where to note them; None: nobody wants them
+        self._begun: dict[int, tuple[xxh3_64, int]] = {}  # by leaf: of how many bytes
+
+    def add(self, leaf: Buffer, piece: NDArray[np.uint8]) -> None:
+        """Add what has just been copied of a leaf."""
+        if self._digests is None or len(leaf) < _LARGE_BYTES:
+            return
+        digest, n_bytes = self._begun.get(id(leaf)) or (xxh3_64(), 0)
+        digest.update(piece.data)
+        self._begun[id(leaf)] = digest, n_bytes + piece.size
+        if n_bytes + piece.size == len(leaf):
+            self._digests.note(leaf, digest.digest())

@@ -11,10 +11,11 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from laggard.kvstore.checkpoints.complete import ShardKey, ShardRecord
-from laggard.kvstore.checkpoints.layout import Plan, block_range
+from laggard.kvstore.checkpoints.layout import Plan, block_range, digest
 from laggard.kvstore.checkpoints.mappings import Mappings
 from laggard.kvstore.checkpoints.settings import SOCKET, NodeShards, Registry
 from laggard.kvstore.checkpoints.shard import Shard, verify_whole
@@ -73,7 +74,7 @@ class NodeStore:
         return self._registry.ids()
 
     def write(self, plan: Plan, key: ShardKey, copies: int, announce: Callable[[ShardRecord], None]) -> None:
-        """Copy a shard into the node's memory, announce it, and have the shard server verify, record and copy it."""
+        """Copy a shard into the node's memory, have the shard server hold it, and announce it for it to be copied."""
         asked = min(copies, self._count_nodes())
         record = ShardRecord(secrets.token_hex(8), plan.size_bytes, asked, directory=self.has_directory)
         with self._connected() as connection:
@@ -83,14 +84,15 @@ class NodeStore:
                 raise ShardMemoryError(self._settings.host, plan.size_bytes, *answer["no_room"])
             self._mappings.keep_only(answer["files"])
             try:
-                self._mappings.write(plan, int(answer["file"]), descriptor, int(answer["reserved"]))
+                sums = self._mappings.write(plan, int(answer["file"]), descriptor, int(answer["reserved"]))
             except OSError as error:  # the file system in memory has filled up
                 raise ShardMemoryError(self._settings.host, plan.size_bytes, 0, 0, "file system") from error
             finally:
                 os.close(descriptor)
-            announce(record)
-            send(connection, {"key": key.record, "id": record.id})
+            send(connection, {"key": key.record, "id": record.id, "sums": len(sums)}, sums)
             receive(connection)
+            announce(replace(record, copies={self._settings.host: answer["server"]}, sums=digest(sums)))
+            # The end of the connection, however it comes, has the server look whether it is announced.
 
     def prepare(self, owner: str, size_bytes: int) -> None:
         """Have the memory of the owner's next shard ready, in the background."""
@@ -104,7 +106,7 @@ class NodeStore:
         for asked in filter(None, (here, [host for host in holders if host not in here])):
             try:
                 if whole or asked is here:
-                    return Shard.whole(key.record, self._fetch(key, record, asked, 0, record.size_bytes))
+                    return Shard.whole(key.record, self._fetch(record, asked, 0, record.size_bytes))
                 return self._in_part(key, record, asked)
             except (Unreadable, ShardServerError) as error:
                 reasons.append(str(error))
@@ -124,15 +126,15 @@ class NodeStore:
         def read(start: int, stop: int) -> memoryview:
             first, last = block_range(start, stop, record.size_bytes)
             try:
-                return self._fetch(key, record, holders, first, last)[start - first : stop - first]
+                return self._fetch(record, holders, first, last)[start - first : stop - first]
             except (Unreadable, ShardServerError) as error:
                 raise DamagedCheckpointError(key.checkpoint.step, str(error), None) from error
 
         return Shard(key.record, read)
 
-    def _fetch(self, key: ShardKey, record: ShardRecord, holders: list[str], start: int, stop: int) -> memoryview:
+    def _fetch(self, record: ShardRecord, holders: list[str], start: int, stop: int) -> memoryview:
         """Return a range of a shard, mapped and verified: all of it, or blocks of one on another node."""
-        question = {"do": "read", "key": key.record, "id": record.id, "holders": holders, "expected": record.sums}
+        question = {"do": "read", "id": record.id, "holders": holders, "expected": record.sums}
         with self._connected(stop - start) as connection:
             send(connection, question | {"start": start, "stop": stop})
             answer, descriptor = receive_with_file(connection)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from laggard.kvstore.checkpoints.layout import digest
 from laggard.kvstore.checkpoints.sealed import new_secret, receive_blocks, send_blocks
 from laggard.kvstore.checkpoints.settings import ServerAddress, tls_context
-from laggard.kvstore.checkpoints.wire import receive, receive_exactly, send
+from laggard.kvstore.checkpoints.wire import answer_at_once, receive, receive_exactly, send
 from laggard.kvstore.errors import KVStoreError
 
 # A peer that neither sends nor takes anything for this long is given up.
@@ -45,12 +45,12 @@ class Peers:
             _raise_if_refused(receive(connection))
 
     def read(
-        self, peer: ServerAddress, key: str, shard_id: str, expected: int, start: int, stop: int
-    ) -> Iterator[tuple[int, memoryview]]:
-        """Yield offset and content of the verified blocks of a range of a peer's shard, which begins where one does."""
+        self, peer: ServerAddress, shard_id: str, expected: int, start: int, stop: int, blocks: Iterable[memoryview]
+    ) -> None:
+        """Fill the blocks of a range of a peer's shard, which begins where one does, and verify them."""
         with self._connected(peer) as connection:
             secret = new_secret()
-            message = {"do": "read", "key": key, "id": shard_id, "start": start, "stop": stop}
+            message = {"do": "read", "id": shard_id, "start": start, "stop": stop}
             send(connection, message | {"secret": secret})
             answer = receive(connection)
             _raise_if_refused(answer)
@@ -58,7 +58,7 @@ class Peers:
             if digest(sums) != expected:
                 raise TransferError("its checksums are not those that State knows")
             send(connection, {})  # it may come
-            yield from receive_blocks(connection, secret, sums, start, stop)
+            receive_blocks(connection, secret, sums, start, blocks)
 
     @contextmanager
     def _connected(self, peer: ServerAddress) -> Iterator[ssl.SSLSocket]:
@@ -66,6 +66,7 @@ class Peers:
             socket.create_connection((peer.address, peer.port), PROGRESS_DEADLINE_S) as plain,
             self._context.wrap_socket(plain, server_hostname=peer.address) as connection,
         ):
+            answer_at_once(connection)
             connection.settimeout(PROGRESS_DEADLINE_S)
             yield connection
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from cryptography.exceptions import InvalidTag
@@ -29,29 +29,34 @@ def new_secret() -> str:
 
 def send_blocks(connection: socket.socket, secret: str, content: memoryview) -> None:
     """Send a range of a shard, once the other end has said that it may come."""
-    cipher = AESGCM(bytes.fromhex(secret))
+    cipher, memory = AESGCM(bytes.fromhex(secret)), _memory()
     with _beside_tls(connection) as plain:
         for number, block in enumerate(blocks_of(content)):
-            plain.sendall(cipher.encrypt(_nonce(number), block, None))
+            sealed = memory[: block.nbytes + _TAG_BYTES]
+            cipher.encrypt_into(_nonce(number), block, None, sealed)
+            plain.sendall(sealed)
 
 
 def receive_blocks(
-    connection: socket.socket, secret: str, sums: bytes, start: int, stop: int
-) -> Iterator[tuple[int, memoryview]]:
-    """Yield offset and content of each block of a range of a shard, verified, given the checksums of the shard."""
-    cipher = AESGCM(bytes.fromhex(secret))
-    memory = memoryview(bytearray(BLOCK_BYTES + _TAG_BYTES))
+    connection: socket.socket, secret: str, sums: bytes, start: int, blocks: Iterable[memoryview]
+) -> None:
+    """Fill the blocks of a range of a shard, and verify each, given where it begins and the checksums of the shard."""
+    cipher, memory = AESGCM(bytes.fromhex(secret)), _memory()
     with _beside_tls(connection) as plain:
-        for number, at in enumerate(range(start, stop, BLOCK_BYTES)):
-            sealed = memory[: min(BLOCK_BYTES, stop - at) + _TAG_BYTES]
+        for number, block in enumerate(blocks):
+            at, sealed = start + number * BLOCK_BYTES, memory[: block.nbytes + _TAG_BYTES]
             receive_into(plain, sealed)
             try:
-                block = memoryview(cipher.decrypt(_nonce(number), sealed, None))
+                cipher.decrypt_into(_nonce(number), sealed, None, block)
             except InvalidTag:
                 raise ConnectionError(f"the block at byte {at} was changed on its way") from None
             if wrong_block(sums, at, block) is not None:
                 raise ConnectionError(f"the block at byte {at} does not match its checksum")
-            yield at, block
+
+
+def _memory() -> memoryview:
+    """Return memory for a sealed block. New memory for each block costs several times what it takes to seal it."""
+    return memoryview(bytearray(BLOCK_BYTES + _TAG_BYTES))
 
 
 def _nonce(number: int) -> bytes:

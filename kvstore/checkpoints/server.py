@@ -26,11 +26,10 @@ from laggard.kvstore.checkpoints.memory import NoRoom, ShardMemory
 from laggard.kvstore.checkpoints.peers import PROGRESS_DEADLINE_S, Peers, TransferError
 from laggard.kvstore.checkpoints.sealed import receive_blocks, send_blocks
 from laggard.kvstore.checkpoints.settings import SETTINGS_FILE, SOCKET, NodeShards, Registry, ServerAddress, tls_context
-from laggard.kvstore.checkpoints.shard_file import ShardFile, write_at
-from laggard.kvstore.checkpoints.wire import Message, receive, receive_exactly, send
+from laggard.kvstore.checkpoints.shard_file import ShardFile
+from laggard.kvstore.checkpoints.wire import Message, answer_at_once, receive, receive_exactly, send
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import ENDPOINT_FILE
-from laggard.kvstore.errors import KVStoreError
 from laggard.logs import configure_logging
 from laggard.system.ports import listen
 from laggard.system.unproven import Unproven, accepted, shut_down
@@ -105,6 +104,7 @@ class ShardServer:
 
     def _take(self, connection: socket.socket, message: Message) -> None:
         """Give a program a file for a shard, and hold the shard once the program has written it."""
+        self._holdings.look()  # what is no longer kept is memory for the next one
         try:
             file = self._wait_for_room(int(message["size"]), str(message["owner"]))
         except NoRoom as full:
@@ -112,14 +112,16 @@ class ShardServer:
             return
         try:
             answer = {"file": file.number, "reserved": file.reserved_bytes, "files": self._memory.numbers()}
-            send(connection, answer, file=file.descriptor)
+            send(connection, answer | {"server": self._job.server}, file=file.descriptor)
             written = receive(connection)
-            held = Held(ShardKey.of_record(written["key"]), str(written["id"]), file, is_own=True)
+            sums = receive_exactly(connection, int(written["sums"]))
+            held = Held(ShardKey.of_record(written["key"]), str(written["id"]), file, sums, is_own=True)
         except BaseException:
             self._memory.give_back(file)
             raise
-        self._holdings.add(held)
-        send(connection, {})
+        with self._holdings.adding(held):
+            send(connection, {})
+            connection.recv(1)  # the program announces the shard, or ends
 
     def _prepare(self, connection: socket.socket, message: Message) -> None:
         """Give a program a file whose memory it wants to have ready for its next shard."""
@@ -152,8 +154,8 @@ class ShardServer:
     def _read(self, connection: socket.socket, message: Message) -> None:
         """Give a program a range of a shard as a file: of this node's own all of it, or blocks fetched from a peer."""
         is_own = self._settings.host in message["holders"]
-        held = self._holdings.find(message["key"], message["id"]) if is_own else None
-        if held is not None and held.sums is not None:
+        held = self._holdings.find(message["id"]) if is_own else None
+        if held is not None:
             with self._memory.reading(held.file) as file:
                 if file is not None:
                     self._memory.lend(file)
@@ -169,15 +171,16 @@ class ShardServer:
     def _fetch(self, message: Message, descriptor: int) -> str:
         """Write blocks from whichever peer has them; return why that was not possible, empty if it was."""
         start, stop = int(message["start"]), int(message["stop"])
+        file = ShardFile(0, descriptor, "", size_bytes=stop - start)
+        file.resize(stop - start)
         servers = self._registry.read()
         reasons = []
         for host in message["holders"]:
             if host not in servers or host == self._settings.host:
                 continue
             try:
-                found = (servers[host], message["key"], message["id"], int(message["expected"]))
-                for at, block in self._peers.read(*found, start, stop):
-                    write_at(descriptor, at - start, block)
+                wanted = (message["id"], int(message["expected"]), start, stop)
+                self._peers.read(servers[host], *wanted, file.to_fill())
             except (TransferError, OSError) as error:
                 reasons.append(f"{host}: {error}")
             else:
@@ -187,6 +190,7 @@ class ShardServer:
     # Shard servers of other nodes.
 
     def _serve_peer(self, connection: socket.socket) -> None:
+        answer_at_once(connection)
         connection.settimeout(PROGRESS_DEADLINE_S)
         with self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as encrypted:
             with self._unproven.holding(encrypted):
@@ -212,21 +216,16 @@ class ShardServer:
             return
         try:
             send(connection, {})
-            for at, block in receive_blocks(connection, message["secret"], sums, 0, size_bytes):
-                write_at(file.descriptor, at, block)
+            receive_blocks(connection, message["secret"], sums, 0, file.to_fill())
         except BaseException:
             self._memory.give_back(file)
             raise
-        held = Held(key, str(message["id"]), file, sums)
-        try:
-            recorded = self._holdings.add_copy(held)
-        except (KVStoreError, OSError) as error:
-            recorded = str(error)
-        send(connection, {"refused": recorded} if recorded else {})
+        self._holdings.add_copy(Held(key, str(message["id"]), file, sums))
+        send(connection, {})
 
     def _send_blocks(self, connection: socket.socket, message: Message) -> None:
-        held = self._holdings.find(message["key"], message["id"])
-        if held is None or held.sums is None:
+        held = self._holdings.find(message["id"])
+        if held is None:
             send(connection, {"refused": "it is not here"})
             return
         with self._memory.reading(held.file) as file:

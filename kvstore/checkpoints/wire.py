@@ -18,6 +18,11 @@ _LENGTH = struct.Struct("<I")
 _LONGEST_BYTES = 1 << 20  # beyond any message of ours
 
 
+def answer_at_once(connection: socket.socket) -> None:
+    """Have nothing that is sent over TCP wait until what was sent before has been acknowledged, up to 40 ms later."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 def send(connection: socket.socket, message: Message, *payload: Buffer | bytearray, file: int | None = None) -> None:
     """Send a message, what it announces, and possibly an open file (over a socket of the same machine)."""
     text = json.dumps(message).encode()

@@ -68,7 +68,10 @@ while not os.path.exists(f"{folder}/enough"):
         weights[:] = step * 10 + rank
         checkpoints.save(step, {"launch": launch, "step": step, "weights": weights})
         weights[:] = -1
-    if checkpoints.wait(step, 120):
+    # The others may have ended before this step.
+    while not (counts := checkpoints.wait(step, 1)) and not os.path.exists(f"{folder}/enough"):
+        pass
+    if counts:
         note("counted", step=step)
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from laggard.kvstore.checkpoints.layout import plan  # noqa: E402 - what follows needs PyTorch
+from laggard.kvstore.checkpoints.layout import LeafDigests, plan  # noqa: E402 - what follows needs PyTorch
+from laggard.kvstore.checkpoints.mappings import write_parts  # noqa: E402
 from laggard.kvstore.checkpoints.resharding import open_tree, read_whole  # noqa: E402
 from laggard.kvstore.checkpoints.shard import Shard  # noqa: E402
 from laggard.kvstore.values.codec import encode  # noqa: E402
@@ -65,7 +67,8 @@ def together(
 
         saved: list[dict[str, Any]] = []
 
-        def save(parts: dict[str, Any]) -> None:
+        def save(parts: dict[str, Any], digests: LeafDigests | None) -> None:
+            copy(parts, digests)
             saved.append(parts)
             if rank == fails:
                 raise MemoryError
@@ -77,6 +80,13 @@ def together(
 
     with ThreadPoolExecutor(len(trees)) as threads:
         return list(threads.map(stored, range(len(trees))))
+
+
+def copy(parts: dict[str, Any], digests: LeafDigests | None) -> None:
+    """Copy what a rank saves into memory of its node."""
+    descriptor = os.memfd_create("shard")
+    write_parts(plan(encode("key", parts).parts, digests), descriptor, None, 0)
+    os.close(descriptor)
 
 
 def restored(stored: Sequence[dict[str, Any]], rank: int) -> Any:

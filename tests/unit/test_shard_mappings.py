@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_digest
 
+from laggard.kvstore.checkpoints import layout as layout_module
 from laggard.kvstore.checkpoints import mappings as mappings_module
 from laggard.kvstore.checkpoints.bounds import MEMORY_FOLDER
-from laggard.kvstore.checkpoints.layout import Plan, plan
+from laggard.kvstore.checkpoints.layout import LeafDigests, Plan, _place, plan, sums_of
 from laggard.kvstore.checkpoints.mappings import Mappings, write_parts
 from laggard.kvstore.checkpoints.populate import populate
 from laggard.kvstore.checkpoints.shard_file import whole_grains
@@ -54,15 +56,30 @@ def content_of(planned: Plan) -> bytes:
 def test_all_bytes_arrive_however_much_is_mapped_and_ready(
     sizes: list[int], mapped: int | None, ready: int, processors: int
 ) -> None:
-    planned = plan(map(os.urandom, sizes))
+    digests = LeafDigests()
+    planned = plan(map(os.urandom, sizes), digests)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda _: range(processors))
-        patch.setattr(mappings_module, "_PIECE_BYTES", 1000)
+        blocks = ((module, "BLOCK_BYTES", 2500) for module in (mappings_module, layout_module))
+        for module, name, size in (*blocks, (mappings_module, "_LARGE_BYTES", 100)):
+            patch.setattr(module, name, size)
         descriptor = unnamed(MEMORY_FOLDER, whole_grains(planned.size_bytes))
         mapping = None if mapped is None else mmap.mmap(descriptor, mapped)
-        write_parts(planned, descriptor, mapping, ready)
+        sums = write_parts(planned, descriptor, mapping, ready)
+        assert sums == sums_of(memoryview(os.pread(descriptor, planned.size_bytes, 0)))
         assert os.pread(descriptor, planned.size_bytes, 0) == content_of(planned)
         os.close(descriptor)
+    for _, part in planned.parts:
+        assert digests.of(part) == xxh3_64_digest(part)
+        assert processors > 1 or len(part) < 100 or digests._known[_place(part)] == (part, xxh3_64_digest(part))
+
+
+def test_a_digest_that_is_known_is_that_of_this_memory_and_no_other() -> None:
+    digests, leaf = LeafDigests(), os.urandom(100)
+    digests.note(leaf, b"known")
+    assert digests.of(leaf) == b"known"
+    assert digests.of(memoryview(bytearray(leaf))) == xxh3_64_digest(leaf)
+    assert digests.of(memoryview(leaf)[:99]) == xxh3_64_digest(leaf[:99])
 
 
 def test_what_has_no_memory_is_not_touched_through_the_mapping(descriptor: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from laggard.kvstore.checkpoints.layout import LeafDigests
 from laggard.kvstore.checkpoints.resharding import Path, with_items
 from laggard.kvstore.errors import CorruptValueError, DamagedCheckpointError, NoCheckpointError
 from laggard.kvstore.values.codec import encode, path_text
@@ -31,6 +31,9 @@ Digests: TypeAlias = Mapping[Path, int]
 
 Exchange: TypeAlias = Callable[[Digests], Sequence[Digests]]
 """Returns what each rank has called it with, in the order of the ranks."""
+
+Save: TypeAlias = Callable[[dict[str, Any], LeafDigests | None], None]
+"""Saves what a rank stores, and notes the digests of leaves that it has copied."""
 
 _SAMPLE_BYTES = 4096
 # A smaller leaf is stored by every rank that has it: of another node's shard, at least 4 MiB are fetched.
@@ -61,6 +64,7 @@ def compare(
     rank: int,
     exchange: Exchange,
     of_first: Collection[Path],
+    known: LeafDigests,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Division:
     """Compare this rank's leaves with those of the others.
@@ -75,10 +79,12 @@ def compare(
         Called twice.
     of_first
         Paths whose value is that of rank 0, whatever the others hold.
+    known
+        Digests of leaves that are known once `meanwhile` has returned.
     meanwhile
-        Called while large leaves are read; if it raises, the others have their answer all the same.
+        Called before large leaves are read; if it raises, the others have their answer all the same.
     """
-    samples = {p: 0 if p in of_first else _digest(p, leaf, _SAMPLE_BYTES) for p, leaf in leaves.items()}
+    samples = {p: 0 if p in of_first else _digest(p, leaf, known, _SAMPLE_BYTES) for p, leaf in leaves.items()}
     held = exchange(samples)
     others = held if all(each is samples for each in held) else [*held[:rank], *held[rank + 1 :]]
     alike = {
@@ -88,12 +94,10 @@ def compare(
         and nbytes_of(leaf) > _SAMPLE_BYTES
         and any(each.get(path) == samples[path] for each in others)
     }
-    with ThreadPoolExecutor(1, "digests") as thread:
-        whole = thread.submit(lambda: {path: _digest(path, leaf) for path, leaf in alike.items()})
-        try:
-            meanwhile()
-        finally:
-            digests = exchange(samples | whole.result())
+    try:
+        meanwhile()
+    finally:
+        digests = exchange(samples | {path: _digest(path, leaf, known) for path, leaf in alike.items()})
     return divide(digests, rank)
 
 
@@ -122,26 +126,25 @@ def read_by_all(rank: int, read: Callable[[], T]) -> tuple[T | None, str]:
     return content, next(filter(None, reasons), "")
 
 
-def store(
-    tree: Any, rank: int, exchange: Exchange | None, of_first: Collection[Path], save: Callable[[dict[str, Any]], None]
-) -> None:
+def store(tree: Any, rank: int, exchange: Exchange | None, of_first: Collection[Path], save: Save) -> None:
     """Save what a rank stores of its state_dicts: nothing if rank 0 has the same, and no large leaf of a lower rank.
 
     Called by all ranks at once; `exchange` is None if there is one only.
     """
+    known = LeafDigests()
     if rank == 0:  # all that it has, whatever the others hold; so it need not wait for them
         tree = on_host(tree)
         parts = {"state": to_blocks(tree), "elsewhere": [], "differing": []}
         if exchange is None:
-            save(parts)
+            save(parts, None)
         else:
-            compare(dict(leaves_of(tree)), rank, exchange, of_first, lambda: save(parts))
+            compare(dict(leaves_of(tree)), rank, exchange, of_first, known, lambda: save(parts, known))
         return
     leaves = dict(leaves_of(tree))
-    division = compare(leaves, rank, cast("Exchange", exchange), of_first)
+    division = compare(leaves, rank, cast("Exchange", exchange), of_first, known)
     state = to_blocks(tree)
     if division.is_like_first and next(blocks_in(state), None) is None:
-        save({})
+        save({}, None)
         return
     elsewhere = {
         path: holder
@@ -153,7 +156,8 @@ def store(
             "state": _with_leaves(state, dict.fromkeys(elsewhere)),
             "elsewhere": [[list(path), holder] for path, holder in elsewhere.items()],
             "differing": [list(path) for path in division.differing],
-        }
+        },
+        None,
     )
 
 
@@ -210,15 +214,17 @@ def _is_held_once(tensor: DTensor) -> bool:
     return is_split and tensor.device_mesh.size() == dist.get_world_size()
 
 
-def _digest(path: Path, leaf: Any, most_bytes: int | None = None) -> int:
+def _digest(path: Path, leaf: Any, known: LeafDigests, most_bytes: int | None = None) -> int:
     """Return the digest of a leaf, or of its shape and first elements if it is a tensor of more bytes."""
     digest = xxh3_64()
     leaf = leaf.to_local() if isinstance(leaf, DTensor) else leaf
     if most_bytes is not None and isinstance(leaf, torch.Tensor) and leaf.nbytes > most_bytes:
         digest.update(str(tuple(leaf.shape)).encode())
         leaf = _first_elements(leaf, most_bytes // leaf.element_size())
-    for part in encode(path_text(path), leaf).parts:
-        digest.update(part)
+    description, *memory = encode(path_text(path), leaf).parts
+    digest.update(description)
+    for part in memory:
+        digest.update(known.of(part))
     return int(digest.intdigest())
 
 

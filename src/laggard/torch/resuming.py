@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
+from laggard.kvstore.checkpoints.layout import LeafDigests
 from laggard.kvstore.checkpoints.resharding import Path, read_whole, reshard
 from laggard.kvstore.checkpoints.settings import NodeShards
 from laggard.kvstore.errors import (
@@ -189,9 +190,9 @@ class Resumed:
         tree = {name: part.state_dict() for name, part in self._parts.items()}
         among = exchange if self._ranks > 1 else None
 
-        def save(parts: dict[str, Any]) -> None:
+        def save(parts: dict[str, Any], digests: LeafDigests | None) -> None:
             try:
-                self._checkpoints.save(step, own | parts)
+                self._checkpoints.save(step, own | parts, digests)
             except UnsupportedValueError as error:
                 raise UnsupportedValueError(error.key.removeprefix("state."), error.reason) from None
 
