@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -95,6 +96,19 @@ def _group_of(test: str) -> str:
 
 def _place_of(test: str) -> int:
     return next((place for place, paths in enumerate(PLACES) if test.startswith(paths)), len(PLACES))
+
+
+@pytest.fixture(autouse=True)
+def _our_logger() -> Iterator[None]:
+    """Leave the root of our loggers as it was: a command that a test runs in this process configures it."""
+    ours = logging.getLogger("laggard")
+    level, handlers, propagate = ours.level, ours.handlers[:], ours.propagate
+    yield
+    for handler in ours.handlers:
+        if handler not in handlers:
+            handler.close()
+    ours.setLevel(level)
+    ours.handlers[:], ours.propagate = handlers, propagate
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pickle
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,6 @@ from laggard.logs import (
     log_to_file,
 )
 from laggard.resilience.record.job_logs import move_logs, save_logs
-
-
-@pytest.fixture(autouse=True)
-def logger() -> Iterator[logging.Logger]:
-    """The root of our loggers, afterwards as it was."""
-    ours = logging.getLogger("laggard")
-    before = ours.level, ours.handlers[:], ours.propagate
-    yield ours
-    for handler in ours.handlers:
-        handler.close()
-    ours.level, ours.handlers[:], ours.propagate = before
 
 
 @pytest.mark.parametrize(
