@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from laggard.collectors.links.schedule import Pair, partner_in, rounds_of, with_pairs
 from laggard.detectors.links.flows import Flows
 
-__all__ = ["Fault", "LinkJob", "Traffic", "leaves_of", "names_of"]
+__all__ = ["Fault", "LinkJob", "Traffic", "leaves_of", "names_of", "noise_of_repeats"]
 
 LEAF_NODES = 16
 TRANSFER_S, FAR_TIMES = 0.034, 1.1
@@ -88,6 +88,13 @@ def leaves_of(count: int) -> dict[str, str] | None:
     if count <= LEAF_NODES:
         return None
     return {node: f"leaf{number // LEAF_NODES}" for number, node in enumerate(names_of(count))}
+
+
+def noise_of_repeats(random: np.random.Generator, *shape: int) -> NDArray[np.float64]:
+    """Return what is left of the noise of transfers if the fastest of three repeats counts."""
+    repeats = NOISE * np.sqrt((TAIL - 2) / TAIL) * random.standard_t(TAIL, (REPEATS, *shape))
+    repeats += random.exponential(SPIKE_MEAN, repeats.shape) * (random.random(repeats.shape) < SPIKE_RATE)
+    return np.asarray(repeats.min(axis=0))
 
 
 class LinkJob:
@@ -189,13 +196,11 @@ class LinkJob:
             self._noise[sender, receiver] *= lasts
             self._noise[sender, receiver] += np.sqrt(1 - lasts**2) * fresh
             return np.asarray(self._noise[sender, receiver])
-        shape = REPEATS, count
-        repeats = NOISE * np.sqrt((TAIL - 2) / TAIL) * self._random.standard_t(TAIL, shape)
-        repeats += self._random.exponential(SPIKE_MEAN, shape) * (self._random.random(shape) < SPIKE_RATE)
+        noise = noise_of_repeats(self._random, count)
         if self._bursts.size:
-            return np.asarray(repeats.min(axis=0) + self._bursts[sender, receiver])
+            return np.asarray(noise + self._bursts[sender, receiver])
         is_burst = self._random.random(count) < self.traffic.bursts
-        return np.asarray(repeats.min(axis=0) + is_burst * np.log1p(self._random.uniform(*BURST, count)))
+        return np.asarray(noise + is_burst * np.log1p(self._random.uniform(*BURST, count)))
 
     def _foreign(self, sender: NDArray[np.intp], receiver: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the share of the job's own traffic on each flow."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import link_wires
+from benchmarks import link_budget, link_wires
 from benchmarks.link_model import Fault, LinkJob, Traffic
 from benchmarks.link_rules import dlrover, two_way_fit
 from benchmarks.machine import description
@@ -24,6 +24,7 @@ from benchmarks.tables import table
 from laggard.collectors.links.reading import LinkReading
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis, link_of
 from laggard.detectors.notices import LinksSlower
+from laggard.detectors.slow_link import LINK_MIN_SLOWDOWN
 from laggard.detectors.verdict import Verdict
 
 __all__ = ["Outcome", "play"]
@@ -227,6 +228,13 @@ def two_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list
             yield [noise, what, len(outcomes), found if faults else "-", median, *wrong]
 
 
+def budget_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
+    """Yield rows: healthy jobs of three and four nodes that accuse one, and that restart."""
+    del nodes
+    noises = {**NOISES, "AR .98, 2 %": Traffic(deviation=0.02, lasts=0.98)}
+    return link_budget.rows(noises, 30 * options.jobs, ROUND_S, LINK_MIN_SLOWDOWN)
+
+
 def seldom_rows(nodes: Sequence[int], options: argparse.Namespace) -> Iterator[list[object]]:
     """Yield rows: a pair becomes slow that the schedule alone has meet every second to fifth round."""
     del nodes
@@ -313,6 +321,7 @@ PARTS: Mapping[str, tuple[list[str], Callable[[Sequence[int], argparse.Namespace
         ["noise", "slower", "jobs", "named", "median round", "others: wrong restarts", "wrong reports"],
         two_rows,
     ),
+    "budget": (link_budget.HEAD, budget_rows),
     "seldom": (
         [
             "N",

@@ -38,6 +38,9 @@ class Outcome:
     found, at_times
         The round in which a device was last found to be slow for the first time since ``since``, and to be slow at
         times, ``(n_jobs, n_devices)``.
+    accused
+        Which jobs had a verdict at the last budget that a device is slow, by as much as matters; none if no cost was
+        given.
     restarts
         How many restarts each job asked for at the last budget, ``(n_jobs,)``; zero if no cost was given.
     lines
@@ -47,6 +50,7 @@ class Outcome:
     evidence: NDArray[np.bool_]
     found: NDArray[np.intp]
     at_times: NDArray[np.intp]
+    accused: NDArray[np.bool_]
     restarts: NDArray[np.intp]
     lines: NDArray[np.intp]
 
@@ -60,9 +64,18 @@ def grouped(shape: tuple[int, int], **settings: float) -> tuple[SlowGPUAnalysis,
 
 
 def play(
-    jobs: Iterator[LogSeconds], rounds: int, cost_s: float | None = None, *, since: int = 0, **settings: float
+    jobs: Iterator[LogSeconds],
+    rounds: int,
+    cost_s: float | None = None,
+    *,
+    since: int = 0,
+    round_s: float = ROUND_S,
+    **settings: float,
 ) -> Outcome:
-    """Play the jobs' rounds; note when devices are found, and what is told and asked for if a restart costs so much."""
+    """Play the jobs' rounds; note when devices are found, and what is told and asked for if a restart costs so much.
+
+    A round is an array ``(n_jobs, n_devices)``, or ``(n_jobs, n_devices, n_repeats)``.
+    """
     first = next(jobs)
     shape = (int(first.shape[0]), int(first.shape[1]))
     analysis, names = grouped(shape, **settings)
@@ -70,10 +83,10 @@ def play(
     most = np.full(shape[0], -np.inf)
     found, at_times = np.full((2, *shape), NEVER)
     for number, readings in enumerate(islice(chain([first], jobs), rounds)):
-        now_s = ROUND_S * number
+        now_s = round_s * number
         if told is None:  # to word what nobody reads would take longer than all else
             analysis._history.reported[:] = 255
-        verdicts = analysis.update_arrays(names, np.exp(readings).reshape(-1, 1), now_s=now_s)
+        verdicts = analysis.update_arrays(names, np.exp(readings).reshape(len(names), -1), now_s=now_s)
         if told is not None:
             told.add(verdicts, now_s)
         history = analysis._history
@@ -84,7 +97,8 @@ def play(
             at_times[history.found[AT_TIMES].reshape(shape) & (at_times == NEVER)] = number
     evidence = most >= -np.log(BUDGETS)[:, None]
     lines, restarts = (np.zeros(shape[0], np.intp),) * 2 if told is None else (told.lines, told.restarts)
-    return Outcome(evidence, found, at_times, restarts, lines)
+    accused = np.zeros(shape[0], np.bool_) if told is None else told.accused
+    return Outcome(evidence, found, at_times, accused, restarts, lines)
 
 
 class _Told:
@@ -94,6 +108,7 @@ class _Told:
         self, analysis: SlowGPUAnalysis, names: tuple[DeviceId, ...], shape: tuple[int, int], cost_s: float
     ) -> None:
         self.lines, self.restarts = np.zeros((2, shape[0]), np.intp)
+        self.accused = np.zeros(shape[0], np.bool_)
         self._analysis, self._shape = analysis, shape
         self._devices = [names[job * shape[1] : (job + 1) * shape[1]] for job in range(shape[0])]
         self._of_host = {name[0]: job for job, devices in enumerate(self._devices) for name in devices}
@@ -104,6 +119,7 @@ class _Told:
         by_job: dict[int, list[Verdict]] = {job: [] for job in self._open}
         for verdict in verdicts:
             by_job.setdefault(self._of_host[verdict.host], []).append(verdict)
+            self.accused[self._of_host[verdict.host]] |= verdict.action == "restart"
         for notice in self._analysis.take_notices():
             self.lines[self._of_host[notice.group.first[0]]] += 1
         grounds = Grounds(self._analysis.episode, {}, self._analysis.thresholds.min_slowdown)

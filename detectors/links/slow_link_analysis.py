@@ -233,7 +233,7 @@ class SlowLinkAnalysis:
 
 
 def _judge(devices: Iterable[DeviceId], budget: float, min_slowdown: float) -> SlowGPUAnalysis:
-    analysis = SlowGPUAnalysis(false_alarm_budget=budget, min_slowdown=min_slowdown, peer_slowdown=min_slowdown)
+    analysis = SlowGPUAnalysis(false_alarm_budget=budget, min_slowdown=min_slowdown)
     analysis.expect(devices)
     return analysis
 

@@ -126,6 +126,8 @@ SMALL = {
             "| node sends 10 % slower from the first round | 8 | ",
             "| the job's own on 10 % of NICs, 4 rounds on average | 8 | 160 | 0 | 0 |",
             "| of repeats | 30 and 30 % | 1 | 100 % | ",
+            "## Budget\n\n| noise | N | healthy jobs |",
+            "| normal, 8 % | 3 | 30 | 0 | 0 | 0 |",
             "## Seldom\n\n| N | pair slower by | jobs |",
             "## Cost\n\n| N | transfers |",
         ],

@@ -159,6 +159,14 @@ def test_bursts_of_others_and_the_jobs_own_traffic_accuse_nobody(count: int, rou
         assert analysis.add_round([disturbed(each) for each in noisy(one_round, random)]) == []
 
 
+@pytest.mark.parametrize(("slowdown", "accused"), [(1.06, []), (1.3, [("node0",)])])
+def test_from_the_first_round_on_healthy_nodes_may_differ_as_chips_do(slowdown: float, accused: list[object]) -> None:
+    nodes = names(3)
+    analysis = SlowLinkAnalysis(nodes)
+    rounds = islice(readings(nodes, all_from("node0", nodes, slowdown)), 20)
+    assert [link_of(verdict).names for each in rounds for verdict in analysis.add_round(each)] == accused
+
+
 def test_a_slow_node_says_which_way_and_how_slow() -> None:
     nodes = names(16)
     [verdict] = verdicts(nodes, all_from("node7", nodes, 9.8))
