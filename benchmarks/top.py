@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as root:
         os.environ["LAGGARD_RUNTIME_ROOT"] = root
         with (
-            running_job(Path(root), options.nodes, _GPUS, metrics=metrics) as server,
+            running_job(Path(root), options.nodes, _GPUS, metrics=metrics, of_nodes=True) as server,
             server.endpoint.connect() as client,
         ):
             if options.picture is not None:

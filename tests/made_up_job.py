@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laggard.collectors.causes import Cause
 from laggard.detectors.evidence import Slow
@@ -38,6 +39,8 @@ LENGTH_S = 600
 SLOW_FROM_S = 200
 RELAUNCHED_S = 300
 AHEAD_S = 200
+OF_NODES = {"load_average": 24.0, "cpu_percent": 38.0, "used_RAM": 57.0}
+RECEIVED_PER_S = 1.2e9
 
 
 def write_record(folder: Path, n_nodes: int = 3, n_gpus: int = 2, *, samples: bool = True, ended: bool = True) -> Path:
@@ -87,6 +90,17 @@ def series(n_nodes: int = 3, n_gpus: int = 2, metrics: Sequence[str] = ("DeviceU
                 yield TimeSeries(metric, tags, times_us, busy)
 
 
+def series_of_nodes(n_nodes: int, times_us: NDArray[np.int64]) -> Iterator[TimeSeries]:
+    """Yield the load, memory and traffic of the nodes."""
+    generator = np.random.default_rng(2)
+    for number in range(n_nodes):
+        tags = {"host": f"node{number + 1}"}
+        for metric, mean in OF_NODES.items():
+            yield TimeSeries(metric, tags, times_us, mean * (1 + 0.1 * generator.standard_normal(len(times_us))))
+        received = RECEIVED_PER_S * (1 + 0.1 * generator.random()) * (times_us - times_us[0]) / 1e6
+        yield TimeSeries("network_receive", tags, times_us, received)
+
+
 @contextmanager
 def running_job(
     root: Path,
@@ -96,8 +110,12 @@ def running_job(
     name: str = "train",
     job_id: str = "abc_1234",
     metrics: Sequence[str] = ("DeviceUtilization",),
+    of_nodes: bool = False,
 ) -> Iterator[StateServer]:
-    """Imitate a running job by a state server with a journal, and one node that answers for all."""
+    """Imitate a running job by a state server with a journal, and one node that answers for all.
+
+    ``metrics`` are those of its devices; with ``of_nodes``, nodes have readings too.
+    """
     folder = root / f"{PREFIX}{job_id}"
     folder.mkdir(mode=0o700)
     node = folder / "node1"
@@ -123,6 +141,8 @@ def running_job(
                 written = Sample(each.metric, time.time(), seconds, dict(each.tags))
                 Series(client, server.endpoint, 1, each.tags["host"]).add([written])
         store.extend(key_of("loss", {"host": "node1"}), times_us, np.full(len(times_us), 1.5))
+        for each in series_of_nodes(n_nodes, times_us) if of_nodes else ():
+            store.extend(key_of(each.metric, each.tags), each.times_us, each.values)
         history, run = History(tiers, store), Run.new("node1", round(time.time() * 1e6))
         with NodeAnswerer(client, server.endpoint, "node1", lambda question: answer_question(history, run, question)):
             yield server

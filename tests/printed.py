@@ -58,7 +58,7 @@ _COMMAND = re.compile(
     ((\.venv/bin/|\./)\S+
     |apt|apt-get|cat|cd|chrt|conda|cp|curl|docker|dragon|eval|export|git|grafana-server|helm|jupyter|kill|kubectl
     |laggard|lint-imports|mkdir|mpirun|mv|nvidia-smi|pip3?|poe|prometheus|pytest|python3?|ray|redis-cli|rm|ruff|sacct|salloc
-    |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|torchrun|uv|valkey-cli|wget|zcat
+    |sbatch|scancel|scontrol|scp|sinfo|source|squeue|srun|ssh|sudo|systemctl|tar|torchrun|twine|uv|valkey-cli|wget|zcat
     )(\ |$)
     """,
     re.VERBOSE,

@@ -15,18 +15,24 @@ from laggard.resilience.command.run import run
 
 
 @click.command(short_help="Write a manifest for a Kubernetes job.", context_settings={"allow_interspersed_args": False})
-@click.option("--kind", type=click.Choice(get_args(Kind)), default="jobset", show_default=True, help="What to write.")
+@click.option(
+    "--kind", type=click.Choice(get_args(Kind)), default="jobset", show_default=True, help="Kind of manifest."
+)
 @click.option("--name", default="train", show_default=True, help="Name of the job.")
 @click.option("--image", required=True, help="Image with laggard and the program.")
 @click.option("--nodes", "n_nodes", type=click.IntRange(1), required=True, help="Number of pods, one on each machine.")
-@click.option("--gpus-per-node", type=click.IntRange(0), required=True, help="GPUs of each pod.")
-@click.option("--gpu-resource", default="nvidia.com/gpu", show_default=True, help="What a GPU is called there.")
-@click.option("--cpus", metavar="QUANTITY", help="Processors of each pod.")
-@click.option("--memory", metavar="QUANTITY", help="Memory of each pod, such as 128Gi.")
+@click.option("--gpus-per-node", type=click.IntRange(0), required=True, help="GPUs per pod.")
+@click.option(
+    "--gpu-resource", default="nvidia.com/gpu", show_default=True, help="The cluster's resource name for a GPU."
+)
+@click.option("--cpus", metavar="QUANTITY", help="Processors per pod.")
+@click.option("--memory", metavar="QUANTITY", help="Memory per pod, such as 128Gi.")
 @click.option("--shared-memory", metavar="QUANTITY", default="16Gi", show_default=True, help="Size of /dev/shm.")
 @click.option("--claim", metavar="NAME", help="Volume claim for State, which all pods can mount (ReadWriteMany).")
-@click.option("--queue", metavar="NAME", help="Kueue's queue.")
-@click.option("--service-account", metavar="NAME", help="One that may patch nodes: verdicts become their annotations.")
+@click.option("--queue", metavar="NAME", help="Queue of Kueue.")
+@click.option(
+    "--service-account", metavar="NAME", help="Account that may patch nodes: verdicts become annotations on them."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_obj
 def kubernetes(as_typed: Sequence[str], /, kind: Kind, command: tuple[str, ...], **pods: Any) -> None:

@@ -96,9 +96,9 @@ def effective_time(of: EffectiveTime) -> str:
 
 def standing(of: Standing, node: str) -> str:
     """Return why a node is used last, as the user reads it when the job begins; ``of`` is its machine."""
-    failed = counted(len(of.failures), "job was", "jobs were")
+    failed = counted(len(of.failures), "job", "jobs")
     name = node if node == of.host else f"{node}, which is on {of.host},"
-    return f"{name} is used last ({chance_of(of)} likely to be bad): {failed} left by it; {newest_failure(of)}"
+    return f"{name} is used last ({chance_of(of)} likely to be bad): {failed} had to leave it; {newest_failure(of)}"
 
 
 def chance_of(of: Standing) -> str:

@@ -99,7 +99,7 @@ def _in_all(timeline: Timeline, times: EffectiveTime) -> Iterator[_Loss]:
         programs_s = max(0.0, parts.start_s - nodes_s)
         what = f"starting took {duration(parts.start_s)}: {duration(nodes_s)} before launch 0"
         what += f", {duration(programs_s)} from the starts of launches to their first progress"
-        to_do = "let launches find compiled code and data where the last one left them"
+        to_do = "keep compiled code and data where the next launch finds them"
         if nodes_s > programs_s:
             to_do = "nothing in the program; many nodes take longer to start"
         yield _Loss(timeline.began_s, parts.start_s, what, to_do)
@@ -122,7 +122,7 @@ def _in_all(timeline: Timeline, times: EffectiveTime) -> Iterator[_Loss]:
 _PHASES = {
     "stop_s": ("end the program", "let the program end soon after SIGTERM; --grace limits how long it may take"),
     "fence_s": ("fence it", "nothing, unless it takes seconds: then give --state-dir a faster disk"),
-    "nodes_s": ("change the nodes", "nothing: processes of the old launch end and nodes join"),
+    "nodes_s": ("change the nodes", "nothing: the old launch's processes have to end, and nodes to join"),
 }
 
 

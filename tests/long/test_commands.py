@@ -182,7 +182,11 @@ NOT_HERE = {
     "pip install torch --index-url https://download.pytorch.org/whl/cpu": "from PyTorch's own index",
     "dragon  --telemetry-level=3 --nodes=2 --idle=1 --resilient --exhaust-resources program.py": "Dragon's own",
     "dragon PROG ARGS": "Dragon's own",
+    "git push origin v0.1.0": "publishes",
+    "git tag v0.1.0": "publishes",
+    "python -m build": "long/test_distributions.py builds in a folder of its own",
     "ray drain-node": "Ray's own; tests/long/test_attached.py drains a node by what it calls",
+    "twine upload dist/laggard-0.1.0*": "publishes",
     "torchrun --max-restarts": "torchrun's own; `python -m benchmarks restart` runs it",
 }
 

@@ -75,3 +75,4 @@ def test_the_forms_for_issues_and_the_citation_can_be_read() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == project["version"]
     assert f"## {project['version']} ({citation['date-released']})" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"git tag v{project['version']} " in (ROOT / "CONTRIBUTING.md").read_text()

@@ -166,7 +166,7 @@ def test_the_story_of_a_job_that_failed_twice_names_every_loss_in_order() -> Non
         "the rest: lost work 3 min 0 s, starting 66.0 s, back-off 30.0 s, relaunching 14.0 s, ending 1.0 s",
         "   0:00  starting took 66.0 s: 20.0 s before launch 0,"
         " 46.0 s from the starts of launches to their first progress",
-        "         to do: let launches find compiled code and data where the last one left them",
+        "         to do: keep compiled code and data where the next launch finds them",
         "   5:20  launch 0 ended: rank 1 on node2 exited with 1 after 9.0 s: trouble 0 (program: an error);"
         " on the same nodes; 2 min 50 s lost since the last work that was kept",
         "         to do: fix the program: its standard error has the traceback;"
@@ -175,7 +175,7 @@ def test_the_story_of_a_job_that_failed_twice_names_every_loss_in_order() -> Non
         "         to do: fix what failed or did not answer; --backoff sets the first wait",
         "   6:00  2 relaunches took 14.0 s (with the back-off: 3.0 s to end the program, 1.0 s to fence it,"
         " 10.0 s to change the nodes)",
-        "         to do: nothing: processes of the old launch end and nodes join",
+        "         to do: nothing: the old launch's processes have to end, and nodes to join",
         "   8:20  launch 1 ended: rank 1 on node2 exited with 1 after 9.0 s: trouble 1 (program: an error);"
         " on the same nodes; 10.0 s lost since the last work that was kept",
         "         to do: nothing, unless it happens again",
@@ -191,8 +191,8 @@ def whole(began_s: float, first_s: float, *, ended_s: float = 1000) -> Timeline:
 @pytest.mark.parametrize(
     ("began_s", "first_s", "to_do"),
     [
-        (100, 201, "let launches find compiled code"),
-        (100, 200, "let launches find compiled code"),
+        (100, 201, "keep compiled code and data"),
+        (100, 200, "keep compiled code and data"),
         (100, 199, "many nodes take longer to start"),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_loss_that_would_read_0_is_not_told(start_s: float, is_told: bool) -> 
     [
         ({"stop_s": 3.0, "fence_s": 2.0, "nodes_s": 1.0}, "let the program end soon after SIGTERM"),
         ({"stop_s": 2.0, "fence_s": 3.0, "nodes_s": 1.0}, "then give --state-dir a faster disk"),
-        ({"stop_s": 1.0, "fence_s": 2.0, "nodes_s": 3.0}, "processes of the old launch end and nodes join"),
+        ({"stop_s": 1.0, "fence_s": 2.0, "nodes_s": 3.0}, "the old launch's processes have to end, and nodes to join"),
     ],
 )
 def test_what_to_do_about_relaunches_is_about_their_longest_phase(gap_s: dict[str, float], to_do: str) -> None:
