@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from operator import gt
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -40,6 +41,7 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 HOSTS = ("node1", "node2")
 COURSES, EVENTS = 10, 8
+ROUNDS = 10  # in each of which both nodes' telemetry is killed
 SECOND_US = 1_000_000
 # How long a dump waits for a node that is stopped.
 DUMP_WAIT_S = 5.0
@@ -197,6 +199,10 @@ class Course:
     def _take(self, message: bytes) -> None:
         run, _, _, rows = _parsed(message)
         self._published[run.host][run.name] += int(rows.unpack(COLUMNS)["count"].sum())
+
+    def n_published(self) -> list[int]:
+        """Return how many samples the primary has received from each node, from all of its telemetry processes."""
+        return [self._published[host].total() for host in HOSTS]
 
     # -- what happens
 
@@ -372,4 +378,24 @@ def test_what_is_read_is_all_that_was_sent_or_says_what_is_missing(tmp_path: Pat
             course.happen(node, course.random.choice(course.choices(node)))
             if number % 3 == 0:
                 course.dump()
+        course.end()
+
+
+def test_a_dump_has_what_telemetry_processes_had_published_that_were_killed_at_twenty_moments(tmp_path: Path) -> None:
+    with Course(COURSES, tmp_path) as course:
+        nodes = course.nodes.values()
+        for node in nodes:
+            course.happen(node, "start")
+        for _ in range(ROUNDS):
+            before = course.n_published()
+            for node in nodes:
+                course.happen(node, "send")
+            wait_until(lambda before=before: all(map(gt, course.n_published(), before)))
+            for node in nodes:
+                for _ in range(course.random.randrange(3)):
+                    course.happen(node, "send")
+                course.happen(node, "kill")
+            for node in nodes:
+                course.happen(node, "start")
+            assert course.dump() == set()
         course.end()
