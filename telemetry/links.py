@@ -18,9 +18,7 @@ _BUCKET_US = _BUCKET_S * SECOND_US
 _TAGS = {SEND_TIME: {"host", "peer"}, TRANSFER_BYTES: {"host"}, LEAF: {"host", "leaf"}}
 
 
-def links_between(
-    source: Source, span: Span, nodes: Collection[str] = ()
-) -> tuple[LinkMatrix | None, Collection[str]]:
+def links_between(source: Source, span: Span, nodes: Collection[str] = ()) -> tuple[LinkMatrix | None, Collection[str]]:
     """Return the matrix at the end of a time range, and the nodes that did not answer.
 
     There is no matrix if no link was measured in the range, or in its last half hour.

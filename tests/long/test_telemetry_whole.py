@@ -41,7 +41,8 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 HOSTS = ("node1", "node2")
 COURSES, EVENTS = 10, 8
-ROUNDS = 10  # in each of which both nodes' telemetry is killed
+# In each round both nodes' telemetry is killed, at some moment of the ten seconds between two publications.
+ROUNDS, SPREAD_S = 10, 5.0
 SECOND_US = 1_000_000
 # How long a dump waits for a node that is stopped.
 DUMP_WAIT_S = 5.0
@@ -134,6 +135,11 @@ class Node:
         if is_in_hand:
             (self.in_hand if what == "send" else self.may_lack).update(times_us)
 
+    def send(self, what: str = "send", count: int = 20) -> None:
+        """Have the program send samples, and wait until it has."""
+        self.order(what, count)
+        self.take(what)
+
     def replace_program(self) -> None:
         """Kill the program, and start another one."""
         self.end_program()
@@ -200,9 +206,20 @@ class Course:
         run, _, _, rows = _parsed(message)
         self._published[run.host][run.name] += int(rows.unpack(COLUMNS)["count"].sum())
 
-    def n_published(self) -> list[int]:
-        """Return how many samples the primary has received from each node, from all of its telemetry processes."""
-        return [self._published[host].total() for host in HOSTS]
+    def publish(self) -> None:
+        """Let all programs send, and wait until the primary has received something from each node."""
+        before = [self._published[host].total() for host in HOSTS]
+        for node in self.nodes.values():
+            node.send()
+        wait_until(lambda: all(map(gt, [self._published[host].total() for host in HOSTS], before)))
+
+    def kill_at_some_moment(self, node: Node) -> None:
+        """Kill a node's telemetry, which has something that the primary has not received, and start it anew."""
+        moment_s = time.monotonic() + self.random.uniform(0, SPREAD_S)
+        wait_until(lambda: time.monotonic() > moment_s)
+        node.send()
+        node.kill()
+        node.start()
 
     # -- what happens
 
@@ -212,8 +229,7 @@ class Course:
         count = self.random.randint(1, 40)
         match what:
             case "send" | "fork":
-                node.order(what, count)
-                node.take(what)
+                node.send(what, count)
             case "send, stopped in between":
                 node.program.send_signal(signal.SIGSTOP)
                 node.order("send", count)
@@ -383,19 +399,10 @@ def test_what_is_read_is_all_that_was_sent_or_says_what_is_missing(tmp_path: Pat
 
 def test_a_dump_has_what_telemetry_processes_had_published_that_were_killed_at_twenty_moments(tmp_path: Path) -> None:
     with Course(COURSES, tmp_path) as course:
-        nodes = course.nodes.values()
-        for node in nodes:
-            course.happen(node, "start")
+        for node in course.nodes.values():
+            node.start()
         for _ in range(ROUNDS):
-            before = course.n_published()
-            for node in nodes:
-                course.happen(node, "send")
-            wait_until(lambda before=before: all(map(gt, course.n_published(), before)))
-            for node in nodes:
-                for _ in range(course.random.randrange(3)):
-                    course.happen(node, "send")
-                course.happen(node, "kill")
-            for node in nodes:
-                course.happen(node, "start")
-            assert course.dump() == set()
+            course.publish()
+            for node in course.nodes.values():
+                course.kill_at_some_moment(node)
         course.end()
