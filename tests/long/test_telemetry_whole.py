@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from operator import gt
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -40,6 +41,8 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[2]
 HOSTS = ("node1", "node2")
 COURSES, EVENTS = 10, 8
+# In each round both nodes' telemetry is killed, at some moment of the ten seconds between two publications.
+ROUNDS, SPREAD_S = 10, 5.0
 SECOND_US = 1_000_000
 # How long a dump waits for a node that is stopped.
 DUMP_WAIT_S = 5.0
@@ -132,6 +135,11 @@ class Node:
         if is_in_hand:
             (self.in_hand if what == "send" else self.may_lack).update(times_us)
 
+    def send(self, what: str = "send", count: int = 20) -> None:
+        """Have the program send samples, and wait until it has."""
+        self.order(what, count)
+        self.take(what)
+
     def replace_program(self) -> None:
         """Kill the program, and start another one."""
         self.end_program()
@@ -198,6 +206,21 @@ class Course:
         run, _, _, rows = _parsed(message)
         self._published[run.host][run.name] += int(rows.unpack(COLUMNS)["count"].sum())
 
+    def publish(self) -> None:
+        """Let all programs send, and wait until the primary has received something from each node."""
+        before = [self._published[host].total() for host in HOSTS]
+        for node in self.nodes.values():
+            node.send()
+        wait_until(lambda: all(map(gt, [self._published[host].total() for host in HOSTS], before)))
+
+    def kill_at_some_moment(self, node: Node) -> None:
+        """Kill a node's telemetry, which has something that the primary has not received, and start it anew."""
+        moment_s = time.monotonic() + self.random.uniform(0, SPREAD_S)
+        wait_until(lambda: time.monotonic() > moment_s)
+        node.send()
+        node.kill()
+        node.start()
+
     # -- what happens
 
     def happen(self, node: Node, what: str) -> None:
@@ -206,8 +229,7 @@ class Course:
         count = self.random.randint(1, 40)
         match what:
             case "send" | "fork":
-                node.order(what, count)
-                node.take(what)
+                node.send(what, count)
             case "send, stopped in between":
                 node.program.send_signal(signal.SIGSTOP)
                 node.order("send", count)
@@ -372,4 +394,15 @@ def test_what_is_read_is_all_that_was_sent_or_says_what_is_missing(tmp_path: Pat
             course.happen(node, course.random.choice(course.choices(node)))
             if number % 3 == 0:
                 course.dump()
+        course.end()
+
+
+def test_a_dump_has_what_telemetry_processes_had_published_that_were_killed_at_twenty_moments(tmp_path: Path) -> None:
+    with Course(COURSES, tmp_path) as course:
+        for node in course.nodes.values():
+            node.start()
+        for _ in range(ROUNDS):
+            course.publish()
+            for node in course.nodes.values():
+                course.kill_at_some_moment(node)
         course.end()

@@ -121,6 +121,14 @@ def test_the_command_line_gives_what_is_declared() -> None:
     assert given["state_dir"] == Path("here")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--detect=slow-gpu,slow-link"], ["--detect=slow-gpu", "--detect=slow-link"]],
+)
+def test_several_detectors_are_named_in_one_option_or_in_several(words: list[str]) -> None:
+    assert run.make_context("run", [*words, "train.py"]).params["detect"] == ("slow-gpu", "slow-link")
+
+
 def options_table() -> str:
     """Return the table of the operator's guide, made from the options' declarations."""
     rows = ["| option | what it does |", "|---|---|"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -282,3 +283,13 @@ def test_a_chart_of_years_has_buckets_of_more_than_a_day() -> None:
     assert step(Span(0, 86_400 * 1000 * SECOND_US), 1000) == 86_400
     assert step(Span(0, 86_400 * 1001 * SECOND_US), 1000) == 86_487
     assert step(Span(0, 2000 * SECOND_US), 2000) == 2  # never more than a thousand points
+
+
+def test_the_page_is_short_enough_to_do_without_a_build_step() -> None:
+    own = [
+        each
+        for each in resources.files("laggard.telemetry.page").iterdir()
+        if each.name.endswith((".js", ".css", ".html"))
+    ]
+    assert len(own) > 10
+    assert sum(len(each.read_text().splitlines()) for each in own) <= 2_500
