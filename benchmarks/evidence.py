@@ -14,9 +14,8 @@ from benchmarks.optimum import bayes_factor, cusum
 from benchmarks.setting import Setting
 from benchmarks.side_by_side import BUDGETS, NEVER, ROUND_S, Outcome, grouped, play
 from benchmarks.tables import table
-from laggard.detectors.analysis import episodes, group_knowledge
 from laggard.detectors.notices import GroupSlower
-from laggard.detectors.statistics import comparison, excursions, history, noise, tails
+from laggard.detectors.statistics import excursions, groups, history
 
 __all__ = [
     "ablation",
@@ -223,25 +222,25 @@ def all_slower(setting: Setting) -> list[str]:
 
 # -- ablation ----------------------------------------------------------------------------------------------------------
 
-_MODULES = (comparison, episodes, excursions, group_knowledge, history, noise, tails)
+_MODULES = (excursions, groups, history)
 _CONSTANTS = {
     "share of outliers": (excursions, "OUTLIERS"),
     "growth of the sizes": (excursions, "GROWTH"),
     "errors of the past": (excursions, "ERRORS"),
-    "noises": (noise, "NOISES"),
-    "prior": (tails, "PRIOR"),
-    "link of the lengths": (tails, "LINK"),
+    "noises": (excursions, "NOISES"),
+    "prior": (excursions, "PRIOR"),
+    "link of the lengths": (excursions, "LINK"),
     "whole past": (history, "WHOLE"),
 }
 _OFF: dict[str, tuple[object, str, object]] = {
     "the cap of a round": (excursions, "OUTLIERS", 1e-30),
     "sizes: one alone": (excursions, "GROWTH", 1.0),
     "the errors of the past": (excursions, "ERRORS", 0.0),
-    "learning from what ended": (tails, "PRIOR", 1e9),
-    "lengths apart": (tails, "LINK", 1.0),
-    "noise that lasts": (noise.Noise, "lasts", lambda self: np.ones_like(self.size)),
+    "learning from what ended": (excursions, "PRIOR", 1e9),
+    "lengths apart": (excursions, "LINK", 1.0),
+    "noise that lasts": (groups.Noise, "lasts", lambda self: np.ones_like(self.size)),
     "noise of a device's own": (
-        noise.Noise,
+        groups.Noise,
         "of_devices",
         lambda self, _, grouping: grouping.per_device(self.variance()),
     ),

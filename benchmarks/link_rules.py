@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.link_model import LinkJob
 from laggard.detectors.links.flows import ranked
-from laggard.detectors.statistics.estimates import Floats
+from laggard.detectors.statistics.readings import Floats
 
 __all__ = ["dlrover", "two_way_fit"]
 

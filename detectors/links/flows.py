@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.links.reading import LinkReading
-from laggard.detectors.statistics.estimates import Floats
+from laggard.detectors.statistics.readings import Floats
 
 _DISTURBED = 1.15  # times as long as the least of a round
 _MOST_FOREIGN = 0.05  # of a reading's bytes, that others may have carried on the NIC meanwhile

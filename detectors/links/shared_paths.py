@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from laggard.detectors.links.flows import Flows
 from laggard.detectors.notices import LinksSlower
 from laggard.detectors.statistics.common_mode import SMALLEST, CommonMode, remembered
-from laggard.detectors.statistics.estimates import Floats
+from laggard.detectors.statistics.readings import Floats
 
 _FEWEST_NODES = 3  # of two nodes, the only link is judged by itself
 _ALL = 0.9  # of the pairs: where fewer are slow, nodes may be at fault, each with all of its links

@@ -18,8 +18,8 @@ from laggard.detectors.evidence import LinkKind, Side, SlowLink
 from laggard.detectors.links.flows import Flows, flows_of, other_fastest, ranked
 from laggard.detectors.links.shared_paths import SharedPaths
 from laggard.detectors.notices import LinkBusy, LinksSlower
-from laggard.detectors.statistics.device_index import codes_of
-from laggard.detectors.statistics.estimates import Floats
+from laggard.detectors.statistics.devices import codes_of
+from laggard.detectors.statistics.readings import Floats
 from laggard.detectors.statistics.thresholds import VERY_SLOW
 from laggard.detectors.verdict import Action, Evidence, Severity, Verdict
 

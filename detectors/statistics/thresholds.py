@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.detectors.statistics.estimates import Floats
+from laggard.detectors.statistics.readings import Floats
 from laggard.settings import number
 
 GPU_MIN_SLOWDOWN = 1.05  # what chips of one model usually differ by: docs/detection.md
@@ -18,6 +18,7 @@ VIRTUAL_MIN_SLOWDOWN = 1.5
 PROBES_SHARE, SECTIONS_SHARE, LINKS_SHARE = 0.8, 0.1, 0.1
 VERY_SLOW = 1.33  # from this slowdown on, a verdict's severity is `very slow`
 REPORT, RESTART = 0, 1  # the two levels of what one cross-section finds
+MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot tell which devices are slow
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
 SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
 _PEER_SPREADS = 3.5  # standard deviations between chips

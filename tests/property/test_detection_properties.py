@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
+from laggard.detectors.statistics.excursions import Tails
 from laggard.detectors.statistics.history import History
-from laggard.detectors.statistics.tails import Tails
 
 Seconds = NDArray[np.float64]
-ZERO = np.zeros(1, np.intp)
+ZERO = np.zeros(1, np.intp), np.zeros(1, np.intp)  # a clock and a group
 Reported = set[tuple[int, str, str | None, str, str]]
 
 
@@ -121,11 +121,12 @@ def test_every_excursion_of_a_group_gets_a_share_of_its_own_and_they_sum_to_the_
 ) -> None:
     tails, shares = Tails.empty(3), np.zeros(3)
     for clock, group in began:
-        [number] = tails.number(np.array([clock]), np.array([group]))
+        [number] = tails.number((np.array([clock]), np.array([group])))
         shares[group] += 1 / (4 * number * (number + 1.0))
     assert (shares <= 1).all()
     together = Tails.empty(3)
-    numbers = together.number(*np.array(began, np.intp).reshape(-1, 2).T)
+    clocks, groups = np.array(began, np.intp).reshape(-1, 2).T
+    numbers = together.number((clocks, groups))
     assert sorted(zip(began, numbers.tolist(), strict=True)) == sorted(
         ((clock, group), 1 + began[:place].count((clock, group))) for place, (clock, group) in enumerate(began)
     )
@@ -138,13 +139,13 @@ def test_what_is_larger_is_more_surprising_and_what_ended_makes_it_less_so(
     tails, step = Tails.empty(1), np.array([np.log(100)], np.float32)
 
     def surprise(height: float) -> float:
-        return float(tails.surprise(ZERO, ZERO, np.array([height], np.float32), step)[0])
+        return float(tails.surprise(ZERO, np.array([height], np.float32), step)[0])
 
     before = surprise(evidence)
     assert surprise(evidence + more) >= before
     assert before <= max(0.0, evidence - 2 * float(step[0])) + 1e-3  # no step is worth more than it says
     for peak in ended:
-        tails.learn(ZERO, ZERO, np.array([peak], np.float32), step)
+        tails.learn(ZERO, np.array([peak], np.float32), step)
     assert surprise(evidence + more) >= surprise(evidence)
     if ended and min(ended) > 128 * float(step[0]):
         assert surprise(evidence) <= before

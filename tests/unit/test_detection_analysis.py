@@ -437,7 +437,7 @@ def test_of_devices_that_are_not_decided_on_the_one_with_the_most_evidence_comes
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 99, this program reads version 9"):
+    with pytest.raises(ValueError, match="state has version 99, this program reads version 10"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 99})
 
 
@@ -539,20 +539,20 @@ def test_the_next_launch_knows_how_long_disturbances_last_and_a_new_run_counts_t
     first = SlowGPUAnalysis()
     play(first, names(4), seconds)
     kept = json.loads(json.dumps(first.to_state()))
-    tails = SlowGPUAnalysis.from_state(kept, same_run=same_run)._known.tails
-    np.testing.assert_array_equal(tails.went_on, first._known.tails.went_on)
+    tails = SlowGPUAnalysis.from_state(kept, same_run=same_run)._groups.tails
+    np.testing.assert_array_equal(tails.went_on, first._groups.tails.went_on)
     assert tails.went_on.sum() > 10
-    assert (tails.counted == (first._known.tails.counted if same_run else 0)).all()
+    assert (tails.counted == (first._groups.tails.counted if same_run else 0)).all()
 
 
 def test_what_a_group_learned_is_kept_when_a_device_joins_and_not_when_its_peers_change() -> None:
     analysis = SlowGPUAnalysis(groups=dict.fromkeys(names(5), "a"))
     play(analysis, names(4), quiet(16, 40))
-    rounds = analysis._known.noise.rounds.tolist()
+    rounds = analysis._groups.noise.rounds.tolist()
     analysis.expect(names(5))
-    assert analysis._known.noise.rounds.tolist() == rounds != [0]
+    assert analysis._groups.noise.rounds.tolist() == rounds != [0]
     analysis.set_groups({device: device[0] == "node1" for device in names(5)})
-    assert analysis._known.noise.rounds.tolist() == [0, 0]
+    assert analysis._groups.noise.rounds.tolist() == [0, 0]
 
 
 def test_half_of_the_devices_that_are_slower_from_the_start_are_accused_of_nothing() -> None:

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
-from laggard.detectors.statistics.excursions import Scale, advance, height, scale_of
-from laggard.detectors.statistics.grouping import Grouping
+from laggard.detectors.statistics.devices import Grouping
+from laggard.detectors.statistics.excursions import Scale, Tails, advance, height
+from laggard.detectors.statistics.groups import Noise
 from laggard.detectors.statistics.history import AT_TIMES, History
-from laggard.detectors.statistics.noise import Noise
-from laggard.detectors.statistics.tails import Tails
 
 STEP, SMALLEST, BUDGET = math.log(100), math.log(1.05), 1e-4
-ZERO = np.zeros(1, np.intp)
+ZERO = np.zeros(1, np.intp), np.zeros(1, np.intp)  # a clock and a group
 Floats = NDArray[np.float32]
 
 
@@ -34,14 +33,14 @@ def names(devices: int, per_node: int = 4) -> tuple[DeviceId, ...]:
 def scale(variance: float, lasts: float = 1.0, rounds: float = 64.0, base: float = 0.0) -> Scale:
     history = History.empty(1)
     history.base[:], history.rounds[:] = base, rounds
-    return scale_of(history, floats(variance), floats(lasts), floats(0.0), SMALLEST)
+    return Scale.of(history, floats(variance), floats(lasts), floats(0.0), SMALLEST)
 
 
 def evidence_of(residuals: list[float], variance: float, lasts: float = 1.0) -> Floats:
     """Return the evidence by clock after these residuals of one device."""
     history, measure = History.empty(1), scale(variance, lasts)
     for before, residual in pairwise([0.0, *residuals]):
-        advance(history, floats(residual), floats(before), floats(lasts), measure, BUDGET)
+        advance(history, floats(residual), floats(before), measure, BUDGET)
     return height(history)[:, 0]
 
 
@@ -105,16 +104,16 @@ def test_what_lasts_is_worth_what_it_is_against_the_innovations_of_the_noise() -
 def test_healthy_excursions_are_as_small_as_the_bound_says(correlation: float) -> None:
     """Lundberg: with a known past and noise an excursion reaches h nats with a chance of at most exp(-h)."""
     rng, devices = np.random.default_rng(3), 20_000
-    history, lasts = History.empty(devices), (1 + correlation) / (1 - correlation)
-    one = scale(0.1**2)
-    measure = Scale(*(np.repeat(each, devices, axis=-1) for each in (one.variance, one.size, one.step)))
+    history, one = History.empty(devices), scale(0.1**2)
+    lasts = floats((1 + correlation) / (1 - correlation))
+    measure = Scale(*(np.repeat(each, devices, axis=-1) for each in (one.variance, lasts, one.size, one.step)))
     peaks, tries = list[float](), 0
     reading = rng.normal(0, 0.1, devices)
     for _ in range(100):
         before = reading
         reading = correlation * before + math.sqrt(1 - correlation**2) * rng.normal(0, 0.1, devices)
         tries += devices  # each round may begin an excursion
-        over = advance(history, floats(*reading), floats(*before), floats(lasts), measure, BUDGET)
+        over = advance(history, floats(*reading), floats(*before), measure, BUDGET)
         peaks += history.peak[0, over[0]].tolist()
         history.peak[over] = 0
     for h in (2.0, 4.0, 6.0):
@@ -150,13 +149,13 @@ def test_of_two_devices_the_noise_is_what_changes_and_not_the_fault() -> None:
 
 
 def surprise(tails: Tails, steps: float) -> float:
-    return float(tails.surprise(ZERO, ZERO, floats(steps * STEP), floats(STEP))[0])
+    return float(tails.surprise(ZERO, floats(steps * STEP), floats(STEP))[0])
 
 
 def ended(*steps: float) -> Tails:
     tails = Tails.empty(1)
     for each in steps:
-        tails.learn(ZERO, ZERO, floats(each * STEP), floats(STEP))
+        tails.learn(ZERO, floats(each * STEP), floats(STEP))
     return tails
 
 
@@ -177,8 +176,8 @@ def test_a_phase_is_excused_as_long_as_phases_were_and_no_longer() -> None:
 
 def test_a_fault_that_does_not_end_teaches_nothing_and_its_number_raises_the_bar() -> None:
     tails = Tails.empty(2)
-    assert tails.number(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist() == [1, 1, 1]
-    assert tails.number(np.array([0, 0]), np.array([0, 0])).tolist() == [2, 3]
+    assert tails.number((np.array([0, 0, 1]), np.array([0, 1, 0]))).tolist() == [1, 1, 1]
+    assert tails.number((np.array([0, 0]), np.array([0, 0]))).tolist() == [2, 3]
     assert surprise(tails, 5.0) == pytest.approx(3 * STEP)
 
 

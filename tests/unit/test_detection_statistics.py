@@ -11,12 +11,10 @@ from scipy import integrate, stats
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.analysis.cross_section import with_nodes
+from laggard.detectors.analysis.findings import with_nodes
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.device_index import codes_of
-from laggard.detectors.statistics.estimates import log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.grouping import Grouping
-from laggard.detectors.statistics.history import present_places
+from laggard.detectors.statistics.devices import Grouping, codes_of, present_places
+from laggard.detectors.statistics.readings import log_fastest, repeat_noise, repeats_of
 from laggard.detectors.statistics.thresholds import Thresholds
 from laggard.detectors.verdict import Evidence, Severity, Verdict
 
@@ -114,7 +112,7 @@ def test_labels_are_numbered_as_they_appear() -> None:
     found = Grouping(codes)
 
     assert codes.tolist() == [0, 1, 0, 2, 2]
-    assert (len(found), found.sizes.tolist(), [found.size_at(place) for place in range(5)]) == (
+    assert (found.n_groups, found.sizes.tolist(), [found.size_at(place) for place in range(5)]) == (
         3,
         [2, 1, 2],
         [2, 1, 2, 2, 2],

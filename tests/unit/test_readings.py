@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.statistics.device_index import ReadingsByProbe, arrays_by_probe, as_array
+from laggard.detectors.statistics.readings import ReadingsByProbe, arrays_by_probe, as_array
 
 NAN = math.nan
 
