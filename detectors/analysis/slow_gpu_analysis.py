@@ -22,7 +22,7 @@ from laggard.detectors.statistics.excursions import Scale, Slowness, advance, no
 from laggard.detectors.statistics.groups import Groups
 from laggard.detectors.statistics.history import AT_TIMES, EXCURSION, INCIDENT, RUN, History
 from laggard.detectors.statistics.readings import Flags, Floats, Readings, ReadingsByProbe
-from laggard.detectors.statistics.thresholds import SILICON_SLOW, Thresholds, checked_budget
+from laggard.detectors.statistics.thresholds import Thresholds, checked_budget
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
@@ -43,8 +43,6 @@ class SlowGPUAnalysis:
         The smallest slowdown that matters, as a ratio of times; no smaller one yields a restart verdict.
     groups
         Label of each device (model, stage, ...); only devices with the same label are compared.  ``None``: all are.
-    peer_slowdown
-        How much slower than its peers a healthy device may be, as a ratio of times: of chips of one model, 7 %.
 
     Examples
     --------
@@ -60,10 +58,9 @@ class SlowGPUAnalysis:
         false_alarm_budget: float = 1e-4,
         min_slowdown: float = 1.05,
         groups: Mapping[DeviceId, Hashable] | None = None,
-        peer_slowdown: float = SILICON_SLOW,
     ) -> None:
         self.false_alarm_budget = checked_budget(false_alarm_budget)
-        self.thresholds = Thresholds(min_slowdown, peer_slowdown)
+        self.thresholds = Thresholds(min_slowdown)
         check_names(groups or ())
         self._labels = groups
         self._devices = Devices()

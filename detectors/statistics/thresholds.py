@@ -20,7 +20,7 @@ VERY_SLOW = 1.33  # from this slowdown on, a verdict's severity is `very slow`
 REPORT, RESTART = 0, 1  # the two levels of what one cross-section finds
 MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot tell which devices are slow
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
-SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
+_SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
 _PEER_SPREADS = 3.5  # standard deviations between chips
 _MANY_PEERS, _FEW_CHIPS = 16, 0.12  # with fewer peers the spread is mostly chance: it raises the limit to 13 % at most
 _PAIR_RATIO = 2.0  # of two devices, only a slowdown by this factor shows which one is slow
@@ -35,16 +35,14 @@ def checked_budget(false_alarm_budget: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The user's thresholds, as ratios of times."""
+    """The user's threshold, as a ratio of times, and what follows from it."""
 
     # The smallest slowdown that matters: no smaller one yields a restart verdict
     min_slowdown: float = GPU_MIN_SLOWDOWN
-    peer_slowdown: float = SILICON_SLOW  # healthy devices of one kind differ by less from their peers
 
     def __post_init__(self) -> None:
-        for name, ratio in (("min_slowdown", self.min_slowdown), ("peer_slowdown", self.peer_slowdown)):
-            if not number(ratio) > 1:
-                raise ValueError(f"{name} must be a ratio above 1 (1.05 is 5 % slower), got {ratio!r}")
+        if not number(self.min_slowdown) > 1:
+            raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown!r}")
 
     @property
     def smallest(self) -> float:
@@ -57,7 +55,7 @@ class Thresholds:
         few = np.sqrt(1 + np.pi / 2 / np.maximum(peers - 1, 1)).astype(np.float32)
         chips = np.where(peers < _MANY_PEERS, np.minimum(_PEER_SPREADS * spread, _FEW_CHIPS), _PEER_SPREADS * spread)
         found = []
-        for share, ratio in ((0.5, min(_SILICON_SUSPECT, self.peer_slowdown)), (1, self.peer_slowdown)):
+        for share, ratio in ((0.5, _SILICON_SUSPECT), (1, _SILICON_SLOW)):
             level = np.float32(max(share * self.smallest, np.log(ratio)))
             pair = np.float32(max(2 * level, np.log(_PAIR_RATIO)))
             found.append(np.where(peers == 2, pair, np.fmax(level * few, chips)).astype(np.float32))

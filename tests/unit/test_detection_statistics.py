@@ -103,8 +103,6 @@ def test_medians_and_counts_are_by_group() -> None:
 def test_a_ratio_that_is_not_a_slowdown_is_refused(ratio: float) -> None:
     with pytest.raises(ValueError, match="min_slowdown"):
         Thresholds(min_slowdown=ratio)
-    with pytest.raises(ValueError, match="peer_slowdown"):
-        Thresholds(peer_slowdown=ratio)
 
 
 def test_labels_are_numbered_as_they_appear() -> None:
