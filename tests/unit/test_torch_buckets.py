@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from laggard.torch import resume  # noqa: E402
 from laggard.torch.buckets import Buckets, layout_of  # noqa: E402
+from tests.local import begin_local_launch  # noqa: E402
 
 N_LAYERS = 6
 
@@ -69,7 +70,7 @@ def test_what_is_not_replicated_has_no_layout() -> None:
 def test_a_hook_whose_state_is_lost_at_a_relaunch_is_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("LAGGARD_LOCAL_STATE", str(tmp_path / "state.db"))
+    begin_local_launch(tmp_path / "state.db", "a run", monkeypatch)
     without, compressed = replicated(), replicated()
     without.register_comm_hook(dist.group.WORLD, allreduce_hook)
     compressed.register_comm_hook(PowerSGDState(dist.group.WORLD), powerSGD_hook)
