@@ -107,9 +107,9 @@ for attempt in (each for n in (n_steps // 3, n_steps) for each in run.steps(n)):
         optimizer.step()
         scheduler.step()
         fail(step, "stepped")
-        run.save(step, loss=loss)
-        with open(f"losses-{rank}", "a") as file:
+        with open(f"losses-{rank}", "a") as file:  # before the save, which may count though the rank is killed in it
             file.write(json.dumps([step, loss.item().hex(), os.getpid()]) + "\\n")
+        run.save(step, loss=loss)
         time.sleep(0 if os.path.exists("enough") else paces_s[os.environ["LAGGARD_LAUNCH"] != "0"])
 torch.distributed.destroy_process_group()
 """
