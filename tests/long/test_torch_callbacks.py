@@ -34,6 +34,7 @@ def test_lightnings_callback_reports_each_checkpoint_once_it_is_saved() -> None:
         global_rank=0,
         reload_dataloaders_every_n_epochs=0,
         fit_loop=SimpleNamespace(_data_fetcher=[], _combined_loader=SimpleNamespace(flattened=[])),
+        strategy=SimpleNamespace(model=None),
         save_checkpoint=lambda path, **_: CALLS.append(("save", int(path.split("-")[-1]))),
     )
     checkpoints.on_train_start(trainer, None)
