@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.kvstore.series.timeseries import Floats
 from laggard.resilience.report.inputs import ReportInputs
 from laggard.telemetry.curves import MAX_FAR, MAX_LINES, ask, curve_by, curve_of, newest_of, step
 from laggard.telemetry.link_matrix import SEND_TIME
@@ -31,9 +29,9 @@ from laggard.telemetry.query.engine import Span
 from laggard.telemetry.store.history import History
 
 MAX_POINTS = 300
-# All lines of all metrics together, about; two bytes each, so the page stays below 3 MB.
+# All lines of all metrics together, about; four bytes each, so the page stays below 5 MB.
 MAX_LINE_VALUES = 700_000
-NO_VALUE = 65_535
+_HIGHEST = float(np.finfo(np.float32).max)
 _SECOND_US = 1_000_000
 
 
@@ -107,25 +105,15 @@ def _drawn(
 
 
 def _packed(curve: dict[str, Any]) -> dict[str, Any]:
-    """Return a curve with its lines as 16-bit numbers between the lowest and the highest value."""
+    """Return a curve with its lines as 32-bit numbers, NaN for none: a spike leaves the small ones what they are."""
     lines = curve.pop("lines")
     values = np.array([line["values"] for line in lines], np.float64)
-    known = values[np.isfinite(values)]
-    lowest, highest = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
     return {
         **curve,
         "of": [line["of"] for line in lines],
         "far": [line["is_far"] for line in lines],
-        "lowest": lowest,
-        "highest": highest,
-        "lines": base64.b64encode(_codes(values, lowest, highest).tobytes()).decode(),
+        "lines": base64.b64encode(np.clip(values, -_HIGHEST, _HIGHEST).astype("<f4").tobytes()).decode(),
     }
-
-
-def _codes(values: Floats, lowest: float, highest: float) -> NDArray[np.uint16]:
-    """Return values as 16-bit numbers between the lowest and the highest; ``NO_VALUE`` where there is none."""
-    share = (values - lowest) / (highest - lowest or 1.0)
-    return np.where(np.isnan(values), NO_VALUE, np.round(np.nan_to_num(share) * (NO_VALUE - 1))).astype("<u2")
 
 
 def _us(time_s: float) -> int:

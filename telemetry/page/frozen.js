@@ -40,11 +40,11 @@ class FrozenData {
     return { ...found, times: cut(times), low: cut(low), middle: cut(middle), high: cut(high), lines };
   }
 
-  /** Each line is a row of 16-bit numbers between the lowest and the highest value, 65535 for none. */
+  /** Each line is a row of 32-bit numbers, NaN for none. */
   rows(curve) {
-    const { of: names, far, times, lowest, highest, lines } = curve;
-    const value = (code) => (code === 65535 ? null : lowest + (code / 65534) * (highest - lowest));
-    const read = (codes) => names.map((of, row) => ({ of, is_far: far[row], values: times.map((_, i) => value(codes.getUint16(2 * (row * times.length + i), true))) }));
+    const { of: names, far, times, lines } = curve;
+    const value = (number) => (Number.isNaN(number) ? null : number);
+    const read = (numbers) => names.map((of, row) => ({ of, is_far: far[row], values: times.map((_, i) => value(numbers.getFloat32(4 * (row * times.length + i), true))) }));
     curve.read ??= read(new DataView(Uint8Array.from(atob(lines), (sign) => sign.charCodeAt(0)).buffer));
     return curve.read;
   }

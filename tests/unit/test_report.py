@@ -23,7 +23,7 @@ from laggard.resilience.record.entries import Told
 from laggard.resilience.record.journal import Entry, JournalError
 from laggard.resilience.record.timeline import timeline_of_entries
 from laggard.resilience.report.costs import costs_of
-from laggard.resilience.report.frozen import NO_VALUE, frozen
+from laggard.resilience.report.frozen import frozen
 from laggard.resilience.report.inputs import ReportInputs, read_inputs
 from laggard.resilience.report.page import write_report
 from laggard.resilience.text import abbreviated, clock, duration
@@ -78,17 +78,35 @@ def data_of(page: Page) -> Any:
     return json.loads(found[1])
 
 
+def drawn_in(curve: Any) -> Any:
+    """Return the values of a curve's lines."""
+    return np.frombuffer(base64.b64decode(curve["lines"]), "<f4").reshape(len(curve["of"]), -1)
+
+
 def test_the_page_holds_the_lines_and_the_band_that_it_draws(page: Page) -> None:
     data = data_of(page)
     assert data["about"]["accused"] == [["node2", "0"]]
     assert [launch["excluded"] for launch in data["about"]["launches"]] == [[], ["node2"]]
     curve = data["curves"]["gpu-probe-time"]["[]"]
-    codes = np.frombuffer(base64.b64decode(curve["lines"]), "<u2").reshape(len(curve["of"]), -1)
-    slow = curve["lowest"] + codes[curve["of"].index(["node2", "0"])] / 65_534 * (curve["highest"] - curve["lowest"])
-    known = codes[curve["of"].index(["node2", "0"])] < NO_VALUE
-    assert slow[known].max() == pytest.approx(0.015, rel=0.05)
+    assert np.nanmax(drawn_in(curve)[curve["of"].index(["node2", "0"])]) == pytest.approx(0.015, rel=0.05)
     assert max(curve["high"]) < 0.011, "a slow device is not in the band of its peers"
     assert curve["n_series"] == 5
+
+
+def test_beside_a_spike_the_small_values_of_a_metric_are_what_they_were(tmp_path: Path, record: Path) -> None:
+    (tmp_path / "job.jsonl").write_bytes((record / "job.jsonl").read_bytes())
+    times_us = np.arange(5, dtype=np.int64) * 120_000_000 + round(T0 * 1e6)
+    norms = (np.array([1.0, 4.6e18, 1e300, 2.5, 3.0]), np.array([0.5, 0.25, 0.125, 0.1, 0.2]))
+    write_dump(
+        str(tmp_path),
+        "samples",
+        T0 + LENGTH_S,
+        [TimeSeries("norm", {"rank": str(rank)}, times_us, of_rank) for rank, of_rank in enumerate(norms)],
+    )
+    curve = frozen(read_inputs(tmp_path), "")["curves"]["norm"]['["rank"]']
+    drawn = [line[np.isfinite(line)] for line in drawn_in(curve)]
+    assert drawn[0] == pytest.approx([1.0, 4.6e18, 3.4e38, 2.5, 3.0], rel=1e-3)
+    assert drawn[1] == pytest.approx(norms[1])
 
 
 def test_the_page_says_which_node_was_excluded_and_why(page: Page) -> None:
