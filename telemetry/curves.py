@@ -27,6 +27,7 @@ _DEVICE = ("host", "gpu")
 _PERCENTILES, _EXTREMES = ("p05", "p50", "p95"), ("min", "avg", "max")
 # Far is a line that for this share of the time is this many times as far from the median as lines usually are.
 _SHARE_OF_FAR, _FAR = 0.1, 4.0
+_FAR_AT_ONCE = 10.0  # so many times as far as lines ever are
 _RATE = Rate(counter=True, drop_resets=True)
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
@@ -86,13 +87,22 @@ def curve_by(asked: Asked, by: Sequence[str], most: int = MAX_LINES) -> dict[str
 
 
 def far_from_others(lines: Floats, most: int = MAX_FAR) -> list[int]:
-    """Return the lines that are far from the median of all, the farthest first; those of a tenth of the time count."""
+    """Return the lines that are far from the median of all: first those that are for a tenth of the time, then spikes.
+
+    The farthest come first.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a time at which no line has a value
-        distances = _held(np.abs(lines - np.nanmedian(lines, axis=0)))
-    distance = np.quantile(np.nan_to_num(distances), 1 - _SHARE_OF_FAR, axis=1, method="lower")
-    typical = max(float(np.median(distance)), 1e-9 * float(np.abs(np.nan_to_num(lines)).max(initial=0.0)))
-    return [at for at in np.argsort(-distance, kind="stable")[:most].tolist() if distance[at] > _FAR * typical]
+        distances = np.nan_to_num(_held(np.abs(lines - np.nanmedian(lines, axis=0))))
+        rounding = np.nan_to_num(1e-9 * np.nanmedian(np.abs(lines)))
+    for_long, at_most = np.quantile(distances, [1 - _SHARE_OF_FAR, 1.0], axis=1, method="lower")
+    found = [
+        at
+        for distance, times in ((for_long, _FAR), (at_most, _FAR_AT_ONCE))
+        for at in np.argsort(-distance, kind="stable").tolist()
+        if distance[at] > times * max(float(np.median(distance)), rounding)
+    ]
+    return list(dict.fromkeys(found))[:most]
 
 
 def _held(rows: Floats) -> Floats:

@@ -209,7 +209,9 @@ def test_the_loss_and_the_time_of_a_step_come_first_and_utilisation_before_other
         ([[1, 1], [1, 1], [5, 5], [2, 2], [1, 1]], [2, 3]),  # the farthest first
         ([[1, 1], [2, 2]], []),  # neither is the odd one
         ([[np.nan, np.nan], [1, 1], [1, 1], [3, 3]], [3]),
-        ([[1] * 20, [1] * 20, [1] * 20, [9] + [1] * 19], []),  # for less than a tenth of the time
+        ([[1] * 20, [1] * 20, [1] * 20, [9] + [1] * 19], [3]),  # a spike where the others have none
+        ([[1] * 19 + [2], [1, 2] + [1] * 18, [2] + [1] * 19, [1, 1, 9] + [1] * 17], []),  # a larger one than theirs
+        ([[1, 1.01] * 10, [1.01, 1] * 10, [1] * 20, [2] * 20, [1] * 19 + [4.6e18]], [3, 4]),  # a spike hides nothing
         ([[1] * 20, [1] * 20, [1] * 20, [9, np.nan, np.nan] + [1] * 17], [3]),  # it stands until the next
         ([[np.nan]], []),
         ([[4.6e18], [4.6e18], [4.6e18 + 1024]], []),  # the last digit
