@@ -2,6 +2,7 @@
 
 const axisWidth = 74;
 const mostNamed = 6;
+const signWidth = 30; // as in page.css
 
 /** What all charts share: the range, the cursor, zooming by a drag, and the way back by a double click. */
 const sharedOptions = (place, height, axis = "time") => ({
@@ -59,7 +60,10 @@ const horizontalAxis = (axis) => {
 };
 
 const valueAxis = (unit) => axisOptions(
-  (_, ticks) => ticks.map((tick) => (tick === null ? "" : unit === "s" ? `${number(tick * 1000)} ms` : number(tick))),
+  (_, ticks) => {
+    const words = toldApart(ticks.map((tick) => (tick !== null && unit === "s" ? tick * 1000 : tick)));
+    return ticks.map((tick, i) => (tick === null ? "" : unit === "s" ? `${words[i]} ms` : words[i]));
+  },
   { space: 30, size: axisWidth },
 );
 
@@ -124,12 +128,12 @@ class Place {
     const rows = this.rowsAt(at, y);
     const said = JSON.stringify(rows);
     if (said === this.said) return; // who hears it hears it once
-    this.said = said;
+    Object.assign(this, { rows, said });
     this.words.replaceChildren(...rows.map(([name, text, colour, dash]) => {
       const row = element("span", "", { className: "value" });
       if (colour) {
         const sign = element("span", "", { className: "sign" });
-        sign.style.borderTop = `3px ${dash?.length ? "dashed" : "solid"} ${colour}`;
+        sign.style.background = striped(colour, dash);
         row.append(sign);
       }
       row.append(element("span", name ? `${name} ` : ""), element("b", text), " ");
@@ -163,8 +167,7 @@ class Place {
   picture() {
     const chart = this.chart.ctx.canvas;
     const scale = window.devicePixelRatio || 1;
-    const rows = [...this.words.children].map((row) => [row.textContent, row.querySelector(".sign")?.style.borderTopColor]);
-    const canvas = Object.assign(document.createElement("canvas"), { width: chart.width, height: chart.height + (30 + 20 * rows.length) * scale });
+    const canvas = Object.assign(document.createElement("canvas"), { width: chart.width, height: chart.height + (30 + 20 * this.rows.length) * scale });
     const context = canvas.getContext("2d");
     context.fillStyle = theme.colour("panel");
     context.fillRect(0, 0, canvas.width, canvas.height);
@@ -173,12 +176,16 @@ class Place {
     context.font = "14px system-ui, sans-serif";
     context.fillStyle = theme.colour("ink");
     context.fillText(this.name, 10, 18);
-    rows.forEach(([text, colour], i) => {
+    context.lineWidth = 3;
+    this.rows.forEach(([name, text, colour, dash], i) => {
       const y = chart.height / scale + 40 + 20 * i;
-      context.fillStyle = colour || theme.colour("panel");
-      context.fillRect(10, y - 7, 18, 4);
-      context.fillStyle = theme.colour("ink");
-      context.fillText(text, 36, y);
+      context.strokeStyle = colour ?? "transparent";
+      context.setLineDash(dash ?? []);
+      context.beginPath();
+      context.moveTo(10, y - 5);
+      context.lineTo(10 + signWidth, y - 5);
+      context.stroke();
+      context.fillText(`${name} ${text}`.trim(), 18 + signWidth, y);
     });
     return canvas;
   }
@@ -195,6 +202,14 @@ const keep = (blob, name) => {
   const link = element("a", "", { href: URL.createObjectURL(blob), download: name.replace(/[^\w.-]+/g, "_") });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60e3);
+};
+
+/** A piece of a line as the background of a legend's sign: its colour may look like another's, its dashes do not. */
+const striped = (colour, dash) => {
+  if (!dash?.length) return colour;
+  let at = 0;
+  const stripes = dash.map((length, i) => `${i % 2 ? "transparent" : colour} ${at}px ${(at += length)}px`);
+  return `repeating-linear-gradient(90deg, ${stripes.join(", ")})`;
 };
 
 const translucent = (hex) => `${hex}73`;

@@ -7,19 +7,25 @@ const printable = (text) => String(text).replace(escapes, "\ufffd");
 
 const deviceName = (host, gpu) => printable(gpu === "" ? host : `${host} gpu ${gpu}`);
 
-/** Four significant digits, and the prefix that fits. */
-const number = (value) => {
+/** Significant digits, and the prefix that fits. */
+const number = (value, digits = 4) => {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e21) return value.toExponential(2);
+  if (size >= 1e21) return value.toExponential(digits - 2);
   for (const [limit, sign] of [[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (size >= limit) return `${plain(value / (sign === "k" ? 1e3 : limit))} ${sign}`;
+    if (size >= limit) return `${plain(value / (sign === "k" ? 1e3 : limit), digits)} ${sign}`;
   }
-  return size < 1e-3 ? value.toExponential(2) : plain(value);
+  return size < 1e-3 ? value.toExponential(digits - 2) : plain(value, digits);
 };
 
-const plain = (value) => String(Number(value.toPrecision(4)));
+const plain = (value, digits = 4) => String(Number(value.toPrecision(digits)));
+
+/** Numbers in words that tell them apart. */
+const toldApart = (values, digits = 4) => {
+  const words = values.map((value) => number(value, digits));
+  return digits < 15 && new Set(words).size < new Set(values).size ? toldApart(values, digits + 1) : words;
+};
 
 /** A reading with its unit; times of probes are shown in milliseconds, and ratios as a distance from the peers. */
 const reading = (value, unit) => {

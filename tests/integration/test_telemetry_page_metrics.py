@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -231,3 +232,33 @@ def test_metrics_of_nodes_are_charts_with_a_line_for_each_node(page: str, tab: B
     show(tab, page, "kind=node")
     assert tab.measure(TITLES) == ["cpu_percent"]
     assert tab.measure(WORDS) == ["newest; node1 1 %; node2 2 %"]
+
+
+def test_the_signs_beside_names_have_the_dashes_of_their_lines_since_colours_may_look_alike(
+    page: str, tab: Browser
+) -> None:
+    show(tab, page, "kind=node")
+    signs = "[...document.querySelectorAll('#curves .sign')].map((each) => getComputedStyle(each).backgroundImage)"
+    assert tab.measure(f"{signs}.map((each) => each.match(/\\d+px/g))") == [None, ["0px", "8px", "8px", "12px"]]
+    looks = "[...document.querySelectorAll('#curves .sign')].map((each) => each.offsetWidth * each.offsetHeight)"
+    assert tab.measure(looks) == [90, 90]
+
+
+DRAWN = """(() => {
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    window.drawn = [];
+    CanvasRenderingContext2D.prototype.fillText = function (...given) {
+        window.drawn.push(given[0]);
+        return draw.apply(this, given);
+    };
+})()"""
+
+
+def test_values_beside_an_axis_have_as_many_digits_as_tell_them_apart(tmp_path: Path, tab: Browser) -> None:
+    write_dump(str(tmp_path), "all", float(T0 + 230), metric("rate", lambda steps, _: 1.2e6 + steps, ranks=1))
+    with replayed("-m", "laggard.telemetry.server", "--port", "0", "--dump", tmp_path) as port:
+        script = tab.call("Page.addScriptToEvaluateOnNewDocument", source=DRAWN)["identifier"]
+        show(tab, f"http://127.0.0.1:{port}/")
+        tab.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+    beside = {each for each in tab.measure("drawn") if each.startswith("1.2")}
+    assert beside == {"1.2 M", "1.20005 M", "1.2001 M", "1.20015 M", "1.2002 M"}
