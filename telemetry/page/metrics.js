@@ -33,9 +33,13 @@ async function loadCurves(job, shown, isStale) {
   byId("curve-more").hidden = metrics.length === count;
   arrange(metrics);
   const steps = new Map();
-  const isDue = ({ box, asked }) => asked !== state.asked && isNear(box, nearPixels);
-  const near = metrics.filter((metric) => isDue(curvePlaces.get(metric.name)));
-  await Promise.all(near.map((metric) => loadCurve(job, metric, shown, steps, isStale)));
+  for (const metric of metrics) {
+    const place = curvePlaces.get(metric.name);
+    if (place.asked !== state.asked && isNear(place.box, nearPixels)) place.drawn = loadCurve(job, metric, shown, steps, isStale);
+  }
+  // Those that were asked for while the rest was loaded, since somebody scrolled, are waited for too: else the next poll drops them.
+  const places = metrics.map((metric) => curvePlaces.get(metric.name));
+  await Promise.all(places.filter(({ asked }) => asked === state.asked).map(({ drawn }) => drawn));
 }
 
 function showControls(job) {

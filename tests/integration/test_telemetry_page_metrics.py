@@ -262,3 +262,35 @@ def test_values_beside_an_axis_have_as_many_digits_as_tell_them_apart(tmp_path: 
         tab.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
     beside = {each for each in tab.measure("drawn") if each.startswith("1.2")}
     assert beside == {"1.2 M", "1.20005 M", "1.2001 M", "1.20015 M", "1.2002 M"}
+
+
+HELD = """(() => {
+    const ask = window.fetch;
+    const held = new Promise((release) => { window.release = release; });
+    const map = new Promise((release) => { window.releaseMap = release; });
+    const seen = Object.assign(document.documentElement.dataset, { curves: 0, answered: 0 });
+    window.fetch = async (...question) => {
+        if (String(question[0]).startsWith("page/map")) await map;
+        if (!String(question[0]).startsWith("page/curves")) return ask(...question);
+        seen.curves = Number(seen.curves) + 1;
+        if (seen.curves === "1") await held;
+        const answer = await ask(...question);
+        seen.answered = Number(seen.answered) + 1;
+        return answer;
+    };
+})()"""
+
+
+def test_what_is_asked_for_by_scrolling_while_the_rest_is_loaded_is_waited_for(page: str, tab: Browser) -> None:
+    show(tab, page)
+    loaded = int(tab.measure("document.documentElement.dataset.loaded"))
+    tab.measure(HELD)
+    tab.press("+")
+    tab.measure("window.dispatchEvent(new Event('resize'))")
+    tab.wait_for("document.documentElement.dataset.curves === '1'")
+    tab.measure("releaseMap()")
+    tab.wait_for("document.documentElement.dataset.answered === '1'")
+    tab.measure("new Promise((done) => setTimeout(() => requestAnimationFrame(done)))")
+    assert int(tab.measure("document.documentElement.dataset.loaded")) == loaded
+    tab.measure("release()")
+    tab.wait_for(f"Number(document.documentElement.dataset.loaded) > {loaded}")
