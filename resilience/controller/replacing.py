@@ -335,9 +335,12 @@ class Replacing:
         """Wait until the ranks have said something; return what came instead."""
         until_s = time.monotonic() + deadline_s
 
+        def lacks_one() -> bool:  # one that has ended, even well, will never be ready
+            return late == "not ready" and program.any_ended
+
         def has_news() -> bool:
             has_request = any(request.kind == "member" for request in self._requests)
-            has_ended = program.exit_code is not None or program.has_lost_new
+            has_ended = program.exit_code is not None or program.has_lost_new or lacks_one()
             return has_request or has_ended or bool(self._cluster.lost())
 
         while not done():
@@ -348,7 +351,7 @@ class Replacing:
                 return "node lost"
             if program.has_lost_new:
                 return "new process failed"
-            if program.exit_code is not None:
+            if program.exit_code is not None or lacks_one():
                 return "lost again" if program.exit_code else "has ended"
         return None
 

@@ -248,6 +248,11 @@ class Ranks:
         return combined_exit_code(self._exits())
 
     @property
+    def any_ended(self) -> bool:
+        """Whether any rank has ended."""
+        return any(rank.end is not None for rank in self._ranks)
+
+    @property
     def ended(self) -> bool:
         """Whether all ranks have ended; a rank on a lost node counts as ended."""
         return all(rank.end is not None or rank.node.agent.gone for rank in self._ranks)

@@ -155,10 +155,16 @@ def test_a_lost_rank_is_replaced_and_the_others_go_on_in_the_next_launch(start_j
     assert command_lines(job.processes()) == []
 
 
-def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_said_why(start_job: Start) -> None:
-    job = start_job(*TWO_NODES, program=program("os.remove(f'{node}-own-{rank}'); sys.exit(3)", (3,)))
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [("sys.exit(4)", "a new process failed while it started"), ("sys.exit()", "a rank has ended already")],
+)
+def test_a_rank_that_cannot_be_replaced_is_relaunched_with_all_others_and_it_is_said_why(
+    start_job: Start, ends: str, why: str
+) -> None:
+    job = start_job(*TWO_NODES, program=program("sys.exit(3)", (3,), start=ends))
     assert job.finish() == 0, job.everything()
-    assert "ranks cannot keep their processes: a new process failed while it started" in job.account
+    assert f"ranks cannot keep their processes: {why}" in job.account, job.everything()
     assert re.search(r"relaunch  rank 2 on node2 exited with 3 ", job.account), job.everything()
 
 
