@@ -22,6 +22,7 @@ from laggard.detectors.statistics.readings import DEVIATION_PER_DISTANCE, Flags,
 from laggard.detectors.statistics.thresholds import MAJORITY, RESTART, Thresholds
 
 _QUIETEST = 16.0  # of the smallest slowdown that matters, one part: what looks less noisy is so by chance
+_AS_ROUNDS = np.float32(WHOLE / 2)  # of its own is what the group's noise is worth in a device's
 _ROUND = np.float32(9.0)  # in the noise, a round counts as three of its group at most
 
 
@@ -123,11 +124,11 @@ class Noise(Arrays):
         return np.where(rounds < NOISES, np.float32(1), rounds)
 
     def of_devices(self, history: History, grouping: Grouping) -> Floats:
-        """Return each device's noise: its own, and its group's if that is more, as a few rounds are little."""
+        """Return each device's noise: its own, and its group's if that is more; at first mostly the group's."""
         of_group = grouping.per_device(self.variance())
         lasting = grouping.per_device(np.maximum(1, self._size_over_change()))
         own = np.maximum(history.change * lasting, history.distance)
-        mixed = (own * history.rounds + of_group * WARM_UP) / (history.rounds + WARM_UP)
+        mixed = (own * history.rounds + of_group * _AS_ROUNDS) / (history.rounds + _AS_ROUNDS)
         return np.where(np.isnan(history.base), of_group, np.maximum(of_group, mixed))
 
     def _size_over_change(self) -> Floats:
