@@ -277,7 +277,8 @@ def _wait_for_new_steps(job: RunningJob, folder: Path) -> None:
 
     def newest(rank: int) -> int:
         file = folder / f"losses-{rank}"
-        return int(json.loads(file.read_text().splitlines()[-1])[0]) if file.exists() else -1
+        lines = file.read_text().splitlines() if file.exists() else []  # it is empty before its first line is written
+        return int(json.loads(lines[-1])[0]) if lines else -1
 
     before = max(map(newest, range(RANKS)))
 

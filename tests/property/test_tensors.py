@@ -30,6 +30,8 @@ DTYPES = [
     and name == str(value).removeprefix("torch.")  # without aliases, such as torch.half
     and not name.startswith("q")  # quantized
 ]
+# PyTorch 2.14 cannot compute the conjugates of torch.bcomplex32.
+WITH_CONJUGATES = {dtype for dtype in DTYPES if dtype.is_complex and str(dtype) != "torch.bcomplex32"}
 
 
 def round_trip(value: Any) -> Any:
@@ -76,10 +78,10 @@ def tensors(draw: Callable[..., Any]) -> Any:
         tensor = tensor[:: draw(st.integers(1, 3))]
     if draw(st.booleans()):
         tensor = tensor.expand(draw(st.integers(1, 3)), *tensor.shape)
-    return tensor.conj() if dtype.is_complex and draw(st.booleans()) else tensor
+    return tensor.conj() if dtype in WITH_CONJUGATES and draw(st.booleans()) else tensor
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")  # says PyTorch of such tensors
+@pytest.mark.filterwarnings("ignore:(ComplexHalf|BComplex32) support is experimental")  # says PyTorch
 @given(tensors())
 def test_a_tensor_comes_back_with_its_dtype_shape_and_bits(tensor: Any) -> None:
     encoded = encode("key", tensor)
