@@ -61,6 +61,7 @@ class Part:
 
 # What matters most comes first, in case the machine is taken away.
 PARTS = (
+    Part("A fresh rank", 20, parts.fresh_rank, "restart.md"),
     Part("Environment", 1, parts.environment),
     Part("Each probe alone", 8, parts.probes_alone),
     Part("Doctor", 8, parts.doctor),

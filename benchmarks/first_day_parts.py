@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import itertools
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import fresh_rank as fresh
 from benchmarks.intrusion import HEAD, INTERVAL_S, methods_on, rows_of
 from benchmarks.lockstep import LockStep, measured_table, simulated_table
 from benchmarks.neighbour import Neighbour
@@ -51,6 +54,7 @@ ROUNDS_BEFORE, ROUNDS_AFTER = 12, 60
 SERIES, MIN_PEERS = 4, 3
 WARM_UP_S = 0.5
 READERS_S = 20.0
+PAYS_S = 2.0  # a fresh rank that pays less is not worth a process that stands by
 # Not needed here; a job needs some of them.
 PACKAGES = (
     "cupy",
@@ -110,6 +114,34 @@ def until(seconds: float, most: int) -> Iterator[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def fresh_rank(bench: Bench, seconds: float) -> None:
+    """Print what a fresh rank pays before its first step, and what a process group costs that gets other peers."""
+    if importlib.util.find_spec("torch") is None:
+        print("PyTorch is missing, so nothing is measured.")
+        return
+    device = f"cuda:{bench.device.ordinal}" if isinstance(bench.device, GpuDevice) else "cpu"
+    with tempfile.TemporaryDirectory() as cache:
+        measured = fresh.Measured(device, cache, seconds)
+        first = measured("start")
+        others = {what: value for task in ("group", "copies", "fault") for what, value in measured(task).items()}
+        again = measured("start")  # with what the first one has compiled
+    rows: list[list[object]] = [[what, _figure(value), _figure(again.get(what, "-"))] for what, value in first.items()]
+    rows += [[what, _figure(value), "-"] for what, value in others.items()]
+    print("\n".join(table([f"one rank on {device}", "s", "s, in a second process"], rows)))
+    bench.readings["fresh rank"] = {"first": first, "again": again}
+    pays_s = fresh.pays_s(again)
+    if pays_s is None:
+        print("\nWhat a fresh rank pays is not known.")
+        return
+    worth = "so it is worth that others keep their processes, and that one stands by"
+    print(f"\nA fresh rank pays {pays_s:.1f} s, {worth if pays_s >= PAYS_S else 'so a relaunch costs hardly more'}.")
+    bench.check(f"a fresh rank pays {PAYS_S:.0f} s or more", pays_s >= PAYS_S, f"{pays_s:.1f} s")
+
+
+def _figure(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.2g}"
 
 
 def environment(bench: Bench, seconds: float) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import orjson
-
 from laggard.collectors import wording
 from laggard.collectors.faults import links_fault, narrow_link, repair_fault
 
@@ -44,6 +42,8 @@ class Cause:
         """Return the cause that a sample's tags give, which may be any."""
         if "cause" not in tags:
             return UNKNOWN
+        import orjson  # which where devices are only probed may be missing
+
         match orjson.loads(tags["cause"]):
             case [str() as kind, str() as detail]:
                 return cls(kind, detail[:_LONGEST])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.without_extras import without_extras
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +32,25 @@ def test_every_part_runs_without_the_packages_that_only_jobs_need(tmp_path: Path
     assert len(written["parts"]) > 5
     problems = {part["problem"] for part in written["parts"]}
     assert problems <= {"", "Left out: the time was over."}  # on a machine that is slow today
+    assert "PyTorch is missing, so nothing is measured." in done.stdout
     assert "| redis | MISSING: ModuleNotFoundError" in done.stdout
     assert "| gemm_fp32 computes correctly | yes | 0 wrong results |" in done.stdout
     assert written["readings"]["alone"]["gemm_fp32"]
+
+
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ("start", "a compiled function"),
+        ("group", "gloo: peers, 6"),
+        ("copies", "0.062 GiB copied on the device"),
+        ("fault", "an index that is too large"),
+    ],
+)
+def test_each_task_of_a_fresh_rank_runs_on_a_processor(task: str, found: str) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "benchmarks.fresh_rank", task, "cpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    value = json.loads(done.stdout)[found]
+    assert value == "IndexError; the process goes on" if task == "fault" else value > 0
