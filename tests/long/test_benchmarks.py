@@ -163,7 +163,13 @@ SMALL = {
     ),
     "first-day": Small(
         "--minutes 0.1 --devices 2",
-        ["# The first day on virtual", "## A fresh rank", "## Each probe alone", "| gemm_fp32 computes correctly | yes |", "## Saturated"],
+        [
+            "# The first day on virtual",
+            "## A fresh rank",
+            "## Each probe alone",
+            "| gemm_fp32 computes correctly | yes |",
+            "## Saturated",
+        ],
     ),
     "sections": Small(
         "--blocks 20",
