@@ -146,7 +146,7 @@ def test_a_job_whose_probes_ran_on_virtual_devices_has_no_savings_in_its_report(
     assert "saved (at most)" in write_report(read_inputs(record), record).read_text()
     text = write_report(read_inputs(tmp_path), tmp_path).read_text()
     assert "saved (at most)" not in text
-    assert "savings are unknown" in text
+    assert "No savings are stated: " in text
 
 
 def test_the_title_says_how_the_job_ended_and_what_was_lost(record: Path, tmp_path: Path) -> None:
