@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laggard.kvstore.series.timeseries import (
     BLOCK_OVERHEAD_BYTES,
@@ -200,7 +201,13 @@ class SampleStore:
 
     def samples_of(self, stored: StoredSeries, start_us: int, end_us: int) -> tuple[Times, Floats]:
         """Return the samples of a series in a time range, both ends included."""
-        return assembled(self._pieces(stored, start_us, end_us), start_us, end_us)
+        return self.samples_of_all([stored], start_us, end_us)[1:]
+
+    def samples_of_all(
+        self, several: Sequence[StoredSeries], start_us: int, end_us: int
+    ) -> tuple[NDArray[np.intp], Times, Floats]:
+        """Return the samples of several series one after the other, and the place of the series of each."""
+        return assembled(self._pieces(several, start_us, end_us), start_us, end_us)
 
     def count(
         self, metrics: Iterable[str], start_us: int, end_us: int, wanted: Callable[[Mapping[str, str]], bool]
@@ -249,11 +256,11 @@ class SampleStore:
         stored = self._metrics.setdefault(metric, {})[tags] = StoredSeries()
         return stored
 
-    def _pieces(self, stored: StoredSeries, start_us: int, end_us: int) -> list[Piece]:
+    def _pieces(self, several: Sequence[StoredSeries], start_us: int, end_us: int) -> list[list[Piece]]:
         with self._lock:
-            blocks = _blocks_of(stored, start_us, end_us)
-            newest = stored.times_us.tobytes(), stored.values.tobytes()
-        return [*map(_unpacked, blocks), newest]
+            blocks = [_blocks_of(stored, start_us, end_us) for stored in several]
+            newest = [(stored.times_us.tobytes(), stored.values.tobytes()) for stored in several]
+        return [[*map(_unpacked, packed), last] for packed, last in zip(blocks, newest, strict=True)]
 
     def _pack(self, stored: StoredSeries) -> None:
         times_us, values = np.array(stored.times_us, dtype=np.int64), np.array(stored.values, dtype=np.float64)

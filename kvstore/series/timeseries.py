@@ -57,12 +57,21 @@ def tidy(times_us: Times, values: Floats) -> tuple[Times, Floats]:
     return times_us, values
 
 
-def assembled(pieces: Sequence[Piece], start_us: int, end_us: int) -> tuple[Times, Floats]:
-    """Return a series of its pieces: tidy, and cut to a time range, both ends included."""
-    times_us = np.frombuffer(b"".join([times for times, _ in pieces]), dtype=np.int64)
-    times_us, values = tidy(times_us, np.frombuffer(b"".join([values for _, values in pieces]), dtype=np.float64))
-    kept = within(times_us, start_us, end_us)
-    return times_us[kept], values[kept]
+def assembled(
+    series: Sequence[Sequence[Piece]], start_us: int, end_us: int
+) -> tuple[NDArray[np.intp], Times, Floats]:
+    """Return series of their pieces, one after the other: tidy, cut to a range, both ends included, and whose each is."""
+    lengths = [sum([len(times) for times, _ in pieces]) // 8 for pieces in series]
+    places = np.repeat(np.arange(len(series)), lengths)
+    times_us = np.frombuffer(b"".join([times for pieces in series for times, _ in pieces]), dtype=np.int64)
+    values = np.frombuffer(b"".join([values for pieces in series for _, values in pieces]), dtype=np.float64)
+    kept = (times_us >= start_us) & (times_us <= end_us) & np.isfinite(values)
+    if not kept.all():
+        places, times_us, values = places[kept], times_us[kept], values[kept]
+    if ((times_us[1:] < times_us[:-1]) & (places[1:] == places[:-1])).any():
+        order = np.lexsort((times_us, places))
+        times_us, values = times_us[order], values[order]
+    return places, times_us, values
 
 
 def distinct_times(series: Sequence[TimeSeries]) -> tuple[list[int], list[Times]]:

@@ -211,15 +211,11 @@ class History:
     def _samples(
         self, metrics: Sequence[str], segment: Segment, wanted: Callable[[Mapping[str, str]], bool], answer: _Answer
     ) -> Summaries:
-        found = list(self.samples.read(metrics, segment.begin_us, segment.end_us - 1, wanted))
-        if not found:
-            return empty()
-        places = [answer.place((each.metric, tuple(each.tags.items())), each.tags) for each in found]
-        return of_samples(
-            np.repeat(np.array(places, dtype=np.int64), [len(each.times_us) for each in found]),
-            np.concatenate([each.times_us for each in found]),
-            np.concatenate([each.values for each in found]),
-        )
+        found = list(self.samples.matching(metrics, wanted))
+        places = [answer.place((metric, tuple(tags.items())), tags) for metric, tags, _ in found]
+        series = [stored for _, _, stored in found]
+        at, times_us, values = self.samples.samples_of_all(series, segment.begin_us, segment.end_us - 1)
+        return of_samples(np.array(places, dtype=np.int64)[at], times_us, values)
 
 
 def _asked(query: SubQuery, span: Span) -> tuple[Downsample, Times | None, Grid]:

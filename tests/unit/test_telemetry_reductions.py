@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from laggard.kvstore.series.sample_store import SampleStore, StoredSeries, key_of
 from laggard.kvstore.series.timeseries import Floats, Times
@@ -19,9 +22,11 @@ class ReadStore(SampleStore):
         super().__init__(1e9, clock=lambda: 0.0)
         self.starts_us: list[int] = []
 
-    def samples_of(self, stored: StoredSeries, start_us: int, end_us: int) -> tuple[Times, Floats]:
+    def samples_of_all(
+        self, several: Sequence[StoredSeries], start_us: int, end_us: int
+    ) -> tuple[NDArray[np.intp], Times, Floats]:
         self.starts_us.append(start_us)
-        return super().samples_of(stored, start_us, end_us)
+        return super().samples_of_all(several, start_us, end_us)
 
     def put(self, second: float, *values: float, host: str = "a") -> None:
         times_us = np.full(len(values), round(second * STEP_US), dtype=np.int64)

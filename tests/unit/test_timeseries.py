@@ -121,9 +121,9 @@ def test_pieces_become_a_series_cut_to_the_range() -> None:
     one = [piece([1, 2], [1.0, 2.0]), piece([3], [3.0])]
     other = [piece([3, 1, 2], [7.0, 8.0, np.nan])]
 
-    found = [assembled(each, 2, 3) for each in (one, other)]
+    found = assembled([one, other, []], 2, 3)
 
-    assert [(moments.tolist(), values.tolist()) for moments, values in found] == [([2, 3], [2, 3]), ([3], [7])]
+    assert [column.tolist() for column in found] == [[0, 0, 1], [2, 3, 3], [2, 3, 7]]
 
 
 def test_series_with_equal_times_are_found() -> None:
