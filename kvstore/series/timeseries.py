@@ -57,10 +57,8 @@ def tidy(times_us: Times, values: Floats) -> tuple[Times, Floats]:
     return times_us, values
 
 
-def assembled(
-    series: Sequence[Sequence[Piece]], start_us: int, end_us: int
-) -> tuple[NDArray[np.intp], Times, Floats]:
-    """Return series of their pieces, one after the other: tidy, cut to a range, both ends included, and whose each is."""
+def assembled(series: Sequence[Sequence[Piece]], start_us: int, end_us: int) -> tuple[NDArray[np.intp], Times, Floats]:
+    """Return the samples of some series in a range, both ends included: the series of each, and all tidy."""
     lengths = [sum([len(times) for times, _ in pieces]) // 8 for pieces in series]
     places = np.repeat(np.arange(len(series)), lengths)
     times_us = np.frombuffer(b"".join([times for pieces in series for times, _ in pieces]), dtype=np.int64)

@@ -299,7 +299,8 @@ def _downsampled(history: History, query: SubQuery, span: Span, until_s: float) 
             raise QueryTooLargeError("the filters take too long: use simpler ones")
         return is_wanted(query, tags)
 
-    return history.downsampled(query, span, wanted)
+    is_filtered = query.filters or query.explicit_tags
+    return history.downsampled(query, span, wanted if is_filtered else lambda _: True)
 
 
 def _samples(store: SampleStore, question: Mapping[str, Any]) -> Iterable[TimeSeries]:

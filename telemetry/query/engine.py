@@ -126,10 +126,12 @@ def merge(
     grid = times_us.astype(np.float64)
     matrix = np.full((len(group), len(grid)), np.nan if fill is None else fill)
     present = np.zeros(len(grid), dtype=bool)
+    shared_us, at = None, np.empty(0, dtype=np.intp)
     for row, each in zip(matrix, group, strict=True):
-        at = np.searchsorted(times_us, each.times_us)
+        if each.times_us is not shared_us:  # mostly all series have the same times
+            shared_us, at = each.times_us, np.searchsorted(times_us, each.times_us)
+            present[at] = True
         row[at] = each.values  # of several samples at one time the last counts
-        present[at] = True
         between = slice(at[0], at[-1] + 1)
         if how.interpolates and fill is None and np.isnan(row[between]).any():
             row[between] = np.interp(grid[between], grid[at], row[at])

@@ -21,7 +21,6 @@ from laggard.telemetry.store.summaries import (
     by_series_and_time,
     columns_for,
     concatenated,
-    empty,
     merged,
     n_rows,
     of_samples,
@@ -252,11 +251,12 @@ def _series_of(answer: _Answer, spec: Downsample, starts: Times | None, rows: Su
     first = np.flatnonzero(np.diff(places, prepend=-1))
     keys = list(answer.places)
     series = []
-    shared: Times = times_us[:0]
+    shared, shared_bytes = times_us[:0], b""
     for begin, end in zip(first.tolist(), [*first[1:].tolist(), len(places)], strict=True):
         place, own_us = int(places[begin]), times_us[begin:end]
-        if not np.array_equal(own_us, shared):  # later steps are quicker for series that share the array of their times
-            shared = own_us
+        # Later steps are quicker for series that share the array of their times.
+        if (own_bytes := own_us.tobytes()) != shared_bytes:
+            shared, shared_bytes = own_us, own_bytes
         series.append(TimeSeries(keys[place][0], answer.tags[place], shared, values[begin:end]))
     return series
 

@@ -7,7 +7,7 @@ exactly one source, and where two meet is a boundary of both: nothing is counted
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from laggard.telemetry.query.times import SECOND_US
 from laggard.telemetry.store.summaries import EXACT
@@ -57,8 +57,11 @@ def plan(grid: Grid, origins: Sequence[Origin]) -> list[Segment]:
     segments: list[Segment] = []
     end_us = grid.end_us
     while end_us > grid.begin_us:
-        segments.append(_last_segment(grid, origins, end_us))
-        end_us = segments[-1].begin_us
+        segment = _last_segment(grid, origins, end_us)
+        if segments and (segment.width_us, segment.exact) == (segments[-1].width_us, segments[-1].exact):
+            segment = replace(segment, end_us=segments.pop().end_us)  # a source is read once
+        segments.append(segment)
+        end_us = segment.begin_us
     return segments
 
 

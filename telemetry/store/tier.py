@@ -123,16 +123,13 @@ class Tier:
         return True
 
 
-def rows_of(
-    view: View, numbers: NDArray[np.int64], places: NDArray[np.int64], columns: Sequence[str]
-) -> list[Summaries]:
-    """Return the rows of chosen series, given by increasing numbers, which are replaced by their places."""
-    chunks = [chunk.unpack(columns) for chunk in view.chunks if np.isin(numbers, chunk.series()).any()]
+def rows_of(view: View, places: NDArray[np.int64], columns: Sequence[str]) -> list[Summaries]:
+    """Return the rows of chosen series, whose numbers are replaced by their places; -1: the series is not chosen."""
+    chunks = [chunk.unpack(columns) for chunk in view.chunks if (places[chunk.series()] >= 0).any()]
     # Many small tables take longer one by one.
-    return [_chosen(rows, numbers, places) for rows in (*chunks, concatenated(view.tables, columns))]
+    return [_chosen(rows, places) for rows in (*chunks, concatenated(view.tables, columns))]
 
 
-def _chosen(rows: Summaries, numbers: NDArray[np.int64], places: NDArray[np.int64]) -> Summaries:
-    at = np.minimum(numbers.searchsorted(rows["series"]), len(numbers) - 1)
-    kept = numbers[at] == rows["series"]
-    return {**where(rows, kept), "series": places[at[kept]]}
+def _chosen(rows: Summaries, places: NDArray[np.int64]) -> Summaries:
+    series = places[rows["series"]]
+    return where({**rows, "series": series}, np.flatnonzero(series >= 0))

@@ -178,16 +178,16 @@ class Tiers:
             return empty(columns)
         with self._lock:
             metrics = sorted({self._metric_of[number] for number in chosen})
+            places = np.full(len(self._known), -1, dtype=np.int64)
             views = [self._tiers[s.width_us].view(metrics, _first_us(s), s.end_us) for s in segments]
             both = self._folding, self._arrivals
             waiting = _samples([(place, e[number]) for number, place in chosen.items() for e in both if number in e])
-        numbers = np.array(sorted(chosen), dtype=np.int64)
-        places = np.array([chosen[number] for number in numbers.tolist()], dtype=np.int64)
+        places[list(chosen)] = list(chosen.values())
         samples = {name: column for name, column in of_samples(*waiting).items() if name in columns}
         found = []
         for segment, view in reversed(list(zip(segments, views, strict=True))):  # the oldest first
             recent = merged(_within(segment, samples), segment.width_us)
-            found += [_within(segment, concatenated(rows_of(view, numbers, places, columns), columns)), recent]
+            found += [_within(segment, concatenated(rows_of(view, places, columns), columns)), recent]
         return concatenated(found, columns)
 
     def span_us(self) -> tuple[int, int] | None:
