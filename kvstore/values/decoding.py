@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -233,6 +234,7 @@ def _to_device(array: NDArray[Any]) -> Value:
     return cupy.asarray(array) if cupy.is_available() else array
 
 
+@lru_cache(maxsize=64)  # NumPy takes longer to write and read one than most arrays of a message take
 def describe_dtype(dtype: np.dtype[Any]) -> str | None:
     """Return a dtype as NumPy writes it; None if NumPy would not read it as the same one."""
     with suppress(SyntaxError, TypeError, ValueError):

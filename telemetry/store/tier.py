@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.telemetry.store.chunks import Chunk, pack_rows
-from laggard.telemetry.store.summaries import Summaries, concatenated, merged, n_rows, where
+from laggard.telemetry.store.summaries import COLUMNS, Summaries, concatenated, merged, n_rows, where
 
 ROW_BYTES = 64
 # A sample whose time is further ahead than this does not count when it is dropped: its clock is wrong.
 FUTURE_US = 3600 * 1_000_000
 # A reader looks at each table: there are no more than if each had this many rows.
 TABLE_ROWS = 512
+MAX_KEPT_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,20 @@ class Tier:
 
 def rows_of(view: View, places: NDArray[np.int64], columns: Sequence[str]) -> list[Summaries]:
     """Return the rows of chosen series, whose numbers are replaced by their places; -1: the series is not chosen."""
-    chunks = [chunk.unpack(columns) for chunk in view.chunks if (places[chunk.series()] >= 0).any()]
+    chunks = [_unpacked(chunk, tuple(columns)) for chunk in view.chunks if (places[chunk.series()] >= 0).any()]
     # Many small tables take longer one by one.
     return [_chosen(rows, places) for rows in (*chunks, concatenated(view.tables, columns))]
+
+
+def _unpacked(chunk: Chunk, columns: tuple[str, ...]) -> Summaries:
+    is_kept = chunk.n_rows <= MAX_KEPT_ROWS and len(columns) < len(COLUMNS)  # a dump asks for all columns, once
+    return _kept(chunk, columns) if is_kept else chunk.unpack(columns)
+
+
+# Dashboards ask for the same columns again and again. At most 10 MB; whoever is given the arrays only copies from them.
+@lru_cache(maxsize=64)
+def _kept(chunk: Chunk, columns: tuple[str, ...]) -> Summaries:
+    return chunk.unpack(columns)
 
 
 def _chosen(rows: Summaries, places: NDArray[np.int64]) -> Summaries:
