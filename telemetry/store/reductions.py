@@ -80,8 +80,8 @@ class Reductions:
     @np.errstate(over="ignore", invalid="ignore")
     def _extended(
         self, names: Sequence[_Name], kept: Sequence[_Kept], several: Sequence[StoredSeries], end_us: int
-    ) -> Iterator[tuple[Times, Floats]]:
-        """Yield the buckets of some series: those that are kept, and those that follow."""
+    ) -> list[tuple[Times, Floats]]:
+        """Return the buckets of some series: those that are kept, and those that follow."""
         _, function, step_us = names[0]
         from_us = np.array([each.end_us for each in kept])
         at, times_us, values = self._samples.samples_of_all(several, int(from_us.min()), end_us - 1)
@@ -92,8 +92,10 @@ class Reductions:
         new = reduce_runs(function, values, begins) if len(begins) else values
         bounds = at[begins].searchsorted(np.arange(len(several) + 1)).tolist()
         starts_us = starts_us[begins]
-        for name, before, (begin, end) in zip(names, kept, pairwise(bounds), strict=True):
-            yield self._joined(name, before, starts_us[begin:end], new[begin:end], end_us)
+        return [
+            self._joined(name, before, starts_us[begin:end], new[begin:end], end_us)
+            for name, before, (begin, end) in zip(names, kept, pairwise(bounds), strict=True)
+        ]
 
     def _joined(self, name: _Name, kept: _Kept, starts_us: Times, values: Floats, end_us: int) -> tuple[Times, Floats]:
         starts_us, values = np.concatenate([kept.starts_us, starts_us]), np.concatenate([kept.values, values])

@@ -21,6 +21,7 @@ ROW_BYTES = 64
 FUTURE_US = 3600 * 1_000_000
 # A reader looks at each table: there are no more than if each had this many rows.
 TABLE_ROWS = 512
+# Of a chunk whose columns are kept unpacked.
 MAX_KEPT_ROWS = 4096
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,7 @@ def test_a_plan_covers_its_range_once_with_sources_that_are_complete(
     edges = [grid.end_us, *(segment.begin_us for segment in segments)]
     assert [segment.end_us for segment in segments] == edges[:-1]
     assert edges[-1] == grid.begin_us
+    assert all((a.width_us, a.exact) != (b.width_us, b.exact) for a, b in pairwise(segments))  # a source is read once
     for segment in segments:
         if segment.end_us != grid.end_us:  # inside the range, where two sources meet, no bucket is divided
             assert segment.end_us % segment.width_us == 0

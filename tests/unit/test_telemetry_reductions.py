@@ -109,3 +109,12 @@ def test_what_is_kept_is_limited_and_answers_are_not() -> None:
     medians(unlimited, 0, 2 * n)
     assert max(len(each.values) for each in unlimited._kept.values()) == MAX_KEPT_OF_ONE
     assert medians(unlimited, 0, 2 * n) == medians(unlimited, n - 5, 2 * n) | {at: float(at) for at in range(n - 5)}
+
+
+def test_huge_numbers_are_reduced_as_all_others_are() -> None:
+    store = ReadStore()
+    store.put(1, 1e300, -1e300)
+
+    (found,) = Reductions(store).read(["m"], ("dev", STEP_US), 0, 5 * STEP_US, lambda _: True)
+
+    assert found.values.tolist() == [float("inf")]
