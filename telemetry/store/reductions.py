@@ -56,8 +56,10 @@ class Reductions:
         found = list(self._samples.matching(metrics, wanted))
         names = [((metric, tuple(tags.items())), *how) for metric, tags, _ in found]
         kept = [self._kept_of(name, stored, begin_us) for name, (_, _, stored) in zip(names, found, strict=True)]
-        # Many series with little that is new are quicker together; of much, each takes its room by itself.
-        at_once = max(1, TOGETHER_US // max(1, end_us - min([each.end_us for each in kept], default=0)))
+        # Many series with little that is new are quicker together; of much, each takes its room by itself. The last bit
+        # of a deviation depends on what else is computed with it.
+        longest_us = end_us - min([each.end_us for each in kept], default=0)
+        at_once = 1 if how[0] == "dev" else max(1, TOGETHER_US // max(1, longest_us))
         shared = np.empty(0, dtype=np.int64)
         for first in range(0, len(found), at_once):
             some = slice(first, first + at_once)
