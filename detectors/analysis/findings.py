@@ -15,7 +15,7 @@ from laggard.detectors.statistics.devices import Devices
 from laggard.detectors.statistics.excursions import Slowness
 from laggard.detectors.statistics.history import AT_TIMES, History
 from laggard.detectors.statistics.readings import Flags
-from laggard.detectors.statistics.thresholds import VERY_SLOW, Thresholds
+from laggard.detectors.statistics.thresholds import VERY_SLOW
 from laggard.detectors.verdict import Evidence, Severity, Verdict
 
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
@@ -49,7 +49,7 @@ def new_verdicts(
     history: History,
     devices: Devices,
     slow_at: Callable[[int, Flags], Slowness],
-    thresholds: Thresholds,
+    min_slowdown: float,
     budget: float,
     now_s: float,
 ) -> list[Verdict]:
@@ -67,8 +67,10 @@ def new_verdicts(
     for row in np.flatnonzero(large.any(axis=0) & np.isin(devices.hosts, devices.hosts[news])).tolist():
         rows_on[int(devices.hosts[row])].append(row)
     for rows in rows_on.values():
-        of_rows = {row: _verdict(row, slow_at(row, which[:, row]), history, devices, thresholds, now_s) for row in rows}
-        merged = merged_by_node(of_rows.values(), devices.number_on, thresholds.min_slowdown)
+        of_rows = {
+            row: _verdict(row, slow_at(row, which[:, row]), history, devices, min_slowdown, now_s) for row in rows
+        }
+        merged = merged_by_node(of_rows.values(), devices.number_on, min_slowdown)
         if merged[0].gpu is None:
             rank = rank_of(merged[0])
             new += merged if rank > np.median(reported[rows]) else []  # one that was well in between is no news
@@ -82,7 +84,7 @@ def new_verdicts(
 
 
 def _verdict(
-    row: int, slow: Slowness, history: History, devices: Devices, thresholds: Thresholds, now_s: float
+    row: int, slow: Slowness, history: History, devices: Devices, min_slowdown: float, now_s: float
 ) -> Verdict:
     at_times = slow.clock == AT_TIMES
     found = Slow(
@@ -95,7 +97,7 @@ def _verdict(
         now_s=known_time(now_s),
         share=slow.share if at_times else None,
     )
-    is_sure = not at_times and slow.slowdown >= thresholds.min_slowdown
+    is_sure = not at_times and slow.slowdown >= min_slowdown
     return verdict_of(devices.names[row], found, sure=is_sure, own_past=slow.own_past)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +21,7 @@ from laggard.detectors.statistics.excursions import Scale, Slowness, advance, no
 from laggard.detectors.statistics.groups import Groups
 from laggard.detectors.statistics.history import AT_TIMES, EXCURSION, INCIDENT, RUN, History
 from laggard.detectors.statistics.readings import Flags, Floats, Readings, ReadingsByProbe
-from laggard.detectors.statistics.thresholds import Thresholds, checked_budget
+from laggard.detectors.statistics.thresholds import checked_budget, checked_slowdown
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
@@ -60,7 +59,7 @@ class SlowGPUAnalysis:
         groups: Mapping[DeviceId, Hashable] | None = None,
     ) -> None:
         self.false_alarm_budget = checked_budget(false_alarm_budget)
-        self.thresholds = Thresholds(min_slowdown)
+        self.min_slowdown = checked_slowdown(min_slowdown)
         check_names(groups or ())
         self._labels = groups
         self._devices = Devices()
@@ -118,14 +117,14 @@ class SlowGPUAnalysis:
         if states is not None:
             typical = self._devices.per_device(self._groups.pace.typical)
             in_state = ~self._history.enter_states(rows, states, typical)
-        now_s, limits = number(now_s), (self.thresholds, self.false_alarm_budget)
+        now_s, limits = number(now_s), (self.min_slowdown, self.false_alarm_budget)
         self._judge(repeats, in_state, now_s)
         return new_verdicts(self._history, self._devices, self._slowness, *limits, now_s)
 
     def _judge(self, repeats: Floats, in_state: Flags, now_s: float) -> None:
         """Judge a round's repeats ``(n_repeats, n_devices)``, infinite where there is none."""
         history, devices, pace, noise = self._history, self._devices, self._groups.pace, self._groups.noise
-        budget, smallest = self.false_alarm_budget, self.thresholds.smallest
+        budget, smallest = self.false_alarm_budget, float(np.log(self.min_slowdown))
         noise.set_least(smallest)
         compared = pace.compare(of_round.log_fastest(repeats), history, devices)
         if (noise.rounds == 0).any():
@@ -133,7 +132,7 @@ class SlowGPUAnalysis:
         variance, lasts = noise.of_devices(history, devices), devices.per_device(noise.lasts())
         often = devices.per_device(devices.high_median(history.often))
         scale = Scale.of(history, variance, lasts, often, smallest)
-        residual, before, crowded = pace.residual(compared, history.last, scale.size[0], self.thresholds, devices)
+        residual, before, crowded = pace.residual(compared, history.last, scale.size[0], smallest, devices)
         noise.add(compared.own, history.last, devices, crowded)
         over = advance(history, residual, before, scale, budget)
         settle(history, over, scale, self._groups.tails, devices, budget)
@@ -145,7 +144,7 @@ class SlowGPUAnalysis:
 
     def check(self, readings: ReadingsByProbe) -> list[Verdict]:
         """Judge one cross-section without history; with several probes, ``readings`` are by device and probe."""
-        return judged(readings, self._labels, self.thresholds)
+        return judged(readings, self._labels, self.min_slowdown)
 
     def take_notices(self) -> list[GroupNotice]:
         """Return what is new about the readings of whole groups: each thing once, and no device is to blame for it."""
@@ -176,7 +175,7 @@ class SlowGPUAnalysis:
     def became_slow(self, device: DeviceId) -> bool:
         """Return whether it is certain that a device has become slower than it was, by enough for a restart."""
         _, slow = self._found(device)
-        return slow is not None and slow.own_past and slow.slowdown >= self.thresholds.min_slowdown
+        return slow is not None and slow.own_past and slow.slowdown >= self.min_slowdown
 
     def slow_in_this_state(self, device: DeviceId) -> bool:
         """Return whether a slow device was less than half as slow in another state, in logs."""
@@ -205,7 +204,7 @@ class SlowGPUAnalysis:
     def _slowness(self, row: int, which: Flags) -> Slowness:
         """Return how slow a device is by some of its excursions in the last round."""
         lasts = float(self._groups.noise.lasts()[self._devices.codes[row]])
-        return slowness_at(row, self._history, self._variance[row], lasts, self.thresholds.smallest, which)
+        return slowness_at(row, self._history, self._variance[row], lasts, float(np.log(self.min_slowdown)), which)
 
     # -- devices and settings ------------------------------------------------------------------------------------------
 
@@ -229,7 +228,7 @@ class SlowGPUAnalysis:
 
     def set_thresholds(self, *, min_slowdown: float) -> None:
         """Change the smallest slowdown that matters while the job runs; the devices' history stays."""
-        self.thresholds = replace(self.thresholds, min_slowdown=min_slowdown)
+        self.min_slowdown = checked_slowdown(min_slowdown)
 
     def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
         """Change the devices' labels while the job runs; the devices' history stays."""

@@ -15,7 +15,7 @@ from laggard.detectors.analysis.findings import with_nodes
 from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.devices import Grouping, codes_of, present_places
 from laggard.detectors.statistics.readings import log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.thresholds import Thresholds
+from laggard.detectors.statistics.thresholds import checked_slowdown
 from laggard.detectors.verdict import Evidence, Severity, Verdict
 
 NAN, INF = math.nan, math.inf
@@ -102,7 +102,7 @@ def test_medians_and_counts_are_by_group() -> None:
 @pytest.mark.parametrize("ratio", [1.0, 0.5, INF, NAN])
 def test_a_ratio_that_is_not_a_slowdown_is_refused(ratio: float) -> None:
     with pytest.raises(ValueError, match="min_slowdown"):
-        Thresholds(min_slowdown=ratio)
+        checked_slowdown(ratio)
 
 
 def test_labels_are_numbered_as_they_appear() -> None:
