@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -10,12 +12,14 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.analysis.cross_section import judged
-from laggard.detectors.analysis.findings import new_verdicts
+from laggard.detectors.analysis.findings import new_verdicts, verdict_of
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import share_lost
 from laggard.detectors.errors import StateVersionError
+from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import GroupNotice
 from laggard.detectors.statistics import readings as of_round
+from laggard.detectors.statistics.common_mode import known_time
 from laggard.detectors.statistics.devices import Devices, check_names, present_places
 from laggard.detectors.statistics.excursions import Scale, Slowness, advance, note_slowness, settle, slowness_at
 from laggard.detectors.statistics.groups import Groups
@@ -26,6 +30,8 @@ from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
 _VERSION = 10  # of what is kept
+_MOST = math.log(1e12)  # nats: more jobs than that need not be told
+_MEASURED = math.log(20)  # nats: so much more often than the budget says, chance does it in independent noise
 
 
 class SlowGPUAnalysis:
@@ -119,7 +125,7 @@ class SlowGPUAnalysis:
             in_state = ~self._history.enter_states(rows, states, typical)
         now_s, limits = number(now_s), (self.min_slowdown, self.false_alarm_budget)
         self._judge(repeats, in_state, now_s)
-        return new_verdicts(self._history, self._devices, self._slowness, *limits, now_s)
+        return new_verdicts(self._history, self._devices, partial(self._verdict, now_s), *limits)
 
     def _judge(self, repeats: Floats, in_state: Flags, now_s: float) -> None:
         """Judge a round's repeats ``(n_repeats, n_devices)``, infinite where there is none."""
@@ -205,6 +211,23 @@ class SlowGPUAnalysis:
         """Return how slow a device is by some of its excursions in the last round."""
         lasts = float(self._groups.noise.lasts()[self._devices.codes[row]])
         return slowness_at(row, self._history, self._variance[row], lasts, float(np.log(self.min_slowdown)), which)
+
+    def _verdict(self, now_s: float, row: int, which: Flags) -> Verdict:
+        """Return the verdict on a device by some of its excursions."""
+        slow, history = self._slowness(row, which), self._history
+        at_times = slow.clock == AT_TIMES
+        found = Slow(
+            slow.shown,
+            "own past" if slow.own_past else "peers",
+            self._devices.size_at(row) - 1,
+            rounds=int(history.lasts[AT_TIMES if at_times else 0, row]),
+            jobs=math.exp(min(float(history.odds[slow.clock, row]), _MOST) - _MEASURED),
+            since_s=known_time(float(history.since_s[row])),
+            now_s=known_time(now_s),
+            share=slow.share if at_times else None,
+        )
+        is_sure = not at_times and slow.slowdown >= self.min_slowdown
+        return verdict_of(self._devices.names[row], found, sure=is_sure, own_past=slow.own_past)
 
     # -- devices and settings ------------------------------------------------------------------------------------------
 

@@ -77,15 +77,9 @@ class Tails(Arrays):
     counted: NDArray[np.float64] = of(0, CLOCKS, dtype=np.float64)  # excursions so far
 
     def number(self, at: Places) -> NDArray[np.uint32]:
-        """Return the numbers of excursions that count from now on."""
-        place = np.ravel_multi_index(at, self.counted.shape)
-        order = np.argsort(place, kind="stable")
-        _, begins, sizes = np.unique(place[order], return_index=True, return_counts=True)
-        rank = np.empty(len(place), np.intp)
-        rank[order] = np.arange(len(place)) - np.repeat(begins, sizes)
-        found = self.counted[at] + 1 + rank
+        """Return the numbers of excursions that count from now on; those of one round have that of the last of them."""
         np.add.at(self.counted, at, 1)
-        return np.asarray(found, np.uint32)
+        return np.asarray(self.counted[at], np.uint32)
 
     def learn(self, at: Places, peaks: Floats, step: Floats) -> None:
         """Learn from excursions that have just ended, given their highest evidence and what one round is worth."""
