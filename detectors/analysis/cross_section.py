@@ -58,9 +58,9 @@ def _slow_nodes(fastest: Sequence[Floats], noise: Sequence[Floats], devices: Dev
         return []
     quarter = np.cumsum(sizes) - sizes + sizes // _NODE_PART
     offsets = [times - devices.per_device(devices.low_median(times)) for times in fastest]
-    by_node = [offset[np.lexsort((offset, devices.hosts))[quarter]] for offset in offsets]
-    typical = [np.full(len(sizes), _middle_half(each)) for each in noise]
-    slowdown, level = _judged(by_node, typical, Grouping(np.zeros(len(sizes), np.int32)), smallest, _NOISES)
+    rows = [np.lexsort((offset, devices.hosts))[quarter] for offset in offsets]
+    by_node, of_node = ([each[row] for each, row in zip(values, rows, strict=True)] for values in (offsets, noise))
+    slowdown, level = _judged(by_node, of_node, Grouping(np.zeros(len(sizes), np.int32)), smallest, _NOISES)
     found = []
     for node in np.flatnonzero(level >= REPORT).tolist():
         ratio, size = float(slowdown[node]), int(sizes[node])
@@ -75,8 +75,7 @@ def _judged(
     """Return by how much each device is slower than its group on its worst probe, and the level that it exceeds."""
     out, offsets, exceeds = grouping.per_device, [], []
     for log_seconds, of_log in zip(of_probes, noise, strict=True):
-        counts, parts = grouping.count(~np.isnan(log_seconds)), range(grouping.n_groups)
-        typical = np.array([_middle_half(noises * of_log[grouping.codes == part]) for part in parts], np.float32)
+        counts, typical = grouping.count(~np.isnan(log_seconds)), np.nan_to_num(grouping.high_median(noises * of_log))
         # The reference is the group without the devices that the previous pass found slow: a slow quarter would move
         # the median by half a spread, and widen the spread by a fifth.
         slow = np.zeros(log_seconds.shape, np.bool_)
@@ -90,10 +89,3 @@ def _judged(
         offsets.append(offset)
         exceeds.append([each & ~out(many) for each, many in zip(beyond, crowded, strict=True)])
     return np.exp(np.fmax.reduce(offsets)), np.count_nonzero(np.any(exceeds, axis=0), axis=0) - 1
-
-
-def _middle_half(noise: Floats) -> float:
-    """Return the interquartile mean: steadier than the median with few devices, and as robust to a few noisy ones."""
-    known = np.sort(noise[~np.isnan(noise)])
-    cut = len(known) // 4
-    return float(known[cut : len(known) - cut].mean()) if len(known) else 0.0

@@ -65,7 +65,7 @@ class SlowGPUAnalysis:
         groups: Mapping[DeviceId, Hashable] | None = None,
     ) -> None:
         self.false_alarm_budget = checked_budget(false_alarm_budget)
-        self.min_slowdown = checked_slowdown(min_slowdown)
+        self.min_slowdown = checked_slowdown(min_slowdown)  # may be changed while the job runs
         check_names(groups or ())
         self._labels = groups
         self._devices = Devices()
@@ -248,10 +248,6 @@ class SlowGPUAnalysis:
         left = set(hosts)
         rows = [row for row, (host, _) in enumerate(self.devices) if host not in left]
         self._take(tuple(self.devices[row] for row in rows), np.array(rows, np.intp))
-
-    def set_thresholds(self, *, min_slowdown: float) -> None:
-        """Change the smallest slowdown that matters while the job runs; the devices' history stays."""
-        self.min_slowdown = checked_slowdown(min_slowdown)
 
     def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
         """Change the devices' labels while the job runs; the devices' history stays."""

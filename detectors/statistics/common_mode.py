@@ -41,17 +41,14 @@ class CommonMode:
     """
 
     def __init__(self, past: float = np.nan, ended: Ended | None = None) -> None:
-        self._past = past  # what is usual: the faster third of the first rounds that are not off, unless it is given
+        self.past = (
+            past  # what is usual: unless it is given, the faster third of the first rounds; `NaN`: not learned yet
+        )
         self._calm = deque([] if np.isnan(past) else [past] * WHOLE, WHOLE)  # the last rounds that are not off
         self._level, self._since_s = 0.0, np.nan  # slower than usual, as was told; 0: nothing was
         self._side = self._count = 0  # of rounds that are off: 1 if slower, -1 if faster; how many, less the others
         self._begun_s, self._changes = np.nan, deque[float](maxlen=WHOLE)  # of the run
         self._ended = remembered() if ended is None else ended  # may be shared with others
-
-    @property
-    def is_learned(self) -> bool:
-        """Whether what is usual is known."""
-        return not np.isnan(self._past)
 
     @property
     def is_slow(self) -> bool:
@@ -62,10 +59,10 @@ class CommonMode:
         """Add a round, ``NaN`` if it is not known; return what is new, if it matters and is sure."""
         if np.isnan(log_time):
             return None
-        if not self.is_learned:
+        if np.isnan(self.past):
             self._learn(log_time)
             return None
-        change, middle = log_time - self._past, median(self._calm)
+        change, middle = log_time - self.past, median(self._calm)
         noise = float(DEVIATION_PER_DISTANCE) * median(abs(each - middle) for each in self._calm)
         limit = max(SMALLEST, smallest, _NOISES * noise)
         low, high = self._level / 2 or -limit, _WORSE * self._level + limit
@@ -85,8 +82,8 @@ class CommonMode:
         for each in log_times:
             is_whole = len(self._calm) == WHOLE
             self._calm.append(each)
-            if not is_whole and (self.is_learned or len(self._calm) >= WARM_UP):
-                self._past = sorted(self._calm)[(len(self._calm) - 1) // 3]  # phases only add
+            if not is_whole and (len(self._calm) >= WARM_UP or not np.isnan(self.past)):
+                self.past = sorted(self._calm)[(len(self._calm) - 1) // 3]  # phases only add
 
     def _add_to_run(self, side: int, change: float, now_s: float) -> None:
         is_over = self._count == 1 and not side
@@ -106,7 +103,7 @@ class CommonMode:
         self._level = size if size > limit else 0.0
         self._side = self._count = 0
         if size < -limit:  # faster ones are the usual from now on
-            usual = [self._past + change for change in self._changes]
+            usual = [self.past + change for change in self._changes]
             self._calm.clear()
             self._learn(*usual)
         if self._level > before:

@@ -55,8 +55,7 @@ class Grouping:
         self.n_groups = len(self.sizes)
         # The devices whose readings stand for their group's: all of a small group, and some of a large one, drawn by
         # chance, so that they are not all in the same place of their nodes
-        is_large = self.sizes.max() > _SAMPLED
-        rows = np.random.default_rng(len(codes)).permutation(len(codes)) if is_large else np.arange(len(codes))
+        rows = np.random.default_rng(len(codes)).permutation(len(codes))
         rows = rows[np.argsort(codes[rows], kind="stable")]
         rank = np.arange(len(rows)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
         self._sample = rows[rank < _SAMPLED]

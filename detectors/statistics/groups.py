@@ -165,7 +165,7 @@ class Groups:
 
         has_past = devices.count(~np.isnan(compared.own)) > 0
         for group in np.flatnonzero((devices.sizes > 1) & ~np.isnan(compared.pace)).tolist():
-            if self._common_modes[group].is_learned and not has_past[group]:
+            if not (has_past[group] or np.isnan(self._common_modes[group].past)):
                 self._common_modes[group] = CommonMode()  # all of it has become busy, and learns its past anew
             if shift := self._common_modes[group].add(float(compared.pace[group]), now_s, smallest):
                 self.notices.append(GroupSlower(named(group), shift))

@@ -372,7 +372,7 @@ def test_thresholds_can_be_changed_while_the_job_runs() -> None:
     seconds[12:, 5] *= 1.3
     analysis = SlowGPUAnalysis(min_slowdown=1.5)
     assert [verdict.action for _, verdict in play(analysis, names(4), seconds[:30])] == ["report"]
-    analysis.set_thresholds(min_slowdown=1.1)
+    analysis.min_slowdown = 1.1
     assert [verdict.action for _, verdict in play(analysis, names(4), seconds[30:])] == ["restart"]
 
 
