@@ -75,7 +75,8 @@ def _judged(
     """Return by how much each device is slower than its group on its worst probe, and the level that it exceeds."""
     out, offsets, exceeds = grouping.per_device, [], []
     for log_seconds, of_log in zip(of_probes, noise, strict=True):
-        counts, typical = grouping.count(~np.isnan(log_seconds)), np.nan_to_num(grouping.high_median(noises * of_log))
+        counts, parts = grouping.count(~np.isnan(log_seconds)), range(grouping.n_groups)
+        typical = np.array([_middle_half(noises * of_log[grouping.codes == part]) for part in parts], np.float32)
         # The reference is the group without the devices that the previous pass found slow: a slow quarter would move
         # the median by half a spread, and widen the spread by a fifth.
         slow = np.zeros(log_seconds.shape, np.bool_)
@@ -89,3 +90,10 @@ def _judged(
         offsets.append(offset)
         exceeds.append([each & ~out(many) for each, many in zip(beyond, crowded, strict=True)])
     return np.exp(np.fmax.reduce(offsets)), np.count_nonzero(np.any(exceeds, axis=0), axis=0) - 1
+
+
+def _middle_half(noise: Floats) -> float:
+    """Return the interquartile mean: steadier than the median with few devices, and as robust to a few noisy ones."""
+    known = np.sort(noise[~np.isnan(noise)])
+    cut = len(known) // 4
+    return float(known[cut : len(known) - cut].mean()) if len(known) else 0.0

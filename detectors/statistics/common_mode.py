@@ -20,14 +20,6 @@ _LEAST_S, _MOST_S = 150.0, 3600.0
 _WORSE = 1.5  # times the logs of what was told, and as much more as matters: worth another word
 _TIMES, _REMEMBERED = 1.5, 8  # the longest of the last eight that ended by themselves: as for a device's phases
 
-Ended = deque[tuple[float, float]]
-"""Seconds and sizes of runs that ended by themselves."""
-
-
-def remembered() -> Ended:
-    """Return room for the last runs."""
-    return deque(maxlen=_REMEMBERED)
-
 
 def known_time(time_s: float) -> float | None:
     """Return a time, ``None`` if it is not known."""
@@ -40,7 +32,7 @@ class CommonMode:
     It has shifted if it is off for longer than anything half as large that ended by itself.
     """
 
-    def __init__(self, past: float = np.nan, ended: Ended | None = None) -> None:
+    def __init__(self, past: float = np.nan, ended: deque[tuple[float, float]] | None = None) -> None:
         self.past = (
             past  # what is usual: unless it is given, the faster third of the first rounds; `NaN`: not learned yet
         )
@@ -48,7 +40,8 @@ class CommonMode:
         self._level, self._since_s = 0.0, np.nan  # slower than usual, as was told; 0: nothing was
         self._side = self._count = 0  # of rounds that are off: 1 if slower, -1 if faster; how many, less the others
         self._begun_s, self._changes = np.nan, deque[float](maxlen=WHOLE)  # of the run
-        self._ended = remembered() if ended is None else ended  # may be shared with others
+        # Seconds and sizes of the last ones that ended by themselves; may be shared with others
+        self.ended: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED) if ended is None else ended
 
     @property
     def is_slow(self) -> bool:
@@ -72,7 +65,7 @@ class CommonMode:
         if self._count < _ROUNDS or not is_sure:
             return None
         size = median(list(self._changes)[len(self._changes) // 2 :])  # a smaller phase may have gone before it
-        alike = [seconds for seconds, of_run in self._ended if self._side > 0 and of_run >= size / 2]
+        alike = [seconds for seconds, of_run in self.ended if self._side > 0 and of_run >= size / 2]
         wait_s = max(_LEAST_S, min(_MOST_S, _TIMES * max(alike, default=0.0)))
         if low <= size <= high or now_s - self._begun_s < wait_s:
             return None
@@ -89,7 +82,7 @@ class CommonMode:
         is_over = self._count == 1 and not side
         if self._side and (is_over or side == -self._side):
             if not self._level:
-                self._ended.append((now_s - self._begun_s, median(self._changes)))
+                self.ended.append((now_s - self._begun_s, median(self._changes)))
             self._side = self._count = 0
         if side and not self._side:
             self._side, self._begun_s = side, now_s
@@ -111,5 +104,5 @@ class CommonMode:
             return Shift(float(np.exp(size)), known_time(begun_s))
         if self._level or not before:
             return None
-        self._ended.append((begun_s - since_s, before))
+        self.ended.append((begun_s - since_s, before))
         return Shift(float(np.exp(before)), known_time(since_s), over_s=known_time(begun_s), is_over=True)

@@ -197,12 +197,12 @@ def note_slowness(history: History, own: Floats, by_peers: Floats, scale: Scale)
     """Add a round to the sums of how slow the devices in an excursion are."""
     counts = history.evidence > 0
     counts[AT_TIMES] &= history.run > 0
-    history.hits = np.where(history.evidence[AT_TIMES] > 0, history.hits + counts[AT_TIMES], 0)
-    history.with_past += counts & ~np.isnan(own)
     # A reading counts up to the next size: a single one may be anything.
     most = np.stack([*scale.size[1:AT_TIMES], np.full(own.shape, np.inf, np.float32), scale.size[LARGE + 1]])
-    for sums, excess in zip(history.slower, (own, by_peers), strict=True):
-        sums += np.where(counts, np.minimum(np.nan_to_num(excess, nan=0.0), most), 0)
+    for sums, counted, excess in zip(history.slower, history.counted, (own, by_peers), strict=True):
+        known = counts & ~np.isnan(excess)
+        counted += known
+        sums += np.where(known, np.minimum(excess, most), 0)
 
 
 def slowness_at(
@@ -213,9 +213,9 @@ def slowness_at(
     at_times = clocks[0] == AT_TIMES
     clock = AT_TIMES if at_times else int(clocks[clocks < AT_TIMES][-1])
     rounds = max(1.0, float(history.lasts[clock, row]))
-    hits = max(1.0, float(history.hits[row])) if at_times else rounds
-    with_past = float(history.with_past[clock, row])
-    own, by_peers = (history.slower[:, clock, row] / [max(with_past, 1.0), hits]).tolist()
+    counted = history.counted[:, clock, row]
+    with_past, hits = float(counted[0]), max(1.0, float(counted.max()))
+    own, by_peers = (history.slower[:, clock, row] / np.maximum(counted, 1)).tolist()
     own_past = with_past > 0 and own >= smallest / 2
     slower = min(own, by_peers) if own_past else by_peers
     past = lasts / min(max(float(history.rounds[row]), 1.0), WHOLE) if own_past else 0.0

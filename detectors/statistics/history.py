@@ -69,8 +69,7 @@ class History(Arrays):
     # Sums over the excursion of how much slower than before and than its typical peer it was, in logs, at most so
     # much as to be seen (at times: over its slow rounds)
     slower: Floats = of(0, 2, CLOCKS, until=EXCURSION)
-    with_past: Floats = of(0, CLOCKS, until=EXCURSION)  # rounds of it in which the first of these was known
-    hits: Floats = of(until=RUN)  # slow rounds of the excursion at times
+    counted: Floats = of(0, 2, CLOCKS, until=EXCURSION)  # in how many rounds each of these was known
     run: NDArray[np.uint8] = of(dtype=np.uint8, until=RUN)  # slow rounds on end
     since_s: NDArray[np.float64] = of(np.nan, dtype=np.float64, until=INCIDENT)  # when the current excursion began
     reported: NDArray[np.uint8] = of(dtype=np.uint8, until=INCIDENT)  # rank of the worst verdict given in it

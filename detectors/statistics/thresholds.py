@@ -20,7 +20,6 @@ MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
 _SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
 _PEER_SPREADS = 3.5  # standard deviations between chips
-_MANY_PEERS, _FEW_CHIPS = 16, 0.12  # with fewer peers the spread is mostly chance: it raises the limit to 13 % at most
 _PAIR_RATIO = 2.0  # of two devices, only a slowdown by this factor shows which one is slow
 
 
@@ -45,10 +44,9 @@ def against_peers(smallest: float, spread: Floats, peers: NDArray[np.intp]) -> l
     """
     # The median of few chips is uncertain, too: that of n has pi / 2n of the variance of one.
     few = np.sqrt(1 + np.pi / 2 / np.maximum(peers - 1, 1)).astype(np.float32)
-    chips = np.where(peers < _MANY_PEERS, np.minimum(_PEER_SPREADS * spread, _FEW_CHIPS), _PEER_SPREADS * spread)
     found = []
     for share, ratio in ((0.5, _SILICON_SUSPECT), (1, _SILICON_SLOW)):
         level = np.float32(max(share * smallest, np.log(ratio)))
         pair = np.float32(max(2 * level, np.log(_PAIR_RATIO)))
-        found.append(np.where(peers == 2, pair, np.fmax(level * few, chips)).astype(np.float32))
+        found.append(np.where(peers == 2, pair, np.fmax(level * few, _PEER_SPREADS * spread)).astype(np.float32))
     return found

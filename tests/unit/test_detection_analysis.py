@@ -514,7 +514,7 @@ def test_a_week_of_rounds_overflows_nothing() -> None:
     seconds[20:, 5] *= 1.2
     play(analysis, names(4), seconds)
     history = analysis._history
-    for array in (history.rounds, history.lasts, history.hits):
+    for array in (history.rounds, history.lasts, history.counted):
         array[:] = 200_000
     assert not play(analysis, names(4), quiet(16, 8, seed=1))
     assert all(np.isfinite(array).all() for array in (history.base, history.change, history.distance))
