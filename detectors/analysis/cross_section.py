@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.analysis.findings import merged_by_node, verdict_of, with_nodes
+from laggard.detectors.analysis.findings import merged_by_node, verdict_of
 from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.devices import Devices, Grouping, check_names
 from laggard.detectors.statistics.readings import (
@@ -47,8 +47,10 @@ def judged(readings: ReadingsByProbe, labels: Mapping[DeviceId, Hashable] | None
     for row in np.flatnonzero(level >= REPORT).tolist():
         slow = Slow(float(slowdown[row]), "peers", devices.size_at(row) - 1)
         found.append(verdict_of(devices.names[row], slow, sure=bool(level[row] == RESTART)))
-    of_nodes = _slow_nodes(fastest, noise, devices, smallest)
-    return with_nodes(merged_by_node(found, devices.number_on, min_slowdown), of_nodes)
+    found = merged_by_node(found, devices.number_on, min_slowdown)
+    nodes, said = _slow_nodes(fastest, noise, devices, smallest), {verdict.host for verdict in found}
+    whole = {each.host: each for each in nodes if each.severity != "suspect" or each.host not in said}
+    return [verdict for verdict in found if verdict.host not in whole] + list(whole.values())
 
 
 def _slow_nodes(fastest: Sequence[Floats], noise: Sequence[Floats], devices: Devices, smallest: float) -> list[Verdict]:

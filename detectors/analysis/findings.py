@@ -29,8 +29,9 @@ def verdict_of(device: tuple[str, str | None], found: Slow, *, sure: bool, own_p
 
 def rank_of(verdict: Verdict) -> int:
     """Return the order of verdicts, from 1: a higher rank than before is worth a new one."""
-    step = verdict.evidence.own_past if verdict.severity == "suspect" else verdict.action == "restart"
-    return 1 + 2 * _SEVERITIES.index(verdict.severity) + step
+    return (
+        2 + 2 * _SEVERITIES.index(verdict.severity) - (verdict.severity == "suspect" and not verdict.evidence.own_past)
+    )
 
 
 def slow_of(verdict: Verdict) -> Slow:
@@ -73,8 +74,10 @@ def new_verdicts(
 def merged_by_node(verdicts: Iterable[Verdict], number_on: Mapping[str, int], min_slowdown: float) -> list[Verdict]:
     """If there are verdicts against all devices of a node, two or more, merge them into one against the node."""
     # They stay apart if some devices are slow but half of them by less than matters: then the node as a whole is not.
-    merged = []
-    for host, found in _by_host(verdicts).items():
+    by_host, merged = defaultdict[str, list[Verdict]](list), list[Verdict]()
+    for verdict in verdicts:
+        by_host[verdict.host].append(verdict)
+    for host, found in by_host.items():
         typical = sorted(verdict.slowdown for verdict in found)[(len(found) - 1) // 2]
         worst = max(found, key=rank_of)
         is_sure = worst.severity != "suspect"
@@ -84,19 +87,3 @@ def merged_by_node(verdicts: Iterable[Verdict], number_on: Mapping[str, int], mi
         whole = replace(slow_of(worst), slowdown=typical, n_devices=len(found))
         merged.append(verdict_of((host, None), whole, sure=is_sure, own_past=worst.evidence.own_past))
     return merged
-
-
-def with_nodes(found: Iterable[Verdict], nodes: Iterable[Verdict]) -> list[Verdict]:
-    """Return the verdicts with those on nodes in place of their devices', unless these say more."""
-    by_host = _by_host(found)
-    for node in nodes:
-        if node.severity != "suspect" or not by_host[node.host]:
-            by_host[node.host] = [node]
-    return [verdict for verdicts in by_host.values() for verdict in verdicts]
-
-
-def _by_host(verdicts: Iterable[Verdict]) -> dict[str, list[Verdict]]:
-    by_host = defaultdict[str, list[Verdict]](list)
-    for verdict in verdicts:
-        by_host[verdict.host].append(verdict)
-    return by_host
