@@ -29,9 +29,8 @@ def verdict_of(device: tuple[str, str | None], found: Slow, *, sure: bool, own_p
 
 def rank_of(verdict: Verdict) -> int:
     """Return the order of verdicts, from 1: a higher rank than before is worth a new one."""
-    return (
-        2 + 2 * _SEVERITIES.index(verdict.severity) - (verdict.severity == "suspect" and not verdict.evidence.own_past)
-    )
+    is_by_peers = verdict.severity == "suspect" and not verdict.evidence.own_past
+    return 2 + 2 * _SEVERITIES.index(verdict.severity) - is_by_peers
 
 
 def slow_of(verdict: Verdict) -> Slow:

@@ -29,7 +29,7 @@ from laggard.detectors.statistics.thresholds import checked_budget, checked_slow
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
-_VERSION = 10  # of what is kept
+_VERSION = 11  # of what is kept
 _MOST = math.log(1e12)  # nats: more jobs than that need not be told
 _MEASURED = math.log(20)  # nats: so much more often than the budget says, chance does it in independent noise
 

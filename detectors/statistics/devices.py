@@ -95,8 +95,6 @@ class Grouping:
         ordered = values[self._sample]
         known = np.bincount(self._sample_codes[~np.isnan(ordered)], minlength=self.n_groups)
         ordered = np.sort(ordered) if self.n_groups == 1 else ordered[np.lexsort((ordered, self._sample_codes))]
-        if not len(ordered):
-            return np.full((len(ranks), self.n_groups), np.nan, np.float32)
         places = [np.minimum(self._starts + np.maximum(rank(known), 0), len(ordered) - 1) for rank in ranks]
         return np.where(known > 0, ordered[np.stack(places)], np.float32(np.nan))
 

@@ -32,8 +32,7 @@ LINK = 0.75
 _BEGINS = np.array([0, 1, 3, 7, 15, 31, 63], np.float32)[:, None]  # further steps: each class is twice as long
 _ENDS = np.append(_BEGINS[1:], [[127]], axis=0)
 
-Places = tuple[NDArray[np.intp], NDArray[np.integer]]
-"""Of some excursions the clocks, and the groups of their devices."""
+Places = tuple[NDArray[np.intp], NDArray[np.integer]]  # of some excursions: the clocks, and their devices' groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -437,7 +437,7 @@ def test_of_devices_that_are_not_decided_on_the_one_with_the_most_evidence_comes
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 99, this program reads version 10"):
+    with pytest.raises(ValueError, match="state has version 99, this program reads version 11"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 99})
 
 
