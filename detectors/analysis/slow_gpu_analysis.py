@@ -68,11 +68,9 @@ class SlowGPUAnalysis:
         self.min_slowdown = checked_slowdown(min_slowdown)  # may be changed while the job runs
         check_names(groups or ())
         self._labels = groups
-        self._devices = Devices()
         self._history = History.empty(0)
         self._groups = Groups(1)
-        # Of the last round: each device's noise, and whether it was slow; empty since devices came or left
-        self._variance, self._slow_now = np.zeros(0, np.float32), np.zeros(0, np.bool_)
+        self._group((), np.zeros(0, np.int32))
 
     # -- readings ------------------------------------------------------------------------------------------------------
 
@@ -264,6 +262,7 @@ class SlowGPUAnalysis:
     def _group(self, devices: tuple[DeviceId, ...], before: NDArray[np.int32]) -> None:
         """Group the devices by their labels; ``before``: the former groups of the first ones, the others are new."""
         self._devices = Devices(devices, self._labels)
+        # Of the last round: each device's noise, and whether it was slow; empty since devices came or left
         self._variance, self._slow_now = np.zeros(0, np.float32), np.zeros(0, np.bool_)
         groups = self._devices.since(before)
         if groups is None:  # who is compared with others has other peers, and another common mode
