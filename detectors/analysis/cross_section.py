@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collectors.device import DeviceId
 from laggard.detectors.analysis.findings import merged_by_node, verdict_of
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.devices import Devices, Grouping, check_names
+from laggard.detectors.statistics.devices import Devices, Grouping, Labels, check_names
 from laggard.detectors.statistics.readings import (
     Floats,
     ReadingsByProbe,
@@ -30,7 +29,7 @@ _NODE_PART = 4  # of a node's devices, one in so many may be faster than what th
 _PASSES = 3  # each leaves out what the last one found slow
 
 
-def judged(readings: ReadingsByProbe, labels: Mapping[DeviceId, Hashable] | None, min_slowdown: float) -> list[Verdict]:
+def judged(readings: ReadingsByProbe, labels: Labels | None, min_slowdown: float) -> list[Verdict]:
     """Return the verdicts on a cross-section."""
     check_names(readings)
     repeats = [repeats_of(seconds) for seconds in arrays_by_probe(readings) if seconds.size]

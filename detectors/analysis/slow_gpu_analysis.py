@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import GroupNotice
 from laggard.detectors.statistics import readings as of_round
 from laggard.detectors.statistics.common_mode import known_time
-from laggard.detectors.statistics.devices import Devices, check_names, present_places
+from laggard.detectors.statistics.devices import Devices, Labels, check_names, present_places
 from laggard.detectors.statistics.excursions import Scale, Slowness, advance, note_slowness, settle, slowness_at
 from laggard.detectors.statistics.groups import Groups
 from laggard.detectors.statistics.history import AT_TIMES, EXCURSION, INCIDENT, RUN, History
@@ -58,11 +58,7 @@ class SlowGPUAnalysis:
     """
 
     def __init__(
-        self,
-        *,
-        false_alarm_budget: float = 1e-4,
-        min_slowdown: float = 1.05,
-        groups: Mapping[DeviceId, Hashable] | None = None,
+        self, *, false_alarm_budget: float = 1e-4, min_slowdown: float = 1.05, groups: Labels | None = None
     ) -> None:
         self.false_alarm_budget = checked_budget(false_alarm_budget)
         self.min_slowdown = checked_slowdown(min_slowdown)  # may be changed while the job runs
@@ -247,7 +243,7 @@ class SlowGPUAnalysis:
         rows = [row for row, (host, _) in enumerate(self.devices) if host not in left]
         self._take(tuple(self.devices[row] for row in rows), np.array(rows, np.intp))
 
-    def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
+    def set_groups(self, groups: Labels | None) -> None:
         """Change the devices' labels while the job runs; the devices' history stays."""
         check_names(groups or ())
         self._labels = groups

@@ -14,6 +14,7 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors.errors import DeviceNameError
 from laggard.detectors.statistics.readings import Floats
 
+Labels = Mapping[DeviceId, Hashable]  # only devices with the same label are compared
 # The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the normal
 # distribution. Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single fast device.
 _FAST_SHARES = (10, 5)  # the fastest device in so many
@@ -120,7 +121,7 @@ class Devices(Grouping):
     What most rounds do not need is computed on first use.
     """
 
-    def __init__(self, names: Iterable[DeviceId] = (), labels: Mapping[DeviceId, Hashable] | None = None) -> None:
+    def __init__(self, names: Iterable[DeviceId] = (), labels: Labels | None = None) -> None:
         self.names = tuple(names)  # each device once, in the order of the rows
         super().__init__(codes_of([labels.get(name) if labels else None for name in self.names]))
 
