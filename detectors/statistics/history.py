@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.detectors.statistics.arrays import Arrays, of
-from laggard.detectors.statistics.readings import Flags, Floats
+from laggard.detectors.statistics.readings import DEVIATION_PER_DISTANCE, Flags, Floats
 
 WARM_UP = 8  # rounds before a past is used
 WHOLE = 64  # rounds that make up a whole past, and over which noise is a mean
@@ -129,8 +129,9 @@ class History(Arrays):
     def _begin_past(self, rows: NDArray[np.intp], variance: Floats) -> None:
         """Make a past of the first rounds, of their faster part: the device may have become slow in them."""
         first = self.first[:, rows]
-        base = np.sort(first, axis=0)[1:4].mean(axis=0) + _FASTER * np.sqrt(variance)
         changes: Floats = np.diff(first, axis=0)
+        noise = np.maximum(np.sqrt(variance), DEVIATION_PER_DISTANCE * np.median(np.abs(changes), axis=0) / np.sqrt(2))
+        base = np.sort(first, axis=0)[1:4].mean(axis=0) + _FASTER * noise
         self.base[rows], self.last[rows] = base, first[-1] - base
         self.change[rows] = _seen((np.square(changes) / 2).astype(np.float32), variance).mean(axis=0)
         self.distance[rows] = _seen((first - base) ** 2, variance).mean(axis=0) * WARM_UP / (WARM_UP - 1)
