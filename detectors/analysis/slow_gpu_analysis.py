@@ -68,8 +68,6 @@ class SlowGPUAnalysis:
         self._groups = Groups(1)
         self._group((), np.zeros(0, np.int32))
 
-    # -- readings ------------------------------------------------------------------------------------------------------
-
     def update(
         self, readings: Readings, now_s: float | None = None, states: Mapping[DeviceId, int] | None = None
     ) -> list[Verdict]:
@@ -266,8 +264,6 @@ class SlowGPUAnalysis:
             self._history.typical[:] = np.nan
         else:
             self._groups = self._groups.taken(groups)
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def to_state(self, identity: Mapping[DeviceId, str] | None = None) -> dict[str, Any]:
         """Return everything that is remembered, as values that JSON can hold.

@@ -38,10 +38,7 @@ def checked_slowdown(min_slowdown: float) -> float:
 
 
 def against_peers(smallest: float, spread: Floats, peers: NDArray[np.intp]) -> list[Floats]:
-    """Return by how much a healthy device may be slower than its peers, by level, in log seconds.
-
-    ``smallest``: the smallest slowdown that matters.
-    """
+    """Return by how much a healthy device may be slower than its peers, by level; all in log seconds."""
     # The median of few chips is uncertain, too: that of n has pi / 2n of the variance of one.
     few = np.sqrt(1 + np.pi / 2 / np.maximum(peers - 1, 1)).astype(np.float32)
     found = []
