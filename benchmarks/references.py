@@ -162,7 +162,7 @@ class _Player:
             return None if verdict.evidence.own_past else more_to_do(accused, self._analysis, states, {}, {})
 
         judged = {device for device, is_present in zip(devices, present, strict=True) if is_present}
-        grounds = Grounds(self._analysis.episode, {}, self._analysis.thresholds.min_slowdown, why_not, holds_up=False)
+        grounds = Grounds(self._analysis.episode, {}, self._analysis.min_slowdown, why_not, holds_up=False)
         told = self._restarts[job].weigh(new, grounds, judged, now_s)
         self._open.add(job)
         return told

@@ -122,7 +122,7 @@ class _Told:
             self.accused[self._of_host[verdict.host]] |= verdict.action == "restart"
         for notice in self._analysis.take_notices():
             self.lines[self._of_host[notice.group.first[0]]] += 1
-        grounds = Grounds(self._analysis.episode, {}, self._analysis.thresholds.min_slowdown)
+        grounds = Grounds(self._analysis.episode, {}, self._analysis.min_slowdown)
         for job, new in by_job.items():
             found = self._restarts[job].weigh(new, grounds, self._devices[job], now_s)
             self.lines[job] += len(found)

@@ -22,7 +22,7 @@ from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.section_readings import Probes, SectionReadings, worker_of
 from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import LONGEST_NAME, Watcher, tell_end_of
-from laggard.detectors.statistics.thresholds import SECTIONS_SHARE, Thresholds, checked_budget
+from laggard.detectors.statistics.thresholds import SECTIONS_SHARE, checked_budget, checked_slowdown
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord, Signs
 from laggard.kvstore.errors import FencedError, KVStoreError
@@ -88,7 +88,7 @@ class SectionDetector(Startable):
     ) -> None:
         self._kept = SectionKeeper(keeper or HistoryStore(state))
         self._groups: Groups = groups or {}
-        self._min_slowdown = Thresholds(min_slowdown).min_slowdown
+        self._min_slowdown = checked_slowdown(min_slowdown)
         self._false_alarm_budget = checked_budget(false_alarm_budget)
         self._restart_cost = RestartCost.of(restart_cost)
         self._probes = probes or Probes()

@@ -26,7 +26,13 @@ from laggard.detectors.judging.launch_signs import LaunchSigns
 from laggard.detectors.judging.rounds import Round
 from laggard.detectors.notices import Notice
 from laggard.detectors.sections import SECTION_MIN_SLOWDOWN, SectionDetector
-from laggard.detectors.statistics.thresholds import GPU_MIN_SLOWDOWN, PROBES_SHARE, VIRTUAL_MIN_SLOWDOWN, checked_budget
+from laggard.detectors.statistics.thresholds import (
+    GPU_MIN_SLOWDOWN,
+    PROBES_SHARE,
+    VIRTUAL_MIN_SLOWDOWN,
+    checked_budget,
+    checked_slowdown,
+)
 from laggard.detectors.verdict import Verdict
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, NodeRecord
@@ -155,7 +161,7 @@ class SlowGPUDetector(CollectorDetectorGroup):
         """
         cost = RestartCost.of(restart_cost)
         if min_slowdown is not None:
-            self._readings.compared.set_thresholds(min_slowdown=min_slowdown)
+            self._readings.compared.min_slowdown = checked_slowdown(min_slowdown)
         if cost is not None:
             self._sections.set_restart_cost(cost)
             self._judge.restarts.given = cost

@@ -22,7 +22,7 @@ from laggard.detectors.judging.link_readings import KEPT, LinkReadings
 from laggard.detectors.judging.sources import StreamSource
 from laggard.detectors.judging.watcher import Watcher
 from laggard.detectors.links.slow_link_analysis import SlowLinkAnalysis
-from laggard.detectors.statistics.thresholds import LINKS_SHARE, VIRTUAL_MIN_SLOWDOWN, Thresholds, checked_budget
+from laggard.detectors.statistics.thresholds import LINKS_SHARE, VIRTUAL_MIN_SLOWDOWN, checked_budget, checked_slowdown
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.control import Control, LaunchRecord
 from laggard.kvstore.state.mapping import State
@@ -90,7 +90,7 @@ class SlowLinkDetector(Startable):
         if min_slowdown is None:
             min_slowdown = VIRTUAL_MIN_SLOWDOWN if is_virtual else LINK_MIN_SLOWDOWN
         self.collection_rate, self.max_intrusion = checked_rate(collection_rate), max_intrusion
-        self._min_slowdown, self._budget = Thresholds(min_slowdown).min_slowdown, checked_budget(false_alarm_budget)
+        self._min_slowdown, self._budget = checked_slowdown(min_slowdown), checked_budget(false_alarm_budget)
         self._leaves = leaves
         self._interface = interface
         self._restarts = Restarts(RestartCost.of(restart_cost))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collectors.device import DeviceId
-from laggard.detectors.analysis.findings import merged_by_node, verdict_of, with_nodes
+from laggard.detectors.analysis.findings import merged_by_node, verdict_of
 from laggard.detectors.evidence import Slow
-from laggard.detectors.statistics.devices import Devices, Grouping, check_names
+from laggard.detectors.statistics.devices import Devices, Grouping, Labels, check_names
 from laggard.detectors.statistics.readings import (
     Floats,
     ReadingsByProbe,
@@ -20,7 +19,7 @@ from laggard.detectors.statistics.readings import (
     repeat_noise,
     repeats_of,
 )
-from laggard.detectors.statistics.thresholds import MAJORITY, REPORT, RESTART, Thresholds
+from laggard.detectors.statistics.thresholds import MAJORITY, REPORT, RESTART, against_peers
 from laggard.detectors.verdict import Verdict
 
 _NOISES = 2.1  # the fastest sample of a window varies less than that of one round
@@ -30,40 +29,39 @@ _NODE_PART = 4  # of a node's devices, one in so many may be faster than what th
 _PASSES = 3  # each leaves out what the last one found slow
 
 
-def judged(
-    readings: ReadingsByProbe, labels: Mapping[DeviceId, Hashable] | None, thresholds: Thresholds
-) -> list[Verdict]:
+def judged(readings: ReadingsByProbe, labels: Labels | None, min_slowdown: float) -> list[Verdict]:
     """Return the verdicts on a cross-section."""
     check_names(readings)
     repeats = [repeats_of(seconds) for seconds in arrays_by_probe(readings) if seconds.size]
     if not repeats:
         return []
     devices, noise = Devices(readings, labels), list(map(repeat_noise, repeats))
+    smallest = float(np.log(min_slowdown))
     fastest = list(map(log_fastest, repeats))
-    slowdown, level = _judged(fastest, noise, devices, thresholds, _NOISES)
+    slowdown, level = _judged(fastest, noise, devices, smallest, _NOISES)
     # By its usual sample as well: a device may be slow most of the time only.
-    usual, usual_level = _judged(list(map(log_usual, repeats)), noise, devices, thresholds, _USUAL_NOISES)
+    usual, usual_level = _judged(list(map(log_usual, repeats)), noise, devices, smallest, _USUAL_NOISES)
     slowdown, level = np.where(usual_level > level, usual, slowdown), np.maximum(level, usual_level)
     found = []
     for row in np.flatnonzero(level >= REPORT).tolist():
         slow = Slow(float(slowdown[row]), "peers", devices.size_at(row) - 1)
         found.append(verdict_of(devices.names[row], slow, sure=bool(level[row] == RESTART)))
-    of_nodes = _slow_nodes(fastest, noise, devices, thresholds)
-    return with_nodes(merged_by_node(found, devices.number_on, thresholds.min_slowdown), of_nodes)
+    found = merged_by_node(found, devices.number_on, min_slowdown)
+    nodes, said = _slow_nodes(fastest, noise, devices, smallest), {verdict.host for verdict in found}
+    whole = {each.host: each for each in nodes if each.severity != "suspect" or each.host not in said}
+    return [verdict for verdict in found if verdict.host not in whole] + list(whole.values())
 
 
-def _slow_nodes(
-    fastest: Sequence[Floats], noise: Sequence[Floats], devices: Devices, thresholds: Thresholds
-) -> list[Verdict]:
+def _slow_nodes(fastest: Sequence[Floats], noise: Sequence[Floats], devices: Devices, smallest: float) -> list[Verdict]:
     """Judge each node by what three quarters of its devices exceed: chips differ, but a node's not all in one way."""
     names, sizes = list(devices.number_on), np.array(list(devices.number_on.values()))
     if len(sizes) < _FEWEST_NODES or sizes.min() < 2:
         return []
     quarter = np.cumsum(sizes) - sizes + sizes // _NODE_PART
     offsets = [times - devices.per_device(devices.low_median(times)) for times in fastest]
-    by_node = [offset[np.lexsort((offset, devices.hosts))[quarter]] for offset in offsets]
-    typical = [np.full(len(sizes), _middle_half(each)) for each in noise]
-    slowdown, level = _judged(by_node, typical, Grouping(np.zeros(len(sizes), np.int32)), thresholds, _NOISES)
+    rows = [np.lexsort((offset, devices.hosts))[quarter] for offset in offsets]
+    by_node, of_node = ([each[row] for each, row in zip(values, rows, strict=True)] for values in (offsets, noise))
+    slowdown, level = _judged(by_node, of_node, Grouping(np.zeros(len(sizes), np.int32)), smallest, _NOISES)
     found = []
     for node in np.flatnonzero(level >= REPORT).tolist():
         ratio, size = float(slowdown[node]), int(sizes[node])
@@ -73,7 +71,7 @@ def _slow_nodes(
 
 
 def _judged(
-    of_probes: Sequence[Floats], noise: Sequence[Floats], grouping: Grouping, thresholds: Thresholds, noises: float
+    of_probes: Sequence[Floats], noise: Sequence[Floats], grouping: Grouping, smallest: float, noises: float
 ) -> tuple[Floats, NDArray[np.intp]]:
     """Return by how much each device is slower than its group on its worst probe, and the level that it exceeds."""
     out, offsets, exceeds = grouping.per_device, [], []
@@ -85,7 +83,7 @@ def _judged(
         slow = np.zeros(log_seconds.shape, np.bool_)
         for _ in range(_PASSES):
             middle, spread = grouping.center_and_spread(np.where(slow, np.float32(np.nan), log_seconds))
-            limits = [limit + typical for limit in thresholds.against_peers(spread, counts)]
+            limits = [limit + typical for limit in against_peers(smallest, spread, counts)]
             offset = log_seconds - out(middle)
             slow = offset > out(limits[RESTART])
         beyond = [offset > out(limit) for limit in limits]

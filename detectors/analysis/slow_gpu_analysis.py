@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -11,22 +12,26 @@ from numpy.typing import NDArray
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors.analysis.cross_section import judged
-from laggard.detectors.analysis.findings import new_verdicts
+from laggard.detectors.analysis.findings import new_verdicts, verdict_of
 from laggard.detectors.economics.episode import Episode
 from laggard.detectors.economics.restart_cost import share_lost
 from laggard.detectors.errors import StateVersionError
+from laggard.detectors.evidence import Slow
 from laggard.detectors.notices import GroupNotice
 from laggard.detectors.statistics import readings as of_round
-from laggard.detectors.statistics.devices import Devices, check_names, present_places
+from laggard.detectors.statistics.common_mode import known_time
+from laggard.detectors.statistics.devices import Devices, Labels, check_names, present_places
 from laggard.detectors.statistics.excursions import Scale, Slowness, advance, note_slowness, settle, slowness_at
 from laggard.detectors.statistics.groups import Groups
 from laggard.detectors.statistics.history import AT_TIMES, EXCURSION, INCIDENT, RUN, History
 from laggard.detectors.statistics.readings import Flags, Floats, Readings, ReadingsByProbe
-from laggard.detectors.statistics.thresholds import Thresholds, checked_budget
+from laggard.detectors.statistics.thresholds import checked_budget, checked_slowdown
 from laggard.detectors.verdict import Verdict
 from laggard.settings import number
 
-_VERSION = 10  # of what is kept
+_VERSION = 11  # of what is kept
+_MOST = math.log(1e12)  # nats: more jobs than that need not be told
+_MEASURED = math.log(20)  # nats: so much more often than the budget says, chance does it in independent noise
 
 
 class SlowGPUAnalysis:
@@ -53,23 +58,15 @@ class SlowGPUAnalysis:
     """
 
     def __init__(
-        self,
-        *,
-        false_alarm_budget: float = 1e-4,
-        min_slowdown: float = 1.05,
-        groups: Mapping[DeviceId, Hashable] | None = None,
+        self, *, false_alarm_budget: float = 1e-4, min_slowdown: float = 1.05, groups: Labels | None = None
     ) -> None:
         self.false_alarm_budget = checked_budget(false_alarm_budget)
-        self.thresholds = Thresholds(min_slowdown)
+        self.min_slowdown = checked_slowdown(min_slowdown)  # may be changed while the job runs
         check_names(groups or ())
         self._labels = groups
-        self._devices = Devices()
         self._history = History.empty(0)
         self._groups = Groups(1)
-        # Of the last round: each device's noise, and whether it was slow; empty since devices came or left
-        self._variance, self._slow_now = np.zeros(0, np.float32), np.zeros(0, np.bool_)
-
-    # -- readings ------------------------------------------------------------------------------------------------------
+        self._group((), np.zeros(0, np.int32))
 
     def update(
         self, readings: Readings, now_s: float | None = None, states: Mapping[DeviceId, int] | None = None
@@ -118,14 +115,14 @@ class SlowGPUAnalysis:
         if states is not None:
             typical = self._devices.per_device(self._groups.pace.typical)
             in_state = ~self._history.enter_states(rows, states, typical)
-        now_s, limits = number(now_s), (self.thresholds, self.false_alarm_budget)
+        now_s, limits = number(now_s), (self.min_slowdown, self.false_alarm_budget)
         self._judge(repeats, in_state, now_s)
-        return new_verdicts(self._history, self._devices, self._slowness, *limits, now_s)
+        return new_verdicts(self._history, self._devices, partial(self._verdict, now_s), *limits)
 
     def _judge(self, repeats: Floats, in_state: Flags, now_s: float) -> None:
         """Judge a round's repeats ``(n_repeats, n_devices)``, infinite where there is none."""
         history, devices, pace, noise = self._history, self._devices, self._groups.pace, self._groups.noise
-        budget, smallest = self.false_alarm_budget, self.thresholds.smallest
+        budget, smallest = self.false_alarm_budget, float(np.log(self.min_slowdown))
         noise.set_least(smallest)
         compared = pace.compare(of_round.log_fastest(repeats), history, devices)
         if (noise.rounds == 0).any():
@@ -133,19 +130,19 @@ class SlowGPUAnalysis:
         variance, lasts = noise.of_devices(history, devices), devices.per_device(noise.lasts())
         often = devices.per_device(devices.high_median(history.often))
         scale = Scale.of(history, variance, lasts, often, smallest)
-        residual, before, crowded = pace.residual(compared, history.last, scale.size[0], self.thresholds, devices)
+        residual, before, crowded = pace.residual(compared, history.last, scale.size[0], smallest, devices)
         noise.add(compared.own, history.last, devices, crowded)
         over = advance(history, residual, before, scale, budget)
         settle(history, over, scale, self._groups.tails, devices, budget)
         note_slowness(history, compared.own, compared.by_peers, scale)
         history.note_incidents(now_s)
-        history.learn(compared, variance, noise.least, smallest, in_state)
+        history.learn(compared, variance, noise.least, in_state)
         self._variance, self._slow_now = variance, residual > scale.size[0] / 2
         self._groups.note(compared, now_s, smallest, devices)
 
     def check(self, readings: ReadingsByProbe) -> list[Verdict]:
         """Judge one cross-section without history; with several probes, ``readings`` are by device and probe."""
-        return judged(readings, self._labels, self.thresholds)
+        return judged(readings, self._labels, self.min_slowdown)
 
     def take_notices(self) -> list[GroupNotice]:
         """Return what is new about the readings of whole groups: each thing once, and no device is to blame for it."""
@@ -176,7 +173,7 @@ class SlowGPUAnalysis:
     def became_slow(self, device: DeviceId) -> bool:
         """Return whether it is certain that a device has become slower than it was, by enough for a restart."""
         _, slow = self._found(device)
-        return slow is not None and slow.own_past and slow.slowdown >= self.thresholds.min_slowdown
+        return slow is not None and slow.own_past and slow.slowdown >= self.min_slowdown
 
     def slow_in_this_state(self, device: DeviceId) -> bool:
         """Return whether a slow device was less than half as slow in another state, in logs."""
@@ -205,7 +202,24 @@ class SlowGPUAnalysis:
     def _slowness(self, row: int, which: Flags) -> Slowness:
         """Return how slow a device is by some of its excursions in the last round."""
         lasts = float(self._groups.noise.lasts()[self._devices.codes[row]])
-        return slowness_at(row, self._history, self._variance[row], lasts, self.thresholds.smallest, which)
+        return slowness_at(row, self._history, self._variance[row], lasts, float(np.log(self.min_slowdown)), which)
+
+    def _verdict(self, now_s: float, row: int, which: Flags) -> Verdict:
+        """Return the verdict on a device by some of its excursions."""
+        slow, history = self._slowness(row, which), self._history
+        at_times = slow.clock == AT_TIMES
+        found = Slow(
+            slow.shown,
+            "own past" if slow.own_past else "peers",
+            self._devices.size_at(row) - 1,
+            rounds=int(history.lasts[AT_TIMES if at_times else 0, row]),
+            jobs=math.exp(min(float(history.odds[slow.clock, row]), _MOST) - _MEASURED),
+            since_s=known_time(float(history.since_s[row])),
+            now_s=known_time(now_s),
+            share=slow.share if at_times else None,
+        )
+        is_sure = not at_times and slow.slowdown >= self.min_slowdown
+        return verdict_of(self._devices.names[row], found, sure=is_sure, own_past=slow.own_past)
 
     # -- devices and settings ------------------------------------------------------------------------------------------
 
@@ -227,11 +241,7 @@ class SlowGPUAnalysis:
         rows = [row for row, (host, _) in enumerate(self.devices) if host not in left]
         self._take(tuple(self.devices[row] for row in rows), np.array(rows, np.intp))
 
-    def set_thresholds(self, *, min_slowdown: float) -> None:
-        """Change the smallest slowdown that matters while the job runs; the devices' history stays."""
-        self.thresholds = replace(self.thresholds, min_slowdown=min_slowdown)
-
-    def set_groups(self, groups: Mapping[DeviceId, Hashable] | None) -> None:
+    def set_groups(self, groups: Labels | None) -> None:
         """Change the devices' labels while the job runs; the devices' history stays."""
         check_names(groups or ())
         self._labels = groups
@@ -246,6 +256,7 @@ class SlowGPUAnalysis:
     def _group(self, devices: tuple[DeviceId, ...], before: NDArray[np.int32]) -> None:
         """Group the devices by their labels; ``before``: the former groups of the first ones, the others are new."""
         self._devices = Devices(devices, self._labels)
+        # Of the last round: each device's noise, and whether it was slow; empty since devices came or left
         self._variance, self._slow_now = np.zeros(0, np.float32), np.zeros(0, np.bool_)
         groups = self._devices.since(before)
         if groups is None:  # who is compared with others has other peers, and another common mode
@@ -253,8 +264,6 @@ class SlowGPUAnalysis:
             self._history.typical[:] = np.nan
         else:
             self._groups = self._groups.taken(groups)
-
-    # -- state ---------------------------------------------------------------------------------------------------------
 
     def to_state(self, identity: Mapping[DeviceId, str] | None = None) -> dict[str, Any]:
         """Return everything that is remembered, as values that JSON can hold.

@@ -58,7 +58,7 @@ class DeviceReadings(Analysis):
     @property
     def min_slowdown(self) -> float:
         """The smallest slowdown that matters."""
-        return self.compared.thresholds.min_slowdown
+        return self.compared.min_slowdown
 
     @property
     def probes(self) -> Probes:
@@ -148,7 +148,7 @@ class DeviceReadings(Analysis):
             kept,
             identity=self._uuids,
             same_run=same_run,
-            min_slowdown=now.thresholds.min_slowdown,
+            min_slowdown=now.min_slowdown,
             false_alarm_budget=now.false_alarm_budget,
             groups=self._labels,
         )

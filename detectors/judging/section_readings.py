@@ -88,7 +88,7 @@ class SectionReadings(Analysis):
     @property
     def min_slowdown(self) -> float:
         """The smallest slowdown that matters."""
-        return self._compared.thresholds.min_slowdown
+        return self._compared.min_slowdown
 
     def note_device(self, device: DeviceId, tags: Mapping[str, str]) -> None:
         """Record who a worker is, and its label."""

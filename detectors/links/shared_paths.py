@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.detectors.links.flows import Flows
 from laggard.detectors.notices import LinksSlower
-from laggard.detectors.statistics.common_mode import SMALLEST, CommonMode, remembered
+from laggard.detectors.statistics.common_mode import SMALLEST, CommonMode
 from laggard.detectors.statistics.readings import Floats
 
 _FEWEST_NODES = 3  # of two nodes, the only link is judged by itself
@@ -56,7 +56,7 @@ class SharedPaths:
         self._measured = np.zeros(0, np.intp)
         self._slower = np.zeros(0, np.float32)
         self._told: list[_Shared] = []  # until it is over
-        self._ended = remembered()
+        self._ended = CommonMode().ended
         self._suspected: _Shared | None = None
         self._notices: list[LinksSlower] = []
 

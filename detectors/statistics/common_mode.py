@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from statistics import median
 
 import numpy as np
@@ -21,36 +20,10 @@ _LEAST_S, _MOST_S = 150.0, 3600.0
 _WORSE = 1.5  # times the logs of what was told, and as much more as matters: worth another word
 _TIMES, _REMEMBERED = 1.5, 8  # the longest of the last eight that ended by themselves: as for a device's phases
 
-Ended = deque[tuple[float, float]]
-"""Seconds and sizes of runs that ended by themselves."""
-
-
-def remembered() -> Ended:
-    """Return room for the last runs."""
-    return deque(maxlen=_REMEMBERED)
-
 
 def known_time(time_s: float) -> float | None:
     """Return a time, ``None`` if it is not known."""
     return None if np.isnan(time_s) else time_s
-
-
-@dataclass(slots=True)
-class _Run:
-    """Rounds that are off, and those in between."""
-
-    side: int  # 1 if slower, -1 if faster
-    since_s: float  # times of the first and the last one that is off
-    until_s: float
-    count: int = 0  # of those that are off, less the others; no more than are needed
-    rounds: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WHOLE))  # times and changes
-
-    def size_and_begin(self) -> tuple[float, float]:
-        """Return how large the change is, and since when it is: a smaller phase may have gone before it."""
-        times_s, changes = zip(*self.rounds, strict=True)
-        half = median(changes[-_ROUNDS:]) / 2
-        first = next(place for place, each in enumerate(changes) if each >= half) if self.side > 0 else 0
-        return median(changes[first:]), times_s[first] if first else self.since_s
 
 
 class CommonMode:
@@ -59,80 +32,77 @@ class CommonMode:
     It has shifted if it is off for longer than anything half as large that ended by itself.
     """
 
-    def __init__(self, past: float = np.nan, ended: Ended | None = None) -> None:
-        self._past = past  # what is usual: the faster third of the first rounds that are not off, unless it is given
+    def __init__(self, past: float = np.nan, ended: deque[tuple[float, float]] | None = None) -> None:
+        self.past = (
+            past  # what is usual: unless it is given, the faster third of the first rounds; `NaN`: not learned yet
+        )
         self._calm = deque([] if np.isnan(past) else [past] * WHOLE, WHOLE)  # the last rounds that are not off
-        self._slower, self._slower_since_s = 0.0, np.nan  # than usual, as was told; 0: nothing was
-        self._run: _Run | None = None
-        self._ended = remembered() if ended is None else ended  # may be shared with others
-
-    @property
-    def is_learned(self) -> bool:
-        """Whether what is usual is known."""
-        return not np.isnan(self._past)
+        self._level, self._since_s = 0.0, np.nan  # slower than usual, as was told; 0: nothing was
+        self._side = self._count = 0  # of rounds that are off: 1 if slower, -1 if faster; how many, less the others
+        self._begun_s, self._changes = np.nan, deque[float](maxlen=WHOLE)  # of the run
+        # Seconds and sizes of the last ones that ended by themselves; may be shared with others
+        self.ended: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED) if ended is None else ended
 
     @property
     def is_slow(self) -> bool:
         """Whether it is slower than usual, for long enough or not."""
-        return self._slower > 0 or (self._run is not None and self._run.side > 0)
+        return self._level > 0 or self._side > 0
 
     def add(self, log_time: float, now_s: float, smallest: float, *, is_sure: bool = True) -> Shift | None:
         """Add a round, ``NaN`` if it is not known; return what is new, if it matters and is sure."""
         if np.isnan(log_time):
             return None
-        if not self.is_learned:
+        if np.isnan(self.past):
             self._learn(log_time)
             return None
-        change, middle = log_time - self._past, median(self._calm)
+        change, middle = log_time - self.past, median(self._calm)
         noise = float(DEVIATION_PER_DISTANCE) * median(abs(each - middle) for each in self._calm)
         limit = max(SMALLEST, smallest, _NOISES * noise)
-        low, high = self._slower / 2 or -limit, _WORSE * self._slower + limit
+        low, high = self._level / 2 or -limit, _WORSE * self._level + limit
         self._add_to_run(int(change > high) - int(change < low), change, now_s)
-        if self._run is None and not self._slower:
+        if not self._side and not self._level:
             self._learn(log_time)
-        if self._run is None or self._run.count < _ROUNDS or not is_sure:
+        if self._count < _ROUNDS or not is_sure:
             return None
-        size, since_s = self._run.size_and_begin()
-        alike = [seconds for seconds, of_run in self._ended if self._run.side > 0 and of_run >= size / 2]
+        size = median(list(self._changes)[len(self._changes) // 2 :])  # a smaller phase may have gone before it
+        alike = [seconds for seconds, of_run in self.ended if self._side > 0 and of_run >= size / 2]
         wait_s = max(_LEAST_S, min(_MOST_S, _TIMES * max(alike, default=0.0)))
-        if low <= size <= high or now_s - since_s < wait_s:
+        if low <= size <= high or now_s - self._begun_s < wait_s:
             return None
-        return self._shifted(self._run, size, since_s, limit)
+        return self._shifted(size, limit)
 
-    def _learn(self, log_time: float) -> None:
-        is_whole = len(self._calm) == WHOLE
-        self._calm.append(log_time)
-        if not is_whole and (self.is_learned or len(self._calm) >= WARM_UP):
-            self._past = sorted(self._calm)[(len(self._calm) - 1) // 3]  # phases only add
+    def _learn(self, *log_times: float) -> None:
+        for each in log_times:
+            is_whole = len(self._calm) == WHOLE
+            self._calm.append(each)
+            if not is_whole and (len(self._calm) >= WARM_UP or not np.isnan(self.past)):
+                self.past = sorted(self._calm)[(len(self._calm) - 1) // 3]  # phases only add
 
     def _add_to_run(self, side: int, change: float, now_s: float) -> None:
-        if side and (self._run is None or side != self._run.side):
-            self._end_run()
-            self._run = _Run(side, now_s, now_s)
-        if self._run is None:
-            return
-        self._run.rounds.append((now_s, change))
-        self._run.until_s = now_s if side else self._run.until_s
-        self._run.count = min(self._run.count + (1 if side else -1), _ROUNDS)
-        if not self._run.count:
-            self._end_run()
+        is_over = self._count == 1 and not side
+        if self._side and (is_over or side == -self._side):
+            if not self._level:
+                self.ended.append((now_s - self._begun_s, median(self._changes)))
+            self._side = self._count = 0
+        if side and not self._side:
+            self._side, self._begun_s = side, now_s
+            self._changes.clear()
+        if self._side:
+            self._changes.append(change)
+            self._count = min(self._count + (1 if side else -1), _ROUNDS)
 
-    def _end_run(self) -> None:
-        if self._run and not self._slower:
-            self._ended.append((self._run.until_s - self._run.since_s, median(each for _, each in self._run.rounds)))
-        self._run = None
-
-    def _shifted(self, run: _Run, size: float, begun_s: float, limit: float) -> Shift | None:
-        before, since_s = self._slower, self._slower_since_s
-        self._run, self._slower = None, size if size > limit else 0.0
+    def _shifted(self, size: float, limit: float) -> Shift | None:
+        before, since_s, begun_s = self._level, self._since_s, self._begun_s
+        self._level = size if size > limit else 0.0
+        self._side = self._count = 0
         if size < -limit:  # faster ones are the usual from now on
-            past, self._calm = self._past, deque(maxlen=WHOLE)
-            for _, change in run.rounds:
-                self._learn(past + change)
-        if self._slower > before:
-            self._slower_since_s = since_s if before else begun_s
+            usual = [self.past + change for change in self._changes]
+            self._calm.clear()
+            self._learn(*usual)
+        if self._level > before:
+            self._since_s = since_s if before else begun_s
             return Shift(float(np.exp(size)), known_time(begun_s))
-        if self._slower or not before:
+        if self._level or not before:
             return None
-        self._ended.append((begun_s - since_s, before))
+        self.ended.append((begun_s - since_s, before))
         return Shift(float(np.exp(before)), known_time(since_s), over_s=known_time(begun_s), is_over=True)

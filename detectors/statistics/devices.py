@@ -14,6 +14,7 @@ from laggard.collectors.device import DeviceId
 from laggard.detectors.errors import DeviceNameError
 from laggard.detectors.statistics.readings import Floats
 
+Labels = Mapping[DeviceId, Hashable]  # only devices with the same label are compared
 # The spread is the median minus the 10 % or the 20 % quantile, whichever gives less, divided by that of the normal
 # distribution. Unlike a two-sided scale, it is not widened by a slow minority (masking), nor by a single fast device.
 _FAST_SHARES = (10, 5)  # the fastest device in so many
@@ -55,8 +56,7 @@ class Grouping:
         self.n_groups = len(self.sizes)
         # The devices whose readings stand for their group's: all of a small group, and some of a large one, drawn by
         # chance, so that they are not all in the same place of their nodes
-        is_large = self.sizes.max() > _SAMPLED
-        rows = np.random.default_rng(len(codes)).permutation(len(codes)) if is_large else np.arange(len(codes))
+        rows = np.random.default_rng(len(codes)).permutation(len(codes))
         rows = rows[np.argsort(codes[rows], kind="stable")]
         rank = np.arange(len(rows)) - np.repeat(np.cumsum(self.sizes) - self.sizes, self.sizes)
         self._sample = rows[rank < _SAMPLED]
@@ -96,8 +96,6 @@ class Grouping:
         ordered = values[self._sample]
         known = np.bincount(self._sample_codes[~np.isnan(ordered)], minlength=self.n_groups)
         ordered = np.sort(ordered) if self.n_groups == 1 else ordered[np.lexsort((ordered, self._sample_codes))]
-        if not len(ordered):
-            return np.full((len(ranks), self.n_groups), np.nan, np.float32)
         places = [np.minimum(self._starts + np.maximum(rank(known), 0), len(ordered) - 1) for rank in ranks]
         return np.where(known > 0, ordered[np.stack(places)], np.float32(np.nan))
 
@@ -123,7 +121,7 @@ class Devices(Grouping):
     What most rounds do not need is computed on first use.
     """
 
-    def __init__(self, names: Iterable[DeviceId] = (), labels: Mapping[DeviceId, Hashable] | None = None) -> None:
+    def __init__(self, names: Iterable[DeviceId] = (), labels: Labels | None = None) -> None:
         self.names = tuple(names)  # each device once, in the order of the rows
         super().__init__(codes_of([labels.get(name) if labels else None for name in self.names]))
 

@@ -32,8 +32,7 @@ LINK = 0.75
 _BEGINS = np.array([0, 1, 3, 7, 15, 31, 63], np.float32)[:, None]  # further steps: each class is twice as long
 _ENDS = np.append(_BEGINS[1:], [[127]], axis=0)
 
-Places = tuple[NDArray[np.intp], NDArray[np.integer]]
-"""Of some excursions the clocks, and the groups of their devices."""
+Places = tuple[NDArray[np.intp], NDArray[np.integer]]  # of some excursions: the clocks, and their devices' groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +76,9 @@ class Tails(Arrays):
     counted: NDArray[np.float64] = of(0, CLOCKS, dtype=np.float64)  # excursions so far
 
     def number(self, at: Places) -> NDArray[np.uint32]:
-        """Return the numbers of excursions that count from now on."""
-        place = np.ravel_multi_index(at, self.counted.shape)
-        order = np.argsort(place, kind="stable")
-        _, begins, sizes = np.unique(place[order], return_index=True, return_counts=True)
-        rank = np.empty(len(place), np.intp)
-        rank[order] = np.arange(len(place)) - np.repeat(begins, sizes)
-        found = self.counted[at] + 1 + rank
+        """Return the numbers of excursions that count from now on; those of one round have that of the last of them."""
         np.add.at(self.counted, at, 1)
-        return np.asarray(found, np.uint32)
+        return np.asarray(self.counted[at], np.uint32)
 
     def learn(self, at: Places, peaks: Floats, step: Floats) -> None:
         """Learn from excursions that have just ended, given their highest evidence and what one round is worth."""
@@ -96,16 +89,11 @@ class Tails(Arrays):
             for of_class, added in zip(counts, more, strict=True):
                 np.add.at(of_class, at, added)
 
-    def surprise(self, at: Places, evidence: Floats, step: Floats, *, is_steady: bool = False) -> Floats:
-        """Return how little is to be expected of healthy devices that an excursion gets so large, in nats.
-
-        ``is_steady``: if the chance to go on is the same at all lengths, which is the stricter.
-        """
+    def surprise(self, at: Places, evidence: Floats, step: Floats) -> Floats:
+        """Return how little is to be expected of healthy devices that an excursion gets so large, in nats."""
         further = np.maximum(evidence / step - LEAST_STEPS, 0)
         steps = np.clip(further - _BEGINS, 0, _ENDS - _BEGINS)
         went_on, tries = self.went_on[:, *at], self.tries[:, *at]
-        if is_steady:
-            steps, went_on, tries = further[None], went_on.sum(axis=0)[None], tries.sum(axis=0)[None]
         outlier = goes_on = np.exp(-step)
         nats = np.zeros(len(step))
         for number in range(len(steps)):  # what is known of shorter ones says half of what is to be expected
@@ -195,7 +183,7 @@ def settle(history: History, over: Flags, scale: Scale, tails: Tails, grouping: 
     share = np.log(grouping.n_groups * CLOCKS * number * (number + 1))  # of the budget, in nats: they sum to one
     steps = scale.step[large]
     history.odds[large] = tails.surprise(at, evidence[large], steps) - share
-    history.usual[large] = tails.surprise(at, history.peak[large], steps, is_steady=True) - share < bar
+    history.usual[large] = tails.surprise(at, history.peak[large], steps) - share < bar
     history.found |= (history.number > 0) & (history.odds >= bar)
 
 
@@ -203,12 +191,12 @@ def note_slowness(history: History, own: Floats, by_peers: Floats, scale: Scale)
     """Add a round to the sums of how slow the devices in an excursion are."""
     counts = history.evidence > 0
     counts[AT_TIMES] &= history.run > 0
-    history.hits = np.where(history.evidence[AT_TIMES] > 0, history.hits + counts[AT_TIMES], 0)
-    history.with_past += counts & ~np.isnan(own)
     # A reading counts up to the next size: a single one may be anything.
     most = np.stack([*scale.size[1:AT_TIMES], np.full(own.shape, np.inf, np.float32), scale.size[LARGE + 1]])
-    for sums, excess in zip(history.slower, (own, by_peers), strict=True):
-        sums += np.where(counts, np.minimum(np.nan_to_num(excess, nan=0.0), most), 0)
+    for sums, counted, excess in zip(history.slower, history.counted, (own, by_peers), strict=True):
+        known = counts & ~np.isnan(excess)
+        counted += known
+        sums += np.where(known, np.minimum(excess, most), 0)
 
 
 def slowness_at(
@@ -219,9 +207,9 @@ def slowness_at(
     at_times = clocks[0] == AT_TIMES
     clock = AT_TIMES if at_times else int(clocks[clocks < AT_TIMES][-1])
     rounds = max(1.0, float(history.lasts[clock, row]))
-    hits = max(1.0, float(history.hits[row])) if at_times else rounds
-    with_past = float(history.with_past[clock, row])
-    own, by_peers = (history.slower[:, clock, row] / [max(with_past, 1.0), hits]).tolist()
+    counted = history.counted[:, clock, row]
+    with_past, hits = float(counted[0]), max(1.0, float(counted.max()))
+    own, by_peers = (history.slower[:, clock, row] / np.maximum(counted, 1)).tolist()
     own_past = with_past > 0 and own >= smallest / 2
     slower = min(own, by_peers) if own_past else by_peers
     past = lasts / min(max(float(history.rounds[row]), 1.0), WHOLE) if own_past else 0.0

@@ -19,7 +19,7 @@ from laggard.detectors.statistics.devices import Devices, Grouping
 from laggard.detectors.statistics.excursions import ERRORS, NOISES, Tails
 from laggard.detectors.statistics.history import WARM_UP, WHOLE, Compared, History
 from laggard.detectors.statistics.readings import DEVIATION_PER_DISTANCE, Flags, Floats
-from laggard.detectors.statistics.thresholds import MAJORITY, RESTART, Thresholds
+from laggard.detectors.statistics.thresholds import MAJORITY, RESTART, against_peers
 
 _QUIETEST = 16.0  # of the smallest slowdown that matters, one part: what looks less noisy is so by chance
 _AS_ROUNDS = np.float32(WHOLE / 2)  # of its own is what the group's noise is worth in a device's
@@ -50,7 +50,7 @@ class Pace(Arrays):
         return Compared(pace, relative, typical, relative - history.base, by_peers)
 
     def residual(
-        self, compared: Compared, last: Floats, size: Floats, thresholds: Thresholds, grouping: Grouping
+        self, compared: Compared, last: Floats, size: Floats, smallest: float, grouping: Grouping
     ) -> tuple[Floats, Floats, Flags]:
         """Return the residuals, against the past or the peers, whichever is more, and which groups are half slow.
 
@@ -63,9 +63,9 @@ class Pace(Arrays):
         if crowded.any():
             own = np.where(out(crowded), np.minimum(own, own + out(compared.pace - self.usual)), own)
         self._learn(self.usual, compared.pace, WHOLE, ~crowded)
-        by_peers = compared.by_peers - out(thresholds.against_peers(self.spread, count)[RESTART])
+        by_peers = compared.by_peers - out(against_peers(smallest, self.spread, count)[RESTART])
         tied = (grouping.count(by_peers > 0) >= MAJORITY * count) & (count != 2) | (count < 2)
-        by_peers = np.where(out(tied), np.float32(np.nan), by_peers + np.float32(thresholds.smallest / 2))
+        by_peers = np.where(out(tied), np.float32(np.nan), by_peers + np.float32(smallest / 2))
         found = np.fmax(own, by_peers)
         return found, np.where((found == own) & ~np.isnan(last), last, found), crowded
 
@@ -165,7 +165,7 @@ class Groups:
 
         has_past = devices.count(~np.isnan(compared.own)) > 0
         for group in np.flatnonzero((devices.sizes > 1) & ~np.isnan(compared.pace)).tolist():
-            if self._common_modes[group].is_learned and not has_past[group]:
+            if not (has_past[group] or np.isnan(self._common_modes[group].past)):
                 self._common_modes[group] = CommonMode()  # all of it has become busy, and learns its past anew
             if shift := self._common_modes[group].add(float(compared.pace[group]), now_s, smallest):
                 self.notices.append(GroupSlower(named(group), shift))

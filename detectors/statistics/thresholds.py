@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +20,6 @@ MAJORITY = 0.45  # if this share of a group looks slow at once, the peers cannot
 _SILICON_SUSPECT = 1.05  # a chip this much slower than its peers is still within normal variation
 _SILICON_SLOW = 1.07  # four standard deviations of the V100s of the benchmark
 _PEER_SPREADS = 3.5  # standard deviations between chips
-_MANY_PEERS, _FEW_CHIPS = 16, 0.12  # with fewer peers the spread is mostly chance: it raises the limit to 13 % at most
 _PAIR_RATIO = 2.0  # of two devices, only a slowdown by this factor shows which one is slow
 
 
@@ -33,30 +30,20 @@ def checked_budget(false_alarm_budget: float) -> float:
     return false_alarm_budget
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """The user's threshold, as a ratio of times, and what follows from it."""
+def checked_slowdown(min_slowdown: float) -> float:
+    """Return the smallest slowdown that matters, if it is one, as a ratio of times."""
+    if not number(min_slowdown) > 1:
+        raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {min_slowdown!r}")
+    return min_slowdown
 
-    # The smallest slowdown that matters: no smaller one yields a restart verdict
-    min_slowdown: float = GPU_MIN_SLOWDOWN
 
-    def __post_init__(self) -> None:
-        if not number(self.min_slowdown) > 1:
-            raise ValueError(f"min_slowdown must be a ratio above 1 (1.05 is 5 % slower), got {self.min_slowdown!r}")
-
-    @property
-    def smallest(self) -> float:
-        """The smallest slowdown that matters, in log seconds."""
-        return float(np.log(self.min_slowdown))
-
-    def against_peers(self, spread: Floats, peers: NDArray[np.intp]) -> list[Floats]:
-        """Return by how much a healthy device may be slower than its peers, by level, in log seconds."""
-        # The median of few chips is uncertain, too: that of n has pi / 2n of the variance of one.
-        few = np.sqrt(1 + np.pi / 2 / np.maximum(peers - 1, 1)).astype(np.float32)
-        chips = np.where(peers < _MANY_PEERS, np.minimum(_PEER_SPREADS * spread, _FEW_CHIPS), _PEER_SPREADS * spread)
-        found = []
-        for share, ratio in ((0.5, _SILICON_SUSPECT), (1, _SILICON_SLOW)):
-            level = np.float32(max(share * self.smallest, np.log(ratio)))
-            pair = np.float32(max(2 * level, np.log(_PAIR_RATIO)))
-            found.append(np.where(peers == 2, pair, np.fmax(level * few, chips)).astype(np.float32))
-        return found
+def against_peers(smallest: float, spread: Floats, peers: NDArray[np.intp]) -> list[Floats]:
+    """Return by how much a healthy device may be slower than its peers, by level; all in log seconds."""
+    # The median of few chips is uncertain, too: that of n has pi / 2n of the variance of one.
+    few = np.sqrt(1 + np.pi / 2 / np.maximum(peers - 1, 1)).astype(np.float32)
+    found = []
+    for share, ratio in ((0.5, _SILICON_SUSPECT), (1, _SILICON_SLOW)):
+        level = np.float32(max(share * smallest, np.log(ratio)))
+        pair = np.float32(max(2 * level, np.log(_PAIR_RATIO)))
+        found.append(np.where(peers == 2, pair, np.fmax(level * few, _PEER_SPREADS * spread)).astype(np.float32))
+    return found

@@ -127,9 +127,7 @@ def test_every_excursion_of_a_group_gets_a_share_of_its_own_and_they_sum_to_the_
     together = Tails.empty(3)
     clocks, groups = np.array(began, np.intp).reshape(-1, 2).T
     numbers = together.number((clocks, groups))
-    assert sorted(zip(began, numbers.tolist(), strict=True)) == sorted(
-        ((clock, group), 1 + began[:place].count((clock, group))) for place, (clock, group) in enumerate(began)
-    )
+    assert numbers.tolist() == [began.count(each) for each in began]  # which leaves more of the budget
 
 
 @given(st.floats(1, 200), st.floats(0, 40), st.lists(st.floats(9.3, 300), max_size=40))

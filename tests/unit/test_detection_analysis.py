@@ -372,7 +372,7 @@ def test_thresholds_can_be_changed_while_the_job_runs() -> None:
     seconds[12:, 5] *= 1.3
     analysis = SlowGPUAnalysis(min_slowdown=1.5)
     assert [verdict.action for _, verdict in play(analysis, names(4), seconds[:30])] == ["report"]
-    analysis.set_thresholds(min_slowdown=1.1)
+    analysis.min_slowdown = 1.1
     assert [verdict.action for _, verdict in play(analysis, names(4), seconds[30:])] == ["restart"]
 
 
@@ -437,7 +437,7 @@ def test_of_devices_that_are_not_decided_on_the_one_with_the_most_evidence_comes
 
 
 def test_a_state_of_another_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="state has version 99, this program reads version 10"):
+    with pytest.raises(ValueError, match="state has version 99, this program reads version 11"):
         SlowGPUAnalysis.from_state(SlowGPUAnalysis().to_state() | {"version": 99})
 
 
@@ -514,7 +514,7 @@ def test_a_week_of_rounds_overflows_nothing() -> None:
     seconds[20:, 5] *= 1.2
     play(analysis, names(4), seconds)
     history = analysis._history
-    for array in (history.rounds, history.lasts, history.hits):
+    for array in (history.rounds, history.lasts, history.counted):
         array[:] = 200_000
     assert not play(analysis, names(4), quiet(16, 8, seed=1))
     assert all(np.isfinite(array).all() for array in (history.base, history.change, history.distance))

@@ -177,7 +177,7 @@ def test_a_phase_is_excused_as_long_as_phases_were_and_no_longer() -> None:
 def test_a_fault_that_does_not_end_teaches_nothing_and_its_number_raises_the_bar() -> None:
     tails = Tails.empty(2)
     assert tails.number((np.array([0, 0, 1]), np.array([0, 1, 0]))).tolist() == [1, 1, 1]
-    assert tails.number((np.array([0, 0]), np.array([0, 0]))).tolist() == [2, 3]
+    assert tails.number((np.array([0, 0]), np.array([0, 0]))).tolist() == [3, 3]
     assert surprise(tails, 5.0) == pytest.approx(3 * STEP)
 
 

@@ -11,12 +11,10 @@ from scipy import integrate, stats
 
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis
-from laggard.detectors.analysis.findings import with_nodes
-from laggard.detectors.evidence import Slow
 from laggard.detectors.statistics.devices import Grouping, codes_of, present_places
 from laggard.detectors.statistics.readings import log_fastest, repeat_noise, repeats_of
-from laggard.detectors.statistics.thresholds import Thresholds
-from laggard.detectors.verdict import Evidence, Severity, Verdict
+from laggard.detectors.statistics.thresholds import checked_slowdown
+from laggard.detectors.verdict import Severity
 
 NAN, INF = math.nan, math.inf
 
@@ -102,7 +100,7 @@ def test_medians_and_counts_are_by_group() -> None:
 @pytest.mark.parametrize("ratio", [1.0, 0.5, INF, NAN])
 def test_a_ratio_that_is_not_a_slowdown_is_refused(ratio: float) -> None:
     with pytest.raises(ValueError, match="min_slowdown"):
-        Thresholds(min_slowdown=ratio)
+        checked_slowdown(ratio)
 
 
 def test_labels_are_numbered_as_they_appear() -> None:
@@ -183,18 +181,18 @@ def test_a_slow_quarter_does_not_hide_one_that_is_less_slow() -> None:
 @pytest.mark.parametrize(
     ("of_device", "of_node", "kept"),
     [
-        ("suspect", "suspect", "0"),
-        ("slow", "suspect", "0"),
-        ("suspect", "slow", None),
-        ("slow", "slow", None),  # of one of its devices alone
+        (1.0, 1.06, {("0", "suspect"), ("1", "suspect"), ("2", "suspect")}),
+        (1.04, 1.06, {("0", "slow"), ("1", "suspect"), ("2", "suspect")}),
+        (1.0, 1.12, {(None, "slow")}),
+        (1.3, 1.12, {(None, "slow")}),
     ],
 )
 def test_a_verdict_on_a_node_takes_the_place_of_those_on_its_devices_that_say_less(
-    of_device: Severity, of_node: Severity, kept: str | None
+    of_device: float, of_node: float, kept: set[tuple[str | None, Severity]]
 ) -> None:
-    def verdict(gpu: str | None, severity: Severity) -> Verdict:
-        return Verdict("n1", gpu, 1.3, severity, Evidence("n1", gpu, Slow(1.3, "peers", 3)))
-
-    other = Verdict("n2", "0", 1.3, "slow", Evidence("n2", "0", Slow(1.3, "peers", 3)))
-    found = with_nodes([verdict("0", of_device), other], [verdict(None, of_node)])
-    assert [(each.host, each.gpu) for each in found] == [("n1", kept), ("n2", "0")]
+    readings = {(f"n{node}", str(gpu)): [1.0 + 0.001 * gpu] for node in range(6) for gpu in range(4)}
+    readings |= {("n0", str(gpu)): [of_node + 0.001 * gpu] for gpu in range(4)}
+    readings |= {("n0", "0"): [of_node * of_device], ("n0", "3"): [1.0]}
+    found = SlowGPUAnalysis().check(readings)
+    assert {(each.gpu, each.severity) for each in found} == kept
+    assert {each.host for each in found} == {"n0"}
