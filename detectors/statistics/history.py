@@ -130,8 +130,9 @@ class History(Arrays):
         """Make a past of the first rounds, of their faster part: the device may have become slow in them."""
         first = self.first[:, rows]
         changes: Floats = np.diff(first, axis=0)
-        noise = np.maximum(np.sqrt(variance), DEVIATION_PER_DISTANCE * np.median(np.abs(changes), axis=0) / np.sqrt(2))
-        base = np.sort(first, axis=0)[1:4].mean(axis=0) + _FASTER * noise
+        distances = np.abs(first - np.median(first, axis=0)), np.abs(changes) / np.float32(np.sqrt(2))
+        own = DEVIATION_PER_DISTANCE * np.minimum(*(np.median(each, axis=0) for each in distances))
+        base = np.sort(first, axis=0)[1:4].mean(axis=0) + _FASTER * np.maximum(np.sqrt(variance), own)
         self.base[rows], self.last[rows] = base, first[-1] - base
         self.change[rows] = _seen((np.square(changes) / 2).astype(np.float32), variance).mean(axis=0)
         self.distance[rows] = _seen((first - base) ** 2, variance).mean(axis=0) * WARM_UP / (WARM_UP - 1)
