@@ -2,21 +2,23 @@
 
 Its collectives are those of a GPU: they do not end when a peer is lost, and `abort` ends them without an error and
 without a result. Then each further one is refused until the group gets other peers.
-A program of a test has this text above its own, and calls `install`.
+The text of this file is the beginning of a test's program (`on_stand_in`).
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, ErrorType, Work
 
-__all__ = ["NcclStandIn", "install"]
+__all__ = ["NcclStandIn", "install", "on_stand_in"]
 
 _COLLECTIVES = ("allgather", "allreduce", "broadcast", "barrier", "all_gather_single", "reduce_scatter_single")
 
@@ -130,7 +132,11 @@ for _name in _COLLECTIVES:
     setattr(NcclStandIn, _name, lambda self, *arguments, name=_name: self.run(name, *arguments))
 
 
-def _synchronize(_: object = None) -> None:
+def _synchronize(device: int | None = None) -> None:
+    # Rank 2 is asked whether its device is well, once, when a test wants it to be broken.
+    if [device, os.environ.get("RANK")] == [0, "2"] and (breaks := Path("breaks")).exists():
+        breaks.unlink()
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
     for each in NcclStandIn.made:
         each.synchronize()
 
@@ -143,3 +149,8 @@ def install() -> None:
     torch.cuda.device_count, torch.cuda.current_device = lambda: 1, lambda: 0
     torch.cuda.nccl.version = lambda: (2, 28, 3)
     torch.cuda.synchronize = _synchronize
+
+
+def on_stand_in(program: str) -> str:
+    """Return a program of Gloo's as one of the stand-in's."""
+    return Path(__file__).read_text() + "\ninstall()\n" + program.replace('("gloo")', '("nccl")')

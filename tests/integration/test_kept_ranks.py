@@ -16,7 +16,7 @@ from tests.processes import command_lines
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from tests import nccl_stand_in  # noqa: E402 - it needs PyTorch
+from tests.nccl_stand_in import on_stand_in  # noqa: E402 - it needs PyTorch
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -30,19 +30,6 @@ for kind in options.__mro__:
     if "enable_reconfigure" in vars(kind):
         del kind.enable_reconfigure
 assert not hasattr(options, "enable_reconfigure")
-"""
-# On an NCCL that blocks who waits for a lost rank. The device of rank 2 may fail when it is asked whether it is well.
-NCCL = f"""{Path(nccl_stand_in.__file__).read_text()}
-install()
-is_well = torch.cuda.synchronize
-
-def synchronize(device=None):
-    if [os.environ["RANK"], device] == ["2", 0] and os.path.exists("breaks"):
-        os.remove("breaks")
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    is_well()
-
-torch.cuda.synchronize = synchronize
 """
 REPLACED = "replaced  rank 1 on node1 was killed by SIGKILL"
 RELAUNCHED = "relaunch  rank 1 on node1 was killed by SIGKILL"
@@ -83,8 +70,8 @@ def test_a_training_whose_rank_is_killed_has_the_losses_of_one_that_is_not(
 def test_ranks_that_wait_on_their_devices_for_a_lost_one_are_released_and_go_on(
     faults: list[object], breaks: bool, kept: list[int], start_job: Callable[..., RunningJob], tmp_path: Path
 ) -> None:
-    n_steps, program = N_STEPS - 1, NCCL + TRAIN.replace('("gloo")', '("nccl")')
-    program = program.replace(" run.save(", " step == n_steps - 1 or run.save(")  # which would be refused then
+    # The last save would be refused.
+    n_steps, program = N_STEPS - 1, on_stand_in(TRAIN.replace(" run.save(", " step == n_steps - 1 or run.save("))
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     job = start(start_job, undisturbed, n_steps, 0.0, [], program=program)
     assert job.finish(DEADLINE_S) == 0, job.everything()

@@ -19,7 +19,7 @@ import torch.distributed as dist  # noqa: E402 - what follows needs PyTorch
 
 from laggard.kvstore.membership import Formation, Published, Replaced  # noqa: E402
 from laggard.torch import kept_group  # noqa: E402
-from laggard.torch.kept_device import Device, DeviceError  # noqa: E402
+from laggard.torch.kept_device import Device  # noqa: E402
 from tests.waiting import wait_until  # noqa: E402
 
 ErrorType = torch._C._distributed_c10d.ErrorType
@@ -67,7 +67,8 @@ class OnDevice:
     def __init__(self, synchronize: Callable[[int], object] = lambda _: None) -> None:
         self.records, self.backends = Records(), [Backend(), Backend()]
         cuda = SimpleNamespace(current_device=lambda: 3, synchronize=lambda device=3: synchronize(device))
-        self.device = Device(cast("Any", self.records), lambda: self.backends, cuda, well_s=0.5)
+        own = [SimpleNamespace(backend=each) for each in self.backends]
+        self.device = Device(cast("Any", self.records), own, None, cuda, well_s=0.5)
 
     @property
     def n_aborts(self) -> int:
@@ -123,13 +124,13 @@ def test_a_device_that_fails_when_it_is_asked_is_the_ranks_own_error() -> None:
         assert device == 3, "it was another thread's device"
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    with pytest.raises(DeviceError, match="illegal memory access"):
+    with pytest.raises(RuntimeError, match="illegal memory access"):
         OnDevice(fail).device.stop()
 
 
 def test_a_device_that_does_not_end_its_work_is_not_waited_for() -> None:
     ends = threading.Event()
-    with pytest.raises(DeviceError, match=r"CUDA error: the device has not done what it was given within 0\.5 s"):
+    with pytest.raises(RuntimeError, match=r"CUDA error: the device has not done its work within 0\.5 s"):
         OnDevice(lambda _: ends.wait()).device.stop()
     ends.set()
 
@@ -164,7 +165,7 @@ from laggard.torch import kept_group
 made = dist.distributed_c10d._DistributedBackendOptions()
 made.store, made.group_rank, made.group_size, made.timeout = dist.HashStore(), 1, 4, timedelta(seconds=7)
 made.group_id, made.global_ranks_in_group = "0", []
-backend = kept_group._nccl_of(made)
+backend = kept_group._nccl(made)
 options = backend.options
 print(backend.supports_reconfigure, options.enable_reconfigure, options._timeout.seconds, backend.get_error().name,
       backend.get_reconfigure_handle(), flush=True)

@@ -6,25 +6,19 @@ Gloo's connections close when a process ends, which releases all who wait for it
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent import futures
 from typing import Any
 
 import torch
 
-from laggard.errors import LaggardError
 from laggard.kvstore.membership import MembershipRecords, Replaced
 
 # What a device was given before it was released takes about a step; the controller waits longer.
 WELL_S = 20.0
 _READ_S = 1.0  # for which the thread waits for the controller's word at a time
-
-
-class DeviceError(LaggardError):
-    """The device of this rank does not work any more: another process has to take its place."""
-
-    reason: str
-    template = "{reason}"
 
 
 class Device:
@@ -33,38 +27,49 @@ class Device:
     def __init__(
         self,
         records: MembershipRecords,
-        backends: Callable[[], list[Any]],
+        own: Sequence[Any],
+        launch: int | None,
         cuda: Any = torch.cuda,
         well_s: float = WELL_S,
     ) -> None:
         self._records = records
-        self._cuda, self._well_s = cuda, well_s
-        self._backends = backends  # those that are connected, and aborted, together
-        self._lock = threading.Lock()
-        self._launch: int | None = None  # the one in which they are connected
+        self._own = own  # whose backends are connected, and aborted, together
+        self._launch = launch  # the one in which they are connected, if they are
         self._over = -1  # the newest one of which ranks are replaced
+        self._cuda, self._well_s = cuda, well_s
+        self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="laggard-abort", daemon=True).start()
 
     def connected(self, launch: int) -> None:
         """Take note that the backends are connected in a launch, which may be over by now."""
         with self._lock:
             self._launch = launch
-            self._abort_if_over()
+            self._abort(self._over)
 
     def settle(self) -> None:
         """Wait until the device has done what it was given, and raise an error if it was aborted meanwhile."""
         self._cuda.synchronize()
         success = torch._C._distributed_c10d.ErrorType.SUCCESS
         with self._lock:  # who has released the device has noted it by then
-            if any(backend.get_error() != success for backend in self._backends()):
+            if any(own.backend.get_error() != success for own in self._own):
                 raise RuntimeError("a process group was aborted, and what was computed with it is wrong")
 
     def stop(self) -> None:
         """End what the device waits for, and raise an error if it does not work any more."""
         with self._lock:
-            self._abort()
-        if why_not := _why_not_well(self._cuda, self._well_s):
-            raise DeviceError(why_not)
+            self._abort(math.inf)
+        device, asked = self._cuda.current_device(), futures.Future[None]()  # each thread has a device of its own
+
+        def ask() -> None:
+            try:
+                asked.set_result(self._cuda.synchronize(device))
+            except RuntimeError as error:
+                asked.set_exception(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        if not futures.wait([asked], self._well_s).done:
+            raise RuntimeError(f"CUDA error: the device has not done its work within {self._well_s:g} s")
+        asked.result()
 
     def _listen(self) -> None:
         after = "0-0"
@@ -74,33 +79,14 @@ class Device:
                 if isinstance(record, Replaced):
                     with self._lock:
                         self._over = record.before
-                        self._abort_if_over()
+                        self._abort(self._over)
 
-    def _abort_if_over(self) -> None:
-        if self._launch is not None and self._launch <= self._over:
-            self._abort()
-
-    def _abort(self) -> None:
+    def _abort(self, newest: float) -> None:
+        """End what is connected, if its launch is not newer than that."""
+        if self._launch is None or self._launch > newest:
+            return
         # Aborting several groups of NCCL's has to be one call for all, which PyTorch does not have for nccl2. But its
         # `abort` only revokes: it waits for no other rank, and what is revoked is freed once the group gets new peers.
-        for backend in self._backends() if self._launch is not None else ():
-            backend.abort()
+        for own in self._own:
+            own.backend.abort()
         self._launch = None
-
-
-def _why_not_well(cuda: Any, deadline_s: float) -> str:
-    """Return what is wrong with this thread's device; empty: nothing."""
-    device = cuda.current_device()  # each thread has its own
-    found = [f"CUDA error: the device has not done what it was given within {deadline_s:g} s"]
-
-    def ask() -> None:
-        try:
-            cuda.synchronize(device)
-            found[:] = [""]
-        except RuntimeError as error:
-            found[:] = [str(error)]
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(deadline_s)
-    return found[0]

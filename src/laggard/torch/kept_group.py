@@ -26,7 +26,7 @@ class _Kind:
 
     name: str  # PyTorch's
     type: Any  # PyTorch's number of it
-    devices: list[str]
+    devices: list[str]  # PyTorch's names of what its tensors are on
     make: Callable[[Any], Any]  # a backend, from what PyTorch knows of the group
     has_device: bool  # which may wait for a lost rank until it is aborted
 
@@ -78,7 +78,8 @@ class KeptGroup:
         # makes them, which is that of all ranks.
         self._own: list[_Own] = []
         self._store = Rendezvous(membership.records, CONNECT_S)  # a backend does not keep it alive
-        self._device = Device(membership.records, self._backends) if kind.has_device else None
+        launch = None if membership.joins else membership.launch
+        self._device = Device(membership.records, self._own, launch) if kind.has_device else None
         rank, size = membership.rank, membership.size
         timeout = timeout or dist.distributed_c10d._get_default_timeout(kind.name)
         if kind.has_device:
@@ -86,20 +87,17 @@ class KeptGroup:
             # Nothing else is set: if it can get other peers, nccl2 ends no process at an error, whatever
             # TORCH_NCCL_ASYNC_ERROR_HANDLING says, and does not read TORCH_NCCL_RETHROW_CUDA_ERRORS.
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-            store = dist.PrefixStore("laggard", self._store)
-            self._add(_Own(None, _gloo(store, rank, size, timeout), store, rank, size), timeout)
         # A type that is taken cannot be given another backend later.
         taken = dist.ProcessGroup.BackendType.CUSTOM if membership.joins else kind.type
         made = dist.Backend.register_backend
         made(kind.name, self._backend, extended_api=True, devices=kind.devices, _backend_type=taken)
         dist.init_process_group(kind.name, store=self._store, rank=rank, world_size=size, timeout=timeout)
-        if self._device is not None and not membership.joins:
-            self._device.connected(membership.launch)
 
     def _backend(self, made: Any, _: object) -> Any:
         """Return the backend of a process group, for PyTorch."""
-        backend = self._kind.make(made)
-        self._add(_Own(made.process_group, backend, made.store, made.group_rank, made.group_size), made.timeout)
+        if self._kind.has_device and not self._own:
+            self._add(None, made, _gloo)
+        backend = self._add(made.process_group, made, self._kind.make)
         if not self.membership.joins:
             return backend
         from torch._C._distributed_c10d import FakeProcessGroup
@@ -108,15 +106,15 @@ class KeptGroup:
         # others, its collectives return what it has given.
         return FakeProcessGroup._create_internal(made.group_rank, made.group_size)
 
-    def _backends(self) -> list[Any]:
-        return [own.backend for own in self._own]
-
-    def _add(self, own: _Own, timeout: timedelta) -> None:
+    def _add(self, group: Any, made: Any, make: Callable[[Any], Any]) -> Any:
+        made.store = dist.PrefixStore(make.__name__, made.store)  # two backends may have been given the same one
+        own = _Own(group, make(made), made.store, made.group_rank, made.group_size)
         self._own.append(own)
         if not self.membership.joins:
-            self._store.set_timeout(timeout)  # others may take long to start
+            self._store.set_timeout(made.timeout)  # others may take long to start
             own.meet(self.membership.launch)
             self._store.set_timeout(timedelta(seconds=CONNECT_S))
+        return own.backend
 
     @property
     def handle(self) -> str:
@@ -182,15 +180,13 @@ def kept_group() -> KeptGroup | None:
     return _kept[0] if _kept else None
 
 
-def _gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
-    return dist.ProcessGroupGloo(store, rank, size, timeout=timeout, enable_reconfigure=True)
+def _gloo(made: Any) -> Any:
+    return dist.ProcessGroupGloo(
+        made.store, made.group_rank, made.group_size, timeout=made.timeout, enable_reconfigure=True
+    )
 
 
-def _gloo_of(made: Any) -> Any:
-    return _gloo(made.store, made.group_rank, made.group_size, made.timeout)
-
-
-def _nccl_of(made: Any) -> Any:
+def _nccl(made: Any) -> Any:
     made.enable_reconfigure, made.split_from = True, None
     return dist.distributed_c10d._create_nccl2_process_group(made, None)
 
@@ -201,11 +197,11 @@ def _kind(backend: str | None, cuda: Any = torch.cuda) -> _Kind | None:
         return None
     kinds, devices = dist.ProcessGroup.BackendType, dist.Backend.backend_capability
     if backend == "gloo":
-        return _Kind(backend, kinds.GLOO, devices["gloo"], _gloo_of, has_device=False)
+        return _Kind(backend, kinds.GLOO, devices["gloo"], _gloo, has_device=False)
     has_nccl2 = hasattr(dist, "ProcessGroupNCCL2") and torch.version.hip is None
     # PyTorch asks the same of it, but with what it makes for that, a process without a GPU ends by a signal.
     if backend in ("nccl", "nccl2") and has_nccl2 and cuda.device_count() > 0 and cuda.nccl.version() >= (2, 28):
-        return _Kind(backend, kinds.NCCL, devices["nccl"], _nccl_of, has_device=True)
+        return _Kind(backend, kinds.NCCL, devices["nccl"], _nccl, has_device=True)
     return None
 
 
