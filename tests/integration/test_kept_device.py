@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from laggard.kvstore.membership import Replaced
 from laggard.torch.kept_device import Device
-from laggard.torch.kept_group import _Own, _nccl
+from laggard.torch.kept_group import _Own
 
 class Records:
     def published(self, after, wait_s):
@@ -43,7 +43,8 @@ if place == "cuda":
 made = dist.distributed_c10d._DistributedBackendOptions()
 made.store, made.timeout = dist.FileStore(sys.argv[2], 2), timedelta(seconds=60)
 made.group_rank, made.group_size, made.group_id, made.global_ranks_in_group = rank, 2, "0", []
-own = _Own(None, _nccl(made), made.store, rank, 2)
+made.enable_reconfigure = True
+own = _Own(None, dist.distributed_c10d._create_nccl2_process_group(made, None), made.store, rank, 2)
 own.meet(1)
 device, values = Device(Records(), [own], 1), torch.ones(4, device=place)
 sum_up()

@@ -64,11 +64,11 @@ class Backend:
 class OnDevice:
     """The fourth device of a machine, with two backends."""
 
-    def __init__(self, synchronize: Callable[[int], object] = lambda _: None) -> None:
+    def __init__(self, synchronize: Callable[[int | None], object] = lambda _: None) -> None:
         self.records, self.backends = Records(), [Backend(), Backend()]
-        cuda = SimpleNamespace(current_device=lambda: 3, synchronize=lambda device=3: synchronize(device))
+        cuda = SimpleNamespace(current_device=lambda: 3, synchronize=lambda device=None: synchronize(device))
         own = [SimpleNamespace(backend=each) for each in self.backends]
-        self.device = Device(cast("Any", self.records), own, None, cuda, well_s=0.5)
+        self.device = Device(cast("Any", self.records), own, None, cuda)
 
     @property
     def n_aborts(self) -> int:
@@ -114,13 +114,14 @@ def test_a_rank_that_lets_go_ends_what_its_device_waits_for_once(on_device: OnDe
     assert on_device.n_aborts == 0
     on_device.device.connected(0)
     on_device.device.stop()
+    assert on_device.n_aborts == 1
     on_device.device.stop()
     on_device.records.say(replaced(0))
     assert on_device.n_aborts == 1
 
 
 def test_a_device_that_fails_when_it_is_asked_is_the_ranks_own_error() -> None:
-    def fail(device: int) -> None:
+    def fail(device: int | None) -> None:
         assert device == 3, "it was another thread's device"
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -131,7 +132,7 @@ def test_a_device_that_fails_when_it_is_asked_is_the_ranks_own_error() -> None:
 def test_a_device_that_does_not_end_its_work_is_not_waited_for() -> None:
     ends = threading.Event()
     with pytest.raises(RuntimeError, match=r"CUDA error: the device has not done its work within 0\.5 s"):
-        OnDevice(lambda _: ends.wait()).device.stop()
+        OnDevice(lambda _: ends.wait()).device.stop(0.5)
     ends.set()
 
 
@@ -160,12 +161,15 @@ def test_which_process_groups_are_kept(
 NCCL2 = """
 import os
 from datetime import timedelta
+from types import SimpleNamespace
+import torch
 import torch.distributed as dist
 from laggard.torch import kept_group
 made = dist.distributed_c10d._DistributedBackendOptions()
 made.store, made.group_rank, made.group_size, made.timeout = dist.HashStore(), 1, 4, timedelta(seconds=7)
 made.group_id, made.global_ranks_in_group = "0", []
-backend = kept_group._nccl(made)
+made.enable_reconfigure = True
+backend = kept_group._kind("nccl", SimpleNamespace(device_count=lambda: 1, nccl=torch.cuda.nccl)).make(made, None)
 options = backend.options
 print(backend.supports_reconfigure, options.enable_reconfigure, options._timeout.seconds, backend.get_error().name,
       backend.get_reconfigure_handle(), flush=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
 from concurrent import futures
 from typing import Any
 
@@ -24,19 +23,12 @@ _READ_S = 1.0  # for which the thread waits for the controller's word at a time
 class Device:
     """Aborts what this rank waits for on its device once the controller says that ranks are replaced, in a thread."""
 
-    def __init__(
-        self,
-        records: MembershipRecords,
-        own: Sequence[Any],
-        launch: int | None,
-        cuda: Any = torch.cuda,
-        well_s: float = WELL_S,
-    ) -> None:
+    def __init__(self, records: MembershipRecords, own: list[Any], launch: int | None, cuda: Any = torch.cuda) -> None:
         self._records = records
         self._own = own  # whose backends are connected, and aborted, together
         self._launch = launch  # the one in which they are connected, if they are
         self._over = -1  # the newest one of which ranks are replaced
-        self._cuda, self._well_s = cuda, well_s
+        self._cuda = cuda
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="laggard-abort", daemon=True).start()
 
@@ -54,7 +46,7 @@ class Device:
             if any(own.backend.get_error() != success for own in self._own):
                 raise RuntimeError("a process group was aborted, and what was computed with it is wrong")
 
-    def stop(self) -> None:
+    def stop(self, within_s: float = WELL_S) -> None:
         """End what the device waits for, and raise an error if it does not work any more."""
         with self._lock:
             self._abort(math.inf)
@@ -67,8 +59,8 @@ class Device:
                 asked.set_exception(error)
 
         threading.Thread(target=ask, daemon=True).start()
-        if not futures.wait([asked], self._well_s).done:
-            raise RuntimeError(f"CUDA error: the device has not done its work within {self._well_s:g} s")
+        if not futures.wait([asked], within_s).done:
+            raise RuntimeError(f"CUDA error: the device has not done its work within {within_s:g} s")
         asked.result()
 
     def _listen(self) -> None:

@@ -26,8 +26,7 @@ class _Kind:
 
     name: str  # PyTorch's
     type: Any  # PyTorch's number of it
-    devices: list[str]  # PyTorch's names of what its tensors are on
-    make: Callable[[Any], Any]  # a backend, from what PyTorch knows of the group
+    make: Callable[[Any, None], Any]  # PyTorch's own, for a backend
     has_device: bool  # which may wait for a lost rank until it is aborted
 
 
@@ -90,13 +89,14 @@ class KeptGroup:
         # A type that is taken cannot be given another backend later.
         taken = dist.ProcessGroup.BackendType.CUSTOM if membership.joins else kind.type
         made = dist.Backend.register_backend
-        made(kind.name, self._backend, extended_api=True, devices=kind.devices, _backend_type=taken)
+        devices = dist.Backend.backend_capability["nccl" if kind.has_device else "gloo"]
+        made(kind.name, self._backend, extended_api=True, devices=devices, _backend_type=taken)
         dist.init_process_group(kind.name, store=self._store, rank=rank, world_size=size, timeout=timeout)
 
     def _backend(self, made: Any, _: object) -> Any:
         """Return the backend of a process group, for PyTorch."""
         if self._kind.has_device and not self._own:
-            self._add(None, made, _gloo)
+            self._add(None, made, dist.distributed_c10d._create_gloo_process_group)
         backend = self._add(made.process_group, made, self._kind.make)
         if not self.membership.joins:
             return backend
@@ -106,9 +106,10 @@ class KeptGroup:
         # others, its collectives return what it has given.
         return FakeProcessGroup._create_internal(made.group_rank, made.group_size)
 
-    def _add(self, group: Any, made: Any, make: Callable[[Any], Any]) -> Any:
+    def _add(self, group: Any, made: Any, make: Callable[[Any, None], Any]) -> Any:
         made.store = dist.PrefixStore(make.__name__, made.store)  # two backends may have been given the same one
-        own = _Own(group, make(made), made.store, made.group_rank, made.group_size)
+        made.enable_reconfigure, made.split_from = True, None
+        own = _Own(group, make(made, None), made.store, made.group_rank, made.group_size)
         self._own.append(own)
         if not self.membership.joins:
             self._store.set_timeout(made.timeout)  # others may take long to start
@@ -180,28 +181,17 @@ def kept_group() -> KeptGroup | None:
     return _kept[0] if _kept else None
 
 
-def _gloo(made: Any) -> Any:
-    return dist.ProcessGroupGloo(
-        made.store, made.group_rank, made.group_size, timeout=made.timeout, enable_reconfigure=True
-    )
-
-
-def _nccl(made: Any) -> Any:
-    made.enable_reconfigure, made.split_from = True, None
-    return dist.distributed_c10d._create_nccl2_process_group(made, None)
-
-
 def _kind(backend: str | None, cuda: Any = torch.cuda) -> _Kind | None:
     """Return the kind of a backend, None if it cannot get other peers."""
     if not dist.is_gloo_available() or not hasattr(dist.ProcessGroupGloo._Options, "enable_reconfigure"):
         return None
-    kinds, devices = dist.ProcessGroup.BackendType, dist.Backend.backend_capability
+    kinds, torchs = dist.ProcessGroup.BackendType, dist.distributed_c10d
     if backend == "gloo":
-        return _Kind(backend, kinds.GLOO, devices["gloo"], _gloo, has_device=False)
+        return _Kind(backend, kinds.GLOO, torchs._create_gloo_process_group, has_device=False)
     has_nccl2 = hasattr(dist, "ProcessGroupNCCL2") and torch.version.hip is None
     # PyTorch asks the same of it, but with what it makes for that, a process without a GPU ends by a signal.
     if backend in ("nccl", "nccl2") and has_nccl2 and cuda.device_count() > 0 and cuda.nccl.version() >= (2, 28):
-        return _Kind(backend, kinds.NCCL, devices["nccl"], _nccl, has_device=True)
+        return _Kind(backend, kinds.NCCL, torchs._create_nccl2_process_group, has_device=True)
     return None
 
 
