@@ -28,6 +28,9 @@ from tests.processes import command_line, command_lines
 from tests.waiting import wait_until
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+from tests.nccl_stand_in import on_stand_in  # noqa: E402 - it needs PyTorch
+
 pytestmark = [
     pytest.mark.timeout(1500),
     pytest.mark.skipif(
@@ -101,14 +104,18 @@ def test_a_training_that_cannot_keep_its_ranks_is_relaunched_and_it_is_said_why(
     assert re.search(r"relaunch  rank 1 on node1 was killed by SIGKILL", job.account)
 
 
-@pytest.mark.parametrize("lost", [[], [[1, 10, "stepped"]]], ids=["first", "after a rank was replaced"])
+@pytest.mark.parametrize(
+    ("lost", "program"),
+    [([], TRAIN), ([[1, 10, "stepped"]], TRAIN), ([], on_stand_in(TRAIN))],
+    ids=["first", "after a rank was replaced", "on a stand-in for NCCL"],
+)
 def test_ranks_of_an_accused_node_go_on_elsewhere_at_the_end_of_a_step(
-    lost: list[list[int | str]], start_job: Start, tmp_path: Path
+    lost: list[list[int | str]], program: str, start_job: Start, tmp_path: Path
 ) -> None:
     n_steps, undisturbed, disturbed = 250, tmp_path / "undisturbed", tmp_path / "disturbed"
-    assert start(start_job, undisturbed, n_steps, 0.0, []).finish(DEADLINE_S) == 0
+    assert start(start_job, undisturbed, n_steps, 0.0, [], program=program).finish(DEADLINE_S) == 0
     faults = [*lost, [0, 20, "accuse"]]
-    job = start(start_job, disturbed, n_steps, 0.5, faults, nodes=ONE_IN_RESERVE, later_pace_s=0.0)
+    job = start(start_job, disturbed, n_steps, 0.5, faults, nodes=ONE_IN_RESERVE, later_pace_s=0.0, program=program)
     assert job.finish(DEADLINE_S) == 0, job.everything()
     moved = re.search(
         r"moved  +without node2; node3 comes in from the reserve; its ranks go on there from step (\d+), and the "

@@ -94,7 +94,7 @@ class KeptSteps(Steps):
         self._membership = group.membership
         self._held: dict[int, _Held] = {}
         folder = current_session().environment.endpoint_file.parent
-        self._partner = Partner(self._membership.rank, self._membership.size)
+        self._partner = Partner(group)
         self._own = OwnStates(Path(folder) / f"own-{self._membership.rank}")
 
     def begin(self) -> None:
@@ -129,6 +129,7 @@ class KeptSteps(Steps):
         # Gradients that are not used yet are each rank's own.
         if self._position.is_known and is_whole and not parts.get("gradients"):
             own = {"random": random_states(), "position": self._position.state_dict()}
+        self._group.settle()
         self._keep(_Held(parts, layout, own))
 
     def _keep(self, held: _Held) -> None:
@@ -142,6 +143,7 @@ class KeptSteps(Steps):
 
     def _pause(self, own: Mapping[str, Any]) -> None:
         """Go on once others have taken the place of ranks that leave; one of these ends here."""
+        self._group.rest()
         if self._membership.leaves:
             self._membership.leave(self.step, encode("own", own).joined())
             sys.exit()
@@ -159,6 +161,7 @@ class KeptSteps(Steps):
     def _join(self) -> None:
         """Form a group with those that make up the launch, and go on from what they have in common."""
         while True:
+            self._group.stop()  # if its device is lost, this rank is: its error is its own
             try:
                 if self._held:
                     self._group.let_go()
@@ -187,16 +190,13 @@ class KeptSteps(Steps):
         for each in [int(behind) for behind, of_it in formation.sources.items() if of_it == rank]:
             held = self._held[step]
             data = encode("state", {"parts": held.parts, "layout": held.layout}).joined()
-            dist.send(torch.tensor([len(data)]), each)
-            dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), each)
+            for sent in self._group.begin_to_send(data, each):
+                sent.wait(dist.default_pg_timeout)
         if source is not None:
-            size = torch.zeros(1, dtype=torch.int64)
-            dist.recv(size, source)
-            received = torch.empty(int(size), dtype=torch.uint8)
-            dist.recv(received, source)
+            received = self._group.receive(source)
             handed_over = self._membership.handed_over(step)
             own = decode("own", [self._own.get(step) if handed_over is None else handed_over])
-            held = _Held(**decode("state", [memoryview(received.numpy())]), own=own)
+            held = _Held(**decode("state", [received]), own=own)
             self._position.load_state_dict(own["position"], step)
         else:
             held = self._held[step]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-import torch
 import torch.distributed as dist
+
+from laggard.torch.kept_group import KeptGroup
 
 
 def partners(rank: int, size: int) -> tuple[int, int]:
@@ -23,7 +24,9 @@ class Partner:
         What is another rank's own, of the last two steps, by rank and step.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, group: KeptGroup) -> None:
+        rank, size = group.membership.rank, group.membership.size
+        self._group = group
         self._to, self._source = partners(rank, size)
         self._has_other_nodes = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) < size
         self.kept: dict[int, dict[int, bytes]] = {self._source: {}}
@@ -32,24 +35,14 @@ class Partner:
         """Give away what is this rank's own at the beginning of a step, empty if it is not known; all ranks do."""
         if not self._has_other_nodes:
             return
-        sent = [dist.isend(torch.tensor([len(own)]), self._to)]
-        if own:
-            sent.append(dist.isend(torch.frombuffer(bytearray(own), dtype=torch.uint8), self._to))
-        size = torch.zeros(1, dtype=torch.int64)
-        self._receive(size)
+        sent = self._group.begin_to_send(own, self._to)
+        received = self._group.receive(self._source)
         of_source = self.kept[self._source]
         of_source.pop(step - 2, None)
-        if int(size):
-            received = torch.empty(int(size), dtype=torch.uint8)
-            self._receive(received)
-            of_source[step] = received.numpy().tobytes()
+        if received:
+            of_source[step] = bytes(received)
         for each in sent:
             each.wait(dist.default_pg_timeout)
-
-    def _receive(self, into: torch.Tensor) -> None:
-        work = dist.irecv(into, self._source)
-        # By default it waits as long as the group's connecting may take, and others may be stopped for longer.
-        work.wait(dist.default_pg_timeout)
 
     def clear(self) -> None:
         """Forget what was kept, since all go on from another step."""

@@ -185,6 +185,8 @@ class Resumed:
             self._checkpoints.prepare(sum(bytes_in(part.state_dict()) for part in known))
 
     def _save(self, step: int) -> None:
+        if (group := kept_group()) is not None:
+            group.settle()
         own = {"run": self._run, "random": random_states(), "buckets": self._buckets.state_dict()}
         own["position"] = self._position.state_dict()
         tree = {name: part.state_dict() for name, part in self._parts.items()}
