@@ -26,7 +26,8 @@ job.progress(1)
 with job.phase("checkpoint"):
     state.increment("count")
 Telemetry().add_data("loss", 1.0)
-print(job.launch, state.launch, job.restarted, state["count"], len(job.nodes), job.reserve)
+line = f"{job.launch} {state.launch} {job.restarted} {state['count']} {len(job.nodes)} {job.reserve}"
+sys.stdout.write(line + "\\n")  # at once: several processes write into one pipe, and may not keep what they write
 """
 
 
