@@ -16,7 +16,6 @@ from laggard.detectors.statistics.thresholds import VERY_SLOW
 from laggard.detectors.verdict import Evidence, Severity, Verdict
 
 _SEVERITIES: tuple[Severity, ...] = ("suspect", "slow", "very slow")
-_TOP_RANK = 2 * len(_SEVERITIES)  # nothing is said after it
 _NEAR = 0.5  # of the way to the bar: such a device counts towards its node's verdict, but gets none of its own
 
 
@@ -48,7 +47,7 @@ def new_verdicts(
     ``verdict_at`` judges the device of a row by some of its excursions.
     """
     found, reported, new = np.any(history.found, axis=0), history.reported, list[Verdict]()
-    news = found & (reported < _TOP_RANK)
+    news = found & (reported < 2 * len(_SEVERITIES))  # nothing is graver
     if not news.any():
         return new
     large = (history.number > 0) & (history.odds >= -_NEAR * np.log(budget)) | history.found

@@ -9,11 +9,10 @@ import numpy as np
 
 from laggard.detectors.notices import Shift
 from laggard.detectors.statistics.history import WARM_UP, WHOLE
-from laggard.detectors.statistics.readings import DEVIATION_PER_DISTANCE
 
 SMALLEST = float(np.log(1.1))  # a smaller shift may be the room's temperature
 _ROUNDS = 5  # that are off, less those that are not: a disturbance of all is seldom as long
-_NOISES = 5.0  # standard deviations of a round
+_DISTANCES = 7.4  # median distances of a round from the middle; five standard deviations of normal noise
 # Nobody acts on the notice, so it waits until an evaluation of 90 s, and a checkpoint of 21 s soon after it, would have
 # ended; what lasts for an hour is no phase.
 _LEAST_S, _MOST_S = 150.0, 3600.0
@@ -39,7 +38,7 @@ class CommonMode:
         self._calm = deque([] if np.isnan(past) else [past] * WHOLE, WHOLE)  # the last rounds that are not off
         self._level, self._since_s = 0.0, np.nan  # slower than usual, as was told; 0: nothing was
         self._side = self._count = 0  # of rounds that are off: 1 if slower, -1 if faster; how many, less the others
-        self._begun_s, self._changes = np.nan, deque[float](maxlen=WHOLE)  # of the run
+        self._begun_s, self._run = np.nan, deque[tuple[float, float]](maxlen=WHOLE)  # times and changes of these
         # Seconds and sizes of the last ones that ended by themselves; may be shared with others
         self.ended: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED) if ended is None else ended
 
@@ -56,20 +55,22 @@ class CommonMode:
             self._learn(log_time)
             return None
         change, middle = log_time - self.past, median(self._calm)
-        noise = float(DEVIATION_PER_DISTANCE) * median(abs(each - middle) for each in self._calm)
-        limit = max(SMALLEST, smallest, _NOISES * noise)
+        limit = max(SMALLEST, smallest, _DISTANCES * median(abs(each - middle) for each in self._calm))
         low, high = self._level / 2 or -limit, _WORSE * self._level + limit
         self._add_to_run(int(change > high) - int(change < low), change, now_s)
         if not self._side and not self._level:
             self._learn(log_time)
         if self._count < _ROUNDS or not is_sure:
             return None
-        size = median(list(self._changes)[len(self._changes) // 2 :])  # a smaller phase may have gone before it
+        times_s, changes = zip(*self._run, strict=True)
+        size = median(changes[len(changes) // 2 :])  # a smaller phase may have gone before it
+        first = next(place for place, each in enumerate(changes) if each >= size / 2) if self._side > 0 else 0
+        begun_s = times_s[first] if first else self._begun_s
         alike = [seconds for seconds, of_run in self.ended if self._side > 0 and of_run >= size / 2]
         wait_s = max(_LEAST_S, min(_MOST_S, _TIMES * max(alike, default=0.0)))
-        if low <= size <= high or now_s - self._begun_s < wait_s:
+        if low <= size <= high or now_s - begun_s < wait_s:
             return None
-        return self._shifted(size, limit)
+        return self._shifted(size, begun_s, limit)
 
     def _learn(self, *log_times: float) -> None:
         for each in log_times:
@@ -82,21 +83,21 @@ class CommonMode:
         is_over = self._count == 1 and not side
         if self._side and (is_over or side == -self._side):
             if not self._level:
-                self.ended.append((now_s - self._begun_s, median(self._changes)))
+                self.ended.append((now_s - self._begun_s, median(change for _, change in self._run)))
             self._side = self._count = 0
         if side and not self._side:
             self._side, self._begun_s = side, now_s
-            self._changes.clear()
+            self._run.clear()
         if self._side:
-            self._changes.append(change)
+            self._run.append((now_s, change))
             self._count = min(self._count + (1 if side else -1), _ROUNDS)
 
-    def _shifted(self, size: float, limit: float) -> Shift | None:
-        before, since_s, begun_s = self._level, self._since_s, self._begun_s
+    def _shifted(self, size: float, begun_s: float, limit: float) -> Shift | None:
+        before, since_s = self._level, self._since_s
         self._level = size if size > limit else 0.0
         self._side = self._count = 0
         if size < -limit:  # faster ones are the usual from now on
-            usual = [self.past + change for change in self._changes]
+            usual = [self.past + change for _, change in self._run]
             self._calm.clear()
             self._learn(*usual)
         if self._level > before:
