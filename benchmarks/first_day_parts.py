@@ -125,7 +125,9 @@ def fresh_rank(bench: Bench, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as cache:
         measured = fresh.Measured(device, cache, seconds)
         first = measured("start")
-        others = {what: value for task in ("group", "copies", "fault") for what, value in measured(task).items()}
+        others = {
+            what: value for task in ("group", "copies", "fault", "killed") for what, value in measured(task).items()
+        }
         again = measured("start")  # with what the first one has compiled
     rows: list[list[object]] = [[what, _figure(value), _figure(again.get(what, "-"))] for what, value in first.items()]
     rows += [[what, _figure(value), "-"] for what, value in others.items()]

@@ -24,6 +24,7 @@ GIB = 1 << 30
 ROOT = Path(__file__).parents[1]
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _RECONFIGURED = 5  # times
+_MOST_S = 60.0  # until a killed process's memory is free
 _ON_A_PROCESSOR_GIB, _MOST_GIB, _COPIED_GIB = 1 / 16, 10.0, 1.0
 
 Found = dict[str, float | str]
@@ -117,7 +118,37 @@ def fault(device: str) -> Found:
     return {"an index that is too large": f"{said}; {goes_on}"}
 
 
-TASKS: Mapping[str, Callable[[str], Found]] = {each.__name__: each for each in (start, group, copies, fault)}
+_BUSY = """
+import sys, torch
+device, size = sys.argv[1], int(sys.argv[2])
+held, values = torch.zeros(size, dtype=torch.uint8, device=device), torch.ones(2048, 2048, device=device)
+print((values @ values)[0, 0].item(), flush=True)
+while True:
+    values = (values @ values).clamp(-1, 1)
+"""
+
+
+def killed(device: str) -> Found:
+    """Return the seconds until the memory of a process that was killed is free, while its device computes."""
+    import torch
+
+    torch.zeros(1, device=device)  # what this process itself takes
+    size, taken = int((_ON_A_PROCESSOR_GIB if device == "cpu" else _COPIED_GIB) * GIB), _taken_bytes(device)
+    command = [sys.executable, "-c", _BUSY, device, str(size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as busy:
+        assert busy.stdout is not None
+        busy.stdout.readline()
+        begun_s = time.monotonic()
+        busy.kill()
+        busy.wait()
+        gone_s = time.monotonic() - begun_s
+    until_s = begun_s + _MOST_S
+    while _taken_bytes(device) > taken + size // 16 and time.monotonic() < until_s:
+        time.sleep(0.001)  # a driver tells nobody when memory is free
+    return {"killed while it computes: gone": gone_s, "its memory free": time.monotonic() - begun_s}
+
+
+TASKS: Mapping[str, Callable[[str], Found]] = {each.__name__: each for each in (start, group, copies, fault, killed)}
 
 
 class Measured:

@@ -45,6 +45,7 @@ def test_every_part_runs_without_the_packages_that_only_jobs_need(tmp_path: Path
         ("group", "gloo: peers, after an abort"),
         ("copies", "0.062 GiB copied on the device"),
         ("fault", "an index that is too large"),
+        ("killed", "its memory free"),
     ],
 )
 def test_each_task_of_a_fresh_rank_runs_on_a_processor(task: str, found: str) -> None:
