@@ -136,8 +136,7 @@ def killed(device: str) -> Found:
     size, taken = int((_ON_A_PROCESSOR_GIB if device == "cpu" else _COPIED_GIB) * GIB), _taken_bytes(device)
     command = [sys.executable, "-c", _BUSY, device, str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as busy:
-        assert busy.stdout is not None
-        busy.stdout.readline()
+        next(busy.stdout or iter(()))  # it computes
         begun_s = time.monotonic()
         busy.kill()
         busy.wait()
