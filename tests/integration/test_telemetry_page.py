@@ -278,11 +278,29 @@ def test_standard_error_is_shown_with_the_token_and_found_by_its_words(
         assert text(tab, "#lines li:last-child").endswith(f" node2 rank 3 {SCRIPT}")
         assert tab.measure("document.querySelector('#token-form').hidden")
 
+        for height in (500, 720, 900):
+            tab.call(
+                "Emulation.setDeviceMetricsOverride", width=1280, height=height, deviceScaleFactor=1, mobile=False
+            )
+            for share in (0, 0.5, 1):
+                tab.measure(f"window.scrollTo(0, {share} * document.documentElement.scrollHeight)")
+                assert tab.measure(_COVERED) == [], "nothing lies behind the lines"
+
         tab.measure("document.querySelector('#search').focus()")
         tab.call("Input.insertText", text="rank 3")
         tab.wait_for("document.querySelectorAll('#lines li').length === 1")
         assert tab.complaints == []
 
+
+# What the panel with the lines lies upon.
+_COVERED = """(() => {
+    const lines = document.querySelector("#lines-panel").getBoundingClientRect();
+    const others = [...document.querySelectorAll("main > section:not(#lines-panel):not([hidden])")];
+    return others.filter((each) => {
+        const box = each.getBoundingClientRect();
+        return box.top < lines.bottom && lines.top < box.bottom;
+    }).map((each) => each.innerText);
+})()"""
 
 _ANSWERED = """(() => {
     const ask = window.fetch;
