@@ -3,6 +3,7 @@
 const lanes = ["launch", "verdict", "failure", "xid", "other"];
 const laneOf = (kind) => (kind === "launch-end" ? "launch" : lanes.includes(kind) ? kind : "other");
 const laneNames = { launch: "launches", verdict: "verdicts", failure: "failures", xid: "GPU errors", other: "other" };
+const kindNames = { "launch-end": "launch ended" };
 const laneSigns = { launch: "▮", verdict: "▼", failure: "✕", xid: "◆", other: "●" };
 const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 3, other: 1 };
 const mostNodes = 16;
@@ -74,8 +75,9 @@ const eventAt = (place, event) => {
   }
   if (!best) return "";
   const where = best.host ? `${deviceName(best.host, best.gpu)}: ` : "";
-  // A verdict names its device itself.
-  return `${moment(best.time)} ${best.kind}: ${best.kind === "verdict" ? "" : where}${printable(best.text)}`;
+  // A launch names itself, and a verdict its device.
+  const what = laneOf(best.kind) === "launch" ? "" : `${best.kind}: ${best.kind === "verdict" ? "" : where}`;
+  return `${moment(best.time)} ${what}${printable(best.text)}`;
 };
 
 const shortened = (host) => {
