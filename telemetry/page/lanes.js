@@ -6,11 +6,12 @@ const laneNames = { launch: "launches", verdict: "verdicts", failure: "failures"
 const kindNames = { "launch-end": "launch ended" };
 const laneSigns = { launch: "▮", verdict: "▼", failure: "✕", xid: "◆", other: "●" };
 const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 3, other: 1 };
+const nodeSigns = { nodes: "full bar: in use", reserve: "thin bar: in reserve", excluded: "dotted line: left out" };
 const mostNodes = 16;
 const rowHeight = 26;
 const pointedPixels = 10;
 
-/** Draw all lanes as one chart, whose axis is that of all others; return what is left out, in words. */
+/** Draw all lanes as one chart, whose axis is that of all others; return what the signs of nodes mean and what is left out. */
 const drawLanes = (place, range, job) => {
   place.job = job;
   const kinds = lanes.filter((lane) => job.events.some((event) => laneOf(event.kind) === lane));
@@ -57,7 +58,8 @@ const drawLanes = (place, range, job) => {
   place.put(seconds(range), options, [seconds(range), [null, null]]);
   Object.assign(place, { kinds, rows: rows.length });
   const left = notable.length - nodes.length;
-  return left > 0 ? `${left.toLocaleString("en")} more nodes changed, not drawn` : "";
+  const legend = Object.entries(nodeSigns).filter(([use]) => job.launches.some((launch) => nodes.some((host) => launch[use].includes(host)))).map(([, words]) => words);
+  return [...legend, ...(left > 0 ? [`${left.toLocaleString("en")} more nodes changed, not drawn`] : [])].join(" · ");
 };
 
 /** The event that lies under the pointer, in words; empty if there is none. */
