@@ -280,9 +280,7 @@ def test_standard_error_is_shown_with_the_token_and_found_by_its_words(
         assert tab.measure("document.querySelector('#token-form').hidden")
 
         for height in (500, 720, 900):
-            tab.call(
-                "Emulation.setDeviceMetricsOverride", width=1280, height=height, deviceScaleFactor=1, mobile=False
-            )
+            tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=height, deviceScaleFactor=1, mobile=False)
             for share in (0, 0.5, 1):
                 tab.measure(f"window.scrollTo(0, {share} * document.documentElement.scrollHeight)")
                 assert tab.measure(_COVERED) == [], "nothing lies behind the lines"
