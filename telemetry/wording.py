@@ -10,9 +10,9 @@ def event(of: Event) -> str:
     """Return what happened, in one sentence."""
     match of.kind:
         case "launch":
-            return f"{of.launch} began on {joined(of.nodes)}"
+            return f"launch {of.launch} began on {joined(of.nodes)}"
         case "launch-end":
-            return f"{of.launch} ended: {of.text}"
+            return f"launch {of.launch} ended: {of.text}"
         case "verdict" if of.severity:
             cause = f"; likely cause: {of.cause}" if of.cause else ""
             return f"{of.text}{cause} ({of.severity}, {of.action})"

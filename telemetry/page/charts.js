@@ -148,6 +148,8 @@ class Place {
     const last = data[0].length - 1;
     const at = Math.min(last, Math.max(0, (cursor.idx ?? (step > 0 ? -1 : last + 1)) + step));
     this.chart.setCursor({ left: this.chart.valToPos(data[0][at], "x"), top: -1 }, true, true);
+    this.read(); // wherever the words are
+    this.words.scrollIntoView({ block: "nearest" });
     event.preventDefault();
     event.stopPropagation();
   }

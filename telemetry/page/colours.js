@@ -30,6 +30,15 @@ const ratioColour = (ratio) => {
   return css(diverging[diverging.length - 1]);
 };
 
+// What is brighter has three times the brightness of the dark panel; of red only that part counts which is seen without cones for it.
+const sinking = 0.15;
+const brightness = [0.114, 0.7152, 0.0722];
+
+const linear = (part) => (part > 10 ? ((part / 255 + 0.055) / 1.055) ** 2.4 : part / 3294.6);
+
+/** Whether somebody could not tell a colour from the dark panel. */
+const sinks = (colour) => colour.match(/\d+/g).reduce((sum, part, i) => sum + brightness[i] * linear(part), 0) < sinking;
+
 /** Of a legend, whose ends are 0.8 and 2. */
 const ratioColourAt = (share) => ratioColour(0.8 + share * 1.2);
 

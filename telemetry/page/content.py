@@ -25,6 +25,7 @@ OF_SERIES, N_SERIES = "of_series", "n_series"
 MEAN = "mean"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _PROBE = re.compile(r"probe")
+_SECTION_TIME = "section-time."  # as the collectors call them
 # What people look at first, by the usual names; the rest comes by name.
 _FIRST = tuple(
     re.compile(words, re.IGNORECASE)
@@ -185,7 +186,7 @@ def unit_of(metric: str) -> str:
     known = CATALOGUE.get(metric)
     if known is not None:
         return known.unit
-    return "s" if is_probe(metric) else ""
+    return "s" if is_probe(metric) or metric.startswith(_SECTION_TIME) else ""
 
 
 def events_of(events: list[Event]) -> dict[str, Any]:

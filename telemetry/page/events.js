@@ -24,7 +24,7 @@ class EventTable {
   row(event) {
     const lane = laneOf(event.kind);
     const what = element("td");
-    what.append(element("span", laneSigns[lane], { className: lane === "verdict" || lane === "failure" ? "mark bad" : "mark" }), event.kind);
+    what.append(element("span", laneSigns[lane], { className: lane === "verdict" || lane === "failure" ? "mark bad" : "mark" }), kindNames[event.kind] ?? event.kind);
     const row = document.createElement("tr");
     row.append(
       element("td", moment(event.time)),

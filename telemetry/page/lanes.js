@@ -3,13 +3,15 @@
 const lanes = ["launch", "verdict", "failure", "xid", "other"];
 const laneOf = (kind) => (kind === "launch-end" ? "launch" : lanes.includes(kind) ? kind : "other");
 const laneNames = { launch: "launches", verdict: "verdicts", failure: "failures", xid: "GPU errors", other: "other" };
+const kindNames = { "launch-end": "launch ended" };
 const laneSigns = { launch: "▮", verdict: "▼", failure: "✕", xid: "◆", other: "●" };
 const laneColours = { launch: 4, verdict: 0, failure: 2, xid: 3, other: 1 };
+const nodeSigns = { nodes: "full bar: in use", reserve: "thin bar: in reserve", excluded: "dotted line: left out" };
 const mostNodes = 16;
 const rowHeight = 26;
 const pointedPixels = 10;
 
-/** Draw all lanes as one chart, whose axis is that of all others; return what is left out, in words. */
+/** Draw all lanes as one chart, whose axis is that of all others; return what the signs of nodes mean and what is left out. */
 const drawLanes = (place, range, job) => {
   place.job = job;
   const kinds = lanes.filter((lane) => job.events.some((event) => laneOf(event.kind) === lane));
@@ -56,7 +58,8 @@ const drawLanes = (place, range, job) => {
   place.put(seconds(range), options, [seconds(range), [null, null]]);
   Object.assign(place, { kinds, rows: rows.length });
   const left = notable.length - nodes.length;
-  return left > 0 ? `${left.toLocaleString("en")} more nodes changed, not drawn` : "";
+  const legend = Object.entries(nodeSigns).filter(([use]) => job.launches.some((launch) => nodes.some((host) => launch[use].includes(host)))).map(([, words]) => words);
+  return [...legend, ...(left > 0 ? [`${left.toLocaleString("en")} more nodes changed, not drawn`] : [])].join(" · ");
 };
 
 /** The event that lies under the pointer, in words; empty if there is none. */
@@ -74,8 +77,9 @@ const eventAt = (place, event) => {
   }
   if (!best) return "";
   const where = best.host ? `${deviceName(best.host, best.gpu)}: ` : "";
-  // A verdict names its device itself.
-  return `${moment(best.time)} ${best.kind}: ${best.kind === "verdict" ? "" : where}${printable(best.text)}`;
+  // A launch names itself, and a verdict its device.
+  const what = laneOf(best.kind) === "launch" ? "" : `${best.kind}: ${best.kind === "verdict" ? "" : where}`;
+  return `${moment(best.time)} ${what}${printable(best.text)}`;
 };
 
 const shortened = (host) => {

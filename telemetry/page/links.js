@@ -68,8 +68,7 @@ class LinkMatrix extends DeviceMap {
   }
 
   drawMet(context, x, y, size, ratio) {
-    context.fillStyle = ratioColour(ratio);
-    context.fillRect(x, y, size, size);
+    this.square(context, x, y, size, ratioColour(ratio));
     if (size < 28 || ratio < 1.05) return;
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = ratio < 1.2 ? "#000000" : "#ffffff";

@@ -110,7 +110,18 @@ class DeviceMap {
     context.clearRect(0, 0, this.width, this.height);
     context.font = labelFont;
     context.textBaseline = "middle";
+    this.edge = theme.isDark() ? theme.colour("soft") : null;
     return context;
+  }
+
+  /** A square; one that would sink into the dark panel has an edge, in the gap around it. */
+  square(context, x, y, size, colour, edge = this.edge) {
+    if (edge && sinks(colour)) {
+      context.fillStyle = edge;
+      context.fillRect(x - 1, y - 1, size + 2, size + 2);
+    }
+    context.fillStyle = colour;
+    context.fillRect(x, y, size, size);
   }
 
   draw() {
@@ -120,8 +131,8 @@ class DeviceMap {
     const [empty, accused, ink] = [theme.colour("empty"), theme.colour("accused"), theme.colour("ink")];
     this.devices.forEach((each, at) => {
       const [x, y, size] = this.places[at];
-      context.fillStyle = each.shown === null ? empty : this.colour(each.shown);
-      context.fillRect(x, y, size, size);
+      if (each.shown === null) this.square(context, x, y, size, empty, null);
+      else this.square(context, x, y, size, this.colour(each.shown));
       if (!each.isUsed) this.cross(context, x, y, size, 0);
       if (each.accused) this.frame(context, x, y, size, accused, 3);
       if (each.accused && size >= 10) this.cross(context, x, y, size, 3);

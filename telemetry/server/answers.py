@@ -62,9 +62,10 @@ def naming(missing: Collection[str]) -> dict[str, str]:
 
 def annotation(event: Event) -> dict[str, Any]:
     """Return an event as OpenTSDB's annotation."""
+    what = wording.event(event)
     custom: Mapping[str, str] = {"kind": event.kind, "host": event.host, "gpu": event.gpu}
     return {
-        "description": f"{event.kind}: {wording.event(event)}",
+        "description": what if event.kind in {"launch", "launch-end"} else f"{event.kind}: {what}",
         "notes": "",
         "startTime": event.time_us // SECOND_US,
         "endTime": 0,

@@ -173,14 +173,14 @@ def test_missing_nodes_are_named_in_a_header(served: Served) -> None:
 
 def test_events_come_as_annotations_of_the_first_element(served: Served) -> None:
     body = {"start": START, "queries": [{"aggregator": "sum", "metric": "laggard.events"}]}
-    wait_until(lambda: b"launch: 0 began" in served.request("/api/query", body)[2])
+    wait_until(lambda: b"launch 0 began" in served.request("/api/query", body)[2])
 
     elements = go_strict(served.request("/api/query", body)[2])
 
     notes = [note["description"] for note in elements[0]["globalAnnotations"]]
     assert notes[0] == "xid: XID 79"
     assert any(text.startswith("verdict: node2 gpu 0: made up") for text in notes)
-    assert any(text.startswith("launch: 0 began on node1, node2") for text in notes)
+    assert any(text.startswith("launch 0 began on node1, node2") for text in notes)
     assert all("globalAnnotations" not in element for element in elements[1:])
 
 

@@ -54,7 +54,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dumps")
     times_us = T0 * SECOND_US + np.arange(N, dtype=np.int64) * 5 * SECOND_US
     events = [
-        Event(T0 * SECOND_US, "launch", launch=0, nodes=("node1", "node2")),
+        Event(T0 * SECOND_US, "launch", launch=0, nodes=("node1", "node2"), reserve=("node3",)),
         Event((T0 + 200) * SECOND_US, "verdict", f"node7 gpu 3: {HOSTILE}", "node7", "3", **VERY_SLOW),
         Event((T0 + 220) * SECOND_US, "failure", "rank 1 on node2 failed", "node2"),
     ]
@@ -115,6 +115,7 @@ def test_the_page_of_a_dump_can_be_read_at_three_widths(replay: str, tmp_path: P
             assert "node7 gpu 3" in text(tab, "#peers .values")
             assert "median of 999" in text(tab, "#peers .values")
             assert "rank 1 on node2 failed" in text(tab, "#events")
+            assert text(tab, "#lane-legend") == "full bar: in use · thin bar: in reserve"
             evidence = text(tab, "#evidence")
             assert evidence.startswith("node7 gpu 3 ")
             assert evidence.endswith(": " + HOSTILE.replace("\x1b", "\ufffd") + " (very slow, restart)")
@@ -188,7 +189,7 @@ def test_the_page_is_worked_with_pointer_and_keys(replay: str, tmp_path: Path) -
         with urllib.request.urlopen(f"{replay}page/job?start=0&end=1", timeout=DEADLINE_S) as answer:  # noqa: S310
             told = json.load(answer)
         x = lane[0] + lane[2] * ((T0 + 200) * 1000 - told["began"]) / (told["ended"] - told["began"])
-        # Of five rows the second: launches, verdicts, failures, and the two nodes of the launch.
+        # Of six rows the second: launches, verdicts, failures, and the three nodes of the launch.
         y = lane[1] + 0.3 * tab.measure("document.querySelector('#lane .u-over').clientHeight")
         tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         tab.wait_for("document.querySelector('#lane-text').textContent.includes('verdict: node7 gpu 3: <img')")
@@ -278,11 +279,27 @@ def test_standard_error_is_shown_with_the_token_and_found_by_its_words(
         assert text(tab, "#lines li:last-child").endswith(f" node2 rank 3 {SCRIPT}")
         assert tab.measure("document.querySelector('#token-form').hidden")
 
+        for height in (500, 720, 900):
+            tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=height, deviceScaleFactor=1, mobile=False)
+            for share in (0, 0.5, 1):
+                tab.measure(f"window.scrollTo(0, {share} * document.documentElement.scrollHeight)")
+                assert tab.measure(_COVERED) == [], "nothing lies behind the lines"
+
         tab.measure("document.querySelector('#search').focus()")
         tab.call("Input.insertText", text="rank 3")
         tab.wait_for("document.querySelectorAll('#lines li').length === 1")
         assert tab.complaints == []
 
+
+# What the panel with the lines lies upon.
+_COVERED = """(() => {
+    const lines = document.querySelector("#lines-panel").getBoundingClientRect();
+    const others = [...document.querySelectorAll("main > section:not(#lines-panel):not([hidden])")];
+    return others.filter((each) => {
+        const box = each.getBoundingClientRect();
+        return box.top < lines.bottom && lines.top < box.bottom;
+    }).map((each) => each.innerText);
+})()"""
 
 _ANSWERED = """(() => {
     const ask = window.fetch;

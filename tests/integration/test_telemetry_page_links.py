@@ -95,6 +95,28 @@ def tab(tmp_path: Path) -> Iterator[Browser]:
     assert opened.complaints == []
 
 
+_PIXELS_OF_EDGES = """(() => {
+    const canvas = document.querySelector("#links canvas");
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const soft = getComputedStyle(document.querySelector("#links-legend .legend")).color.match(/\\d+/g).join();
+    let count = 0;
+    for (let i = 0; i < data.length; i += 4) count += data.slice(i, i + 3).join() === soft;
+    return count;
+})()"""
+
+
+@needs_browser
+def test_the_darkest_squares_have_an_edge_in_the_dark_and_only_there(tab: Browser, tmp_path: Path) -> None:
+    links = {**links_of(["node1", SLOW, "node3", "node4"]), ("node3", "node4"): 0.31}
+    folder = write(tmp_path / "dump", links)
+    with replayed("-m", "laggard.telemetry.server", "--port", "0", "--dump", folder) as port:
+        for theme, has_edges in (("light", False), ("dark", True)):
+            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+            tab.open("about:blank", 1280, 900)
+            open_page(tab, f"http://127.0.0.1:{port}/", 1280)
+            assert (tab.measure(_PIXELS_OF_EDGES) > 50) == has_edges
+
+
 def choose_launch(tab: Browser, number: int) -> None:
     tab.measure(f"document.querySelector('#links-launch').value = '{number}'")
     tab.measure("document.querySelector('#links-launch').dispatchEvent(new Event('change'))")

@@ -201,6 +201,17 @@ def test_a_chart_is_read_by_keys_and_saved_as_numbers_and_as_a_picture(page: str
     assert tab.measure(when_there) > 5000
 
 
+def test_values_that_are_read_by_keys_are_brought_into_the_window(page: str, tab: Browser) -> None:
+    show(tab, page, "metric=loss")
+    tab.measure("document.querySelector('#curves .plot').scrollIntoView({block: 'end'})")
+    tab.measure("document.querySelector('#curves .plot').focus({preventScroll: true})")
+    words = "document.querySelector('#curves .values').getBoundingClientRect()"
+    assert tab.measure(f"{words}.top >= window.innerHeight"), "as where Tab leaves a chart at the edge"
+    tab.press("Home")
+    assert "rank 17 149" in tab.measure(WORDS)[0]
+    assert tab.measure(f"{words}.bottom <= window.innerHeight")
+
+
 def numbers(tab: Browser) -> list[list[float | None]]:
     """Return the rows of the first chart, as its button saves them."""
     tab.measure("window.kept = []; URL.createObjectURL = (blob) => (window.kept.push(blob), 'data:,')")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
+from laggard.collectors.section_sender import SECTION_TIME
 from laggard.kvstore.series.sample_store import key_of
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.telemetry.catalogue import EVENTS
@@ -158,6 +159,8 @@ def test_a_request_to_a_name_that_another_site_made_resolve_here_is_refused(host
         ("DeviceUtilization", {"host": "a", "gpu": "0"}, "device", "%", True, False),
         ("load_average", {"host": "a"}, "node", "", True, False),
         ("used_RAM", {"host": "a"}, "node", "%", True, False),
+        (f"{SECTION_TIME}forward", {"host": "a", "rank": "0"}, "program", "s", True, False),
+        ("step-time", {"rank": "0"}, "program", "", False, False),  # who named it knows whether it is in seconds
         ("link.send_s", {"host": "a", "peer": "b"}, "link", "s", False, False),
     ],
 )
