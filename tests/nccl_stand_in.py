@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, ErrorType, Work
 
 __all__ = ["NcclStandIn", "install", "on_stand_in"]
 
+c10d: Any = torch._C._distributed_c10d
 _COLLECTIVES = ("allgather", "allreduce", "broadcast", "barrier", "all_gather_single", "reduce_scatter_single")
 
 
@@ -35,7 +35,7 @@ def _cloned(tree: Any) -> Any:
     return tree.clone() if isinstance(tree, torch.Tensor) else tree
 
 
-class _Kernel(Work):
+class _Kernel(c10d.Work):  # type: ignore[misc]  # PyTorch is not read by mypy
     """A collective on its way: it has its result once Gloo has, or ends without one."""
 
     def __init__(self, work: Any, found: list[torch.Tensor], into: list[torch.Tensor]) -> None:
@@ -73,7 +73,7 @@ class _Kernel(Work):
         return self._future
 
 
-class NcclStandIn(Backend):
+class NcclStandIn(c10d.Backend):  # type: ignore[misc]  # PyTorch is not read by mypy
     """What `ProcessGroupNCCL2` does with ``enable_reconfigure``."""
 
     made: list[NcclStandIn] = []  # noqa: RUF012 - those of this process
@@ -86,7 +86,7 @@ class NcclStandIn(Backend):
             made.store, made.group_rank, made.group_size, timeout=made.timeout, enable_reconfigure=True
         )
         self._lock = threading.Lock()
-        self._error = ErrorType.SUCCESS
+        self._error = c10d.ErrorType.SUCCESS
         self._running: list[_Kernel] = []
         self.made.append(self)
 
@@ -99,12 +99,12 @@ class NcclStandIn(Backend):
     def reconfigure(self, options: Any) -> Any:
         self.abort()
         work = self._gloo.reconfigure(options)
-        self._error = ErrorType.SUCCESS
+        self._error = c10d.ErrorType.SUCCESS
         return work
 
     def abort(self) -> None:
         with self._lock:
-            self._error = ErrorType.COMM_ERROR
+            self._error = c10d.ErrorType.COMM_ERROR
             for each in self._running:
                 each.end()
             self._running.clear()
@@ -115,7 +115,7 @@ class NcclStandIn(Backend):
     def run(self, name: str, *arguments: Any) -> Any:
         own = [*map(_cloned, arguments)]
         with self._lock:
-            if self._error != ErrorType.SUCCESS:
+            if self._error != c10d.ErrorType.SUCCESS:
                 raise RuntimeError("NCCL operation failed: the communicator was aborted")
             kernel = _Kernel(getattr(self._gloo, name)(*own), _tensors(own), _tensors(arguments))
             self._running = [*(each for each in self._running if not each.has_ended), kernel]

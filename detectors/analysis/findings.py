@@ -48,8 +48,6 @@ def new_verdicts(
     """
     found, reported, new = np.any(history.found, axis=0), history.reported, list[Verdict]()
     news = found & (reported < 2 * len(_SEVERITIES))  # nothing is graver
-    if not news.any():
-        return new
     large = (history.number > 0) & (history.odds >= -_NEAR * np.log(budget)) | history.found
     which = np.where(found, history.found, large)
     some = np.flatnonzero(large.any(axis=0))

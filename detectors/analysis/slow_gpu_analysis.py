@@ -136,7 +136,7 @@ class SlowGPUAnalysis:
         settle(history, over, scale, self._groups.tails, devices, budget)
         note_slowness(history, compared.own, compared.by_peers, scale)
         history.note_incidents(now_s)
-        history.learn(compared, variance, noise.least, in_state)
+        history.learn(compared, variance, noise.least, smallest, in_state)
         self._variance, self._slow_now = variance, residual > scale.size[0] / 2
         self._groups.note(compared, now_s, smallest, devices)
 

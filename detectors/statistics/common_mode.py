@@ -72,12 +72,11 @@ class CommonMode:
             return None
         return self._shifted(size, begun_s, limit)
 
-    def _learn(self, *log_times: float) -> None:
-        for each in log_times:
-            is_whole = len(self._calm) == WHOLE
-            self._calm.append(each)
-            if not is_whole and (len(self._calm) >= WARM_UP or not np.isnan(self.past)):
-                self.past = sorted(self._calm)[(len(self._calm) - 1) // 3]  # phases only add
+    def _learn(self, log_time: float) -> None:
+        is_whole = len(self._calm) == WHOLE
+        self._calm.append(log_time)
+        if not is_whole and (len(self._calm) >= WARM_UP or not np.isnan(self.past)):
+            self.past = sorted(self._calm)[(len(self._calm) - 1) // 3]  # phases only add
 
     def _add_to_run(self, side: int, change: float, now_s: float) -> None:
         is_over = self._count == 1 and not side
@@ -97,9 +96,10 @@ class CommonMode:
         self._level = size if size > limit else 0.0
         self._side = self._count = 0
         if size < -limit:  # faster ones are the usual from now on
-            usual = [self.past + change for _, change in self._run]
+            past = self.past
             self._calm.clear()
-            self._learn(*usual)
+            for _, change in self._run:
+                self._learn(past + change)
         if self._level > before:
             self._since_s = since_s if before else begun_s
             return Shift(float(np.exp(size)), known_time(begun_s))

@@ -89,11 +89,13 @@ class Tails(Arrays):
             for of_class, added in zip(counts, more, strict=True):
                 np.add.at(of_class, at, added)
 
-    def surprise(self, at: Places, evidence: Floats, step: Floats) -> Floats:
+    def surprise(self, at: Places, evidence: Floats, step: Floats, *, is_steady: bool = False) -> Floats:
         """Return how little is to be expected of healthy devices that an excursion gets so large, in nats."""
         further = np.maximum(evidence / step - LEAST_STEPS, 0)
         steps = np.clip(further - _BEGINS, 0, _ENDS - _BEGINS)
         went_on, tries = self.went_on[:, *at], self.tries[:, *at]
+        if is_steady:  # as if the chance to go on were the same at all lengths, which is the stricter
+            steps, went_on, tries = further[None], went_on.sum(axis=0)[None], tries.sum(axis=0)[None]
         outlier = goes_on = np.exp(-step)
         nats = np.zeros(len(step))
         for number in range(len(steps)):  # what is known of shorter ones says half of what is to be expected
@@ -183,7 +185,7 @@ def settle(history: History, over: Flags, scale: Scale, tails: Tails, grouping: 
     share = np.log(grouping.n_groups * CLOCKS * number * (number + 1))  # of the budget, in nats: they sum to one
     steps = scale.step[large]
     history.odds[large] = tails.surprise(at, evidence[large], steps) - share
-    history.usual[large] = tails.surprise(at, history.peak[large], steps) - share < bar
+    history.usual[large] = tails.surprise(at, history.peak[large], steps, is_steady=True) - share < bar
     history.found |= (history.number > 0) & (history.odds >= bar)
 
 

@@ -16,7 +16,7 @@ CLOCKS = 4  # three sizes of slowdown, and slow at times
 AT_TIMES = 3  # the last of them
 
 _SEEN, _LEFT = np.float32(4.0), np.float32(0.7738)  # a residual counts as two noises at most; what that leaves
-_FASTER = np.float32(0.4922)  # noises that the second to fourth of eight normal rounds are faster than the mean
+_STEP_NOISES = 3.0  # of a step within the first rounds
 
 PAST, RUN, EXCURSION, INCIDENT = "past", "run", "excursion", "incident"  # what arrays are cleared with
 
@@ -96,10 +96,10 @@ class History(Arrays):
             self.clear(np.isin(np.arange(len(now)), new), PAST, EXCURSION, RUN)
         return np.asarray((self.state & ~now) != 0)
 
-    def learn(self, now: Compared, variance: Floats, least: np.float32, in_state: Flags) -> None:
+    def learn(self, now: Compared, variance: Floats, least: np.float32, smallest: float, in_state: Flags) -> None:
         """Learn a device's noise from a round at once, its past once there is no evidence, its first one ``in_state``.
 
-        ``variance``: of each device, which is ``least`` at least.
+        ``variance``: of each device, which is ``least`` at least; ``smallest``: the smallest slowdown that matters.
         """
         own = now.own
         known, change, limit = ~np.isnan(own), own - self.last, np.sqrt(_SEEN * variance)
@@ -123,16 +123,16 @@ class History(Arrays):
             self.first[self.rounds[new].astype(np.intp), new] = self.last[new] = now.relative[new]
             self.rounds[new] += 1
             ready = new[self.rounds[new] == WARM_UP]
-            self._begin_past(ready, variance[ready])
+            self._begin_past(ready, variance[ready], smallest)
             self.typical[ready] = now.typical[ready]
 
-    def _begin_past(self, rows: NDArray[np.intp], variance: Floats) -> None:
-        """Make a past of the first rounds, of their faster part: the device may have become slow in them."""
+    def _begin_past(self, rows: NDArray[np.intp], variance: Floats, smallest: float) -> None:
+        """Make a past of the first rounds: their median, but of a device that became slow in them their faster part."""
         first = self.first[:, rows]
-        changes: Floats = np.diff(first, axis=0)
-        distances = np.abs(first - np.median(first, axis=0)), np.abs(changes) / np.float32(np.sqrt(2))
-        own = DEVIATION_PER_DISTANCE * np.minimum(*(np.median(each, axis=0) for each in distances))
-        base = np.sort(first, axis=0)[1:4].mean(axis=0) + _FASTER * np.maximum(np.sqrt(variance), own)
+        ordered, changes = np.sort(first, axis=0), np.diff(first, axis=0)
+        base, faster = ordered[WARM_UP // 2 - 1 : WARM_UP // 2 + 1].mean(axis=0), ordered[1:3].mean(axis=0)
+        noise = np.maximum(np.sqrt(variance), DEVIATION_PER_DISTANCE * np.median(np.abs(changes), axis=0) / np.sqrt(2))
+        base = np.where(base - faster > np.maximum(smallest / 2, _STEP_NOISES * noise), faster, base)
         self.base[rows], self.last[rows] = base, first[-1] - base
         self.change[rows] = _seen((np.square(changes) / 2).astype(np.float32), variance).mean(axis=0)
         self.distance[rows] = _seen((first - base) ** 2, variance).mean(axis=0) * WARM_UP / (WARM_UP - 1)

@@ -15,9 +15,6 @@ from tests.long.kept_chaos import DEADLINE_S, RANKS, TRAIN, assert_same_losses, 
 from tests.processes import command_lines
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
-
-from tests.nccl_stand_in import on_stand_in  # noqa: E402 - it needs PyTorch
-
 pytestmark = pytest.mark.timeout(1500)
 
 N_STEPS = 30
@@ -55,34 +52,4 @@ def test_a_training_whose_rank_is_killed_has_the_losses_of_one_that_is_not(
     assert_same_losses(disturbed, undisturbed, N_STEPS)
     pids = [{pid for _, _, pid in rows(disturbed, rank)} for rank in range(RANKS)]
     assert [len(of_rank) for of_rank in pids].count(1) == n_kept
-    assert command_lines(job.processes()) == []
-
-
-@pytest.mark.skipif(not KEEPS, reason="needs PyTorch 2.14")
-@pytest.mark.parametrize(
-    ("faults", "breaks", "kept"),
-    [
-        # In its last step a rank that was released has nothing left to do that would tell that its sums are wrong.
-        pytest.param([*KILLED, [3, N_STEPS - 2, "raise"]], False, [0, 2], id="lost"),
-        pytest.param(KILLED, True, [0, 3], id="lost, and the device of another one fails"),
-    ],
-)
-def test_ranks_that_wait_on_their_devices_for_a_lost_one_are_released_and_go_on(
-    faults: list[object], breaks: bool, kept: list[int], start_job: Callable[..., RunningJob], tmp_path: Path
-) -> None:
-    # The last save would be refused.
-    n_steps, program = N_STEPS - 1, on_stand_in(TRAIN.replace(" run.save(", " step == n_steps - 1 or run.save("))
-    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    job = start(start_job, undisturbed, n_steps, 0.0, [], program=program)
-    assert job.finish(DEADLINE_S) == 0, job.everything()
-    job = start(start_job, disturbed, n_steps, 0.1, faults, program=program)
-    if breaks:
-        (disturbed / "breaks").touch()
-    assert job.finish(DEADLINE_S) == 0, job.everything()
-    assert REPLACED in job.account, job.everything()
-    assert "relaunch" not in job.account, job.everything()
-    assert not (disturbed / "breaks").exists()
-    assert_same_losses(disturbed, undisturbed, n_steps)
-    pids = [{pid for _, _, pid in rows(disturbed, rank)} for rank in range(RANKS)]
-    assert [rank for rank, of_rank in enumerate(pids) if len(of_rank) == 1] == kept
     assert command_lines(job.processes()) == []

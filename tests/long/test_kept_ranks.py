@@ -39,6 +39,35 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("faults", "breaks", "kept"),
+    [
+        # In its last step a rank that was released has nothing left to do that would tell that its sums are wrong.
+        pytest.param([[1, 14, "backward"], [3, 28, "raise"]], False, [0, 2], id="lost"),
+        pytest.param([[1, 14, "backward"]], True, [0, 3], id="lost, and the device of another one fails"),
+    ],
+)
+def test_ranks_that_wait_on_their_devices_for_a_lost_one_are_released_and_go_on(
+    faults: list[object], breaks: bool, kept: list[int], start_job: Start, tmp_path: Path
+) -> None:
+    # The last save would be refused.
+    n_steps, program = 29, on_stand_in(TRAIN.replace(" run.save(", " step == n_steps - 1 or run.save("))
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    job = start(start_job, undisturbed, n_steps, 0.0, [], program=program)
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    job = start(start_job, disturbed, n_steps, 0.1, faults, program=program)
+    if breaks:
+        (disturbed / "breaks").touch()
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    assert "replaced  rank 1 on node1 was killed by SIGKILL" in job.account, job.everything()
+    assert "relaunch" not in job.account, job.everything()
+    assert not (disturbed / "breaks").exists()
+    assert_same_losses(disturbed, undisturbed, n_steps)
+    pids = [{pid for _, _, pid in rows(disturbed, rank)} for rank in range(RANKS)]
+    assert [rank for rank, of_rank in enumerate(pids) if len(of_rank) == 1] == kept
+    assert command_lines(job.processes()) == []
+
+
 @pytest.mark.parametrize("model", [DDP, HSDP], ids=["DDP", "HSDP"])
 def test_wherever_in_a_step_a_rank_is_lost_the_others_keep_their_processes(
     model: str, start_job: Start, tmp_path: Path
