@@ -39,6 +39,28 @@ pytestmark = [
 ]
 
 
+# So has one before 2.14; with such a one there is nothing to delete.
+OLDER = """import torch.distributed
+options = torch.distributed.ProcessGroupGloo._Options
+for kind in options.__mro__:
+    if "enable_reconfigure" in vars(kind):
+        del kind.enable_reconfigure
+assert not hasattr(options, "enable_reconfigure")
+"""
+
+
+def test_with_an_older_pytorch_all_ranks_are_relaunched(start_job: Start, tmp_path: Path) -> None:
+    undisturbed, disturbed, program = tmp_path / "undisturbed", tmp_path / "disturbed", OLDER + TRAIN
+    assert start(start_job, undisturbed, 30, 0.0, [], program=program).finish(DEADLINE_S) == 0
+    job = start(start_job, disturbed, 30, 0.1, [[1, 14, "backward"]], program=program)
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    assert "relaunch  rank 1 on node1 was killed by SIGKILL" in job.account, job.everything()
+    assert_same_losses(disturbed, undisturbed, 30)
+    pids = [{pid for _, _, pid in rows(disturbed, rank)} for rank in range(RANKS)]
+    assert all(len(of_rank) > 1 for of_rank in pids)
+    assert command_lines(job.processes()) == []
+
+
 @pytest.mark.parametrize(
     ("faults", "breaks", "kept"),
     [
