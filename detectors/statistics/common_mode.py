@@ -32,9 +32,7 @@ class CommonMode:
     """
 
     def __init__(self, past: float = np.nan, ended: deque[tuple[float, float]] | None = None) -> None:
-        self.past = (
-            past  # what is usual: unless it is given, the faster third of the first rounds; `NaN`: not learned yet
-        )
+        self.past = past  # what is usual; if it is not given, the faster third of the first rounds
         self._calm = deque([] if np.isnan(past) else [past] * WHOLE, WHOLE)  # the last rounds that are not off
         self._level, self._since_s = 0.0, np.nan  # slower than usual, as was told; 0: nothing was
         self._side = self._count = 0  # of rounds that are off: 1 if slower, -1 if faster; how many, less the others

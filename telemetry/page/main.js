@@ -318,6 +318,7 @@ function listen() {
   });
   byId("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
+    if (state.asksToken) byId("lines-panel").scrollIntoView({ block: "nearest" }); // it is for these
     state.asksToken = false;
     data.useToken(byId("token").value.trim());
     refresh();

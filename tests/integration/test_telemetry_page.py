@@ -270,6 +270,7 @@ def test_standard_error_is_shown_with_the_token_and_found_by_its_words(
         assert "is shown with the job's token" in text(tab, "#lines-panel")
         assert SCRIPT not in text(tab, "#lines-panel")
 
+        tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=500, deviceScaleFactor=1, mobile=False)
         tab.measure("document.querySelector('#lines-ask').click()")
         assert tab.measure("document.activeElement.id") == "token"
         tab.call("Input.insertText", text=server.token)
@@ -278,6 +279,8 @@ def test_standard_error_is_shown_with_the_token_and_found_by_its_words(
         assert text(tab, "#lines li").endswith(" node2 all is well")
         assert text(tab, "#lines li:last-child").endswith(f" node2 rank 3 {SCRIPT}")
         assert tab.measure("document.querySelector('#token-form').hidden")
+        place = "document.querySelector('#lines-panel').getBoundingClientRect()"
+        assert tab.measure(f"{place}.bottom > 0 && {place}.top < innerHeight"), "who asked for the lines sees them"
 
         for height in (500, 720, 900):
             tab.call("Emulation.setDeviceMetricsOverride", width=1280, height=height, deviceScaleFactor=1, mobile=False)
