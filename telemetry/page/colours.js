@@ -13,22 +13,27 @@ const mix = (from, to, share) => from.map((part, i) => Math.round(part + (to[i] 
 
 const css = (rgb) => `rgb(${rgb[0]} ${rgb[1]} ${rgb[2]})`;
 
-const sequentialColour = (share) => {
-  const place = Math.min(1, Math.max(0, share)) * (sequential.length - 1);
-  const at = Math.min(sequential.length - 2, Math.floor(place));
-  return css(mix(sequential[at], sequential[at + 1], place - at));
+/** A colour of a scale by its share; so few shades are all that there are that each is made, and judged, once. */
+const shades = 256;
+const scale = (colourAt) => {
+  const made = Array.from({ length: shades + 1 }, (_, i) => css(colourAt(i / shades)));
+  return (share) => made[Math.round(Math.min(1, Math.max(0, share)) * shades)];
 };
 
-const ratioColour = (ratio) => {
-  if (ratio <= divergingAt[0]) return css(diverging[0]);
-  for (let i = 1; i < divergingAt.length; i += 1) {
-    if (ratio <= divergingAt[i]) {
-      const share = (ratio - divergingAt[i - 1]) / (divergingAt[i] - divergingAt[i - 1]);
-      return css(mix(diverging[i - 1], diverging[i], share));
-    }
-  }
-  return css(diverging[diverging.length - 1]);
-};
+const sequentialColour = scale((share) => {
+  const place = share * (sequential.length - 1);
+  const at = Math.min(sequential.length - 2, Math.floor(place));
+  return mix(sequential[at], sequential[at + 1], place - at);
+});
+
+/** Of a share of what lies between the ends of the legend, 0.8 and 2. */
+const ratioColourAt = scale((share) => {
+  const ratio = 0.8 + share * 1.2;
+  const at = Math.max(1, divergingAt.findIndex((each) => ratio <= each));
+  return mix(diverging[at - 1], diverging[at], (ratio - divergingAt[at - 1]) / (divergingAt[at] - divergingAt[at - 1]));
+});
+
+const ratioColour = (ratio) => ratioColourAt((ratio - 0.8) / 1.2);
 
 // What is brighter has three times the brightness of the dark panel; of red only that part counts which is seen without cones for it.
 const sinking = 0.15;
@@ -36,11 +41,13 @@ const brightness = [0.114, 0.7152, 0.0722];
 
 const linear = (part) => (part > 10 ? ((part / 255 + 0.055) / 1.055) ** 2.4 : part / 3294.6);
 
-/** Whether somebody could not tell a colour from the dark panel. */
-const sinks = (colour) => colour.match(/\d+/g).reduce((sum, part, i) => sum + brightness[i] * linear(part), 0) < sinking;
+const judged = new Map();
 
-/** Of a legend, whose ends are 0.8 and 2. */
-const ratioColourAt = (share) => ratioColour(0.8 + share * 1.2);
+/** Whether somebody could not tell a colour from the dark panel. */
+const sinks = (colour) => {
+  if (!judged.has(colour)) judged.set(colour, colour.match(/\d+/g).reduce((sum, part, i) => sum + brightness[i] * linear(part), 0) < sinking);
+  return judged.get(colour);
+};
 
 const lineColours = {
   light: ["#b3261e", "#116b60", "#7a2f8c", "#9a5b00", "#1f5f9e", "#8a1d5b"],
