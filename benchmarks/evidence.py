@@ -164,10 +164,12 @@ def budget(setting: Setting) -> list[str]:
         restarts, total = int(np.count_nonzero(many.restarts)), len(many.restarts)
         upper = 1.0 if restarts == total else float(beta.ppf(0.95, restarts + 1, total - restarts))
         cells = [int(each.sum()) for each in (*short.evidence, many.evidence[-1])]
-        rows.append([what, *cells, f"{restarts} (below {100 * upper:.2g} %)"])
+        rows.append([what, *cells, f"{restarts} (below {100 * upper:.2g} %)", int(many.early.sum())])
     head = [f"evidence at {each:g}, of {jobs}" for each in BUDGETS]
     many_in = f"of {3 * setting.trials} in 600 rounds:"
-    return table(["noise", *head, f"{many_in} evidence at {BUDGETS[-1]:g}", "restarts at a cost of 30 s"], rows)
+    return table(
+        ["noise", *head, f"{many_in} evidence at {BUDGETS[-1]:g}", "restarts at a cost of 30 s", "early"], rows
+    )
 
 
 def longest_runs(setting: Setting) -> list[str]:

@@ -13,20 +13,31 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["DEPENDENT", "DISTURBED", "INDEPENDENT", "INTERMITTENT", "Job", "LogSeconds", "day", "noisy", "quiet"]
+__all__ = [
+    "DEPENDENT",
+    "DISTURBED",
+    "INDEPENDENT",
+    "INTERMITTENT",
+    "WORST_CHIP",
+    "Job",
+    "LogSeconds",
+    "day",
+    "noisy",
+    "quiet",
+]
 
 LogSeconds = NDArray[np.float64]
 Slower = Callable[[int, np.random.Generator, int], float | LogSeconds]
 Job = Callable[[np.random.Generator, int, int], Iterator[LogSeconds]]
 
-_CHIPS, _WORST_CHIP, _NOISE = 0.017, 0.045, 0.002
+_CHIPS, WORST_CHIP, _NOISE = 0.017, 0.045, 0.002
 _HIT = (0.1, 0.4)  # a hit's or slow run's size in log seconds: 1.1 to 1.5 times as slow
 _TENTH = (float(np.log(1.1)), float(np.log(1.1)))
 _BEGINS = 0.005  # how often a slow run begins, per device and round
 
 
 def _chips(rng: np.random.Generator, jobs: int, size: int) -> LogSeconds:
-    return np.clip(rng.normal(0, _CHIPS, (jobs, size)), -_WORST_CHIP, _WORST_CHIP)
+    return np.clip(rng.normal(0, _CHIPS, (jobs, size)), -WORST_CHIP, WORST_CHIP)
 
 
 def quiet(rng: np.random.Generator, jobs: int, size: int) -> Iterator[LogSeconds]:

@@ -13,7 +13,7 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.job_kinds import LogSeconds
+from benchmarks.job_kinds import WORST_CHIP, LogSeconds
 from laggard.collectors.device import DeviceId
 from laggard.detectors import SlowGPUAnalysis, Verdict
 from laggard.detectors.economics.restart_cost import RestartCost
@@ -23,6 +23,7 @@ from laggard.detectors.statistics.history import AT_TIMES
 __all__ = ["BUDGETS", "NEVER", "ROUND_S", "Outcome", "grouped", "play"]
 
 ROUND_S = 3.0
+_PAST = 64  # rounds, of which the faster ones say what a device takes that is well
 BUDGETS = (0.05, 1e-4)
 NEVER = 10**6  # rounds
 
@@ -43,6 +44,9 @@ class Outcome:
         given.
     restarts
         How many restarts each job asked for at the last budget, ``(n_jobs,)``; zero if no cost was given.
+    early
+        How many of them were for a device that had not lost what a restart costs since it was last as fast as its
+        peers, ``(n_jobs,)``.
     lines
         How many lines it printed, ``(n_jobs,)``; zero if no cost was given.
     """
@@ -52,6 +56,7 @@ class Outcome:
     at_times: NDArray[np.intp]
     accused: NDArray[np.bool_]
     restarts: NDArray[np.intp]
+    early: NDArray[np.intp]
     lines: NDArray[np.intp]
 
 
@@ -88,6 +93,7 @@ def play(
             analysis._history.reported[:] = 255
         verdicts = analysis.update_arrays(names, np.exp(readings).reshape(len(names), -1), now_s=now_s)
         if told is not None:
+            told.lose(readings.reshape(*shape, -1).mean(axis=2), round_s)
             told.add(verdicts, now_s)
         history = analysis._history
         odds = np.where(history.number > 0, history.odds, -np.inf).max(axis=0).reshape(shape).max(axis=1)
@@ -96,9 +102,10 @@ def play(
             found[history.found[:AT_TIMES].any(axis=0).reshape(shape) & (found == NEVER)] = number
             at_times[history.found[AT_TIMES].reshape(shape) & (at_times == NEVER)] = number
     evidence = most >= -np.log(BUDGETS)[:, None]
-    lines, restarts = (np.zeros(shape[0], np.intp),) * 2 if told is None else (told.lines, told.restarts)
+    none = np.zeros(shape[0], np.intp)
+    counts = (none,) * 3 if told is None else (told.restarts, told.early, told.lines)
     accused = np.zeros(shape[0], np.bool_) if told is None else told.accused
-    return Outcome(evidence, found, at_times, accused, restarts, lines)
+    return Outcome(evidence, found, at_times, accused, *counts)
 
 
 class _Told:
@@ -107,13 +114,25 @@ class _Told:
     def __init__(
         self, analysis: SlowGPUAnalysis, names: tuple[DeviceId, ...], shape: tuple[int, int], cost_s: float
     ) -> None:
-        self.lines, self.restarts = np.zeros((2, shape[0]), np.intp)
+        self.lines, self.restarts, self.early = np.zeros((3, shape[0]), np.intp)
+        self.lost_s = np.zeros(shape)
+        self._first: list[LogSeconds] = []  # rounds, against the peers
+        self._usual = np.zeros(shape)
+        self._cost_s = cost_s
         self.accused = np.zeros(shape[0], np.bool_)
         self._analysis, self._shape = analysis, shape
         self._devices = [names[job * shape[1] : (job + 1) * shape[1]] for job in range(shape[0])]
         self._of_host = {name[0]: job for job, devices in enumerate(self._devices) for name in devices}
         self._restarts = [Restarts(RestartCost(cost_s)) for _ in self._devices]
         self._open: set[int] = set()  # jobs with a slow device
+
+    def lose(self, readings: LogSeconds, round_s: float) -> None:
+        """Add what each device lost in a round, against its peers and its own first rounds."""
+        against_peers = readings - np.median(readings, axis=1, keepdims=True)
+        if len(self._first) < _PAST:
+            self._first.append(against_peers)
+            self._usual = np.minimum(WORST_CHIP, np.quantile(self._first, 0.25, axis=0))
+        self.lost_s = np.maximum(0.0, self.lost_s - round_s * np.expm1(self._usual - against_peers))
 
     def add(self, verdicts: list[Verdict], now_s: float) -> None:
         by_job: dict[int, list[Verdict]] = {job: [] for job in self._open}
@@ -126,5 +145,9 @@ class _Told:
         for job, new in by_job.items():
             found = self._restarts[job].weigh(new, grounds, self._devices[job], now_s)
             self.lines[job] += len(found)
-            self.restarts[job] += sum(each.action == "restart" for each in found)
+            for each in found:
+                if each.action == "restart":
+                    self.restarts[job] += 1
+                    at = self._devices[job].index((each.host, each.gpu))
+                    self.early[job] += self.lost_s[job, at] < self._cost_s
             (self._open.add if self._restarts[job]._incidents.open else self._open.discard)(job)
