@@ -146,15 +146,19 @@ def test_a_device_that_does_not_end_its_work_is_not_waited_for() -> None:
         ("nccl", 0, (2, 28), None),
         ("nccl", 1, (2, 27, 9), None),
         ("cpu:gloo,cuda:nccl", 1, (2, 28), None),
-        (None, 1, (2, 28), None),
+        (None, 0, (2, 28), "GLOO"),
+        pytest.param(None, 1, (2, 28), "NCCL", marks=WITH_NCCL),
     ],
 )
 def test_which_process_groups_are_kept(
-    backend: str | None, gpus: int, version: tuple[int, ...], kept: str | None
+    backend: str | None, gpus: int, version: tuple[int, ...], kept: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    found = torch.device("cuda") if gpus else None
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: found)
     cuda = SimpleNamespace(device_count=lambda: gpus, nccl=SimpleNamespace(version=lambda: version))
     kind = kept_group._kind(backend, cuda)
-    assert (kind and (kind.name, kind.type.name, kind.has_device)) == (kept and (backend, kept, kept == "NCCL"))
+    name = backend or ("nccl" if gpus else "gloo")
+    assert (kind and (kind.name, kind.type.name, kind.has_device)) == (kept and (name, kept, kept == "NCCL"))
 
 
 # Its process ends at once, since what it has made looks for a GPU when it is ended.

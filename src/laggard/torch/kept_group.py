@@ -186,6 +186,9 @@ def _kind(backend: str | None, cuda: Any = torch.cuda) -> _Kind | None:
     if not dist.is_gloo_available() or not hasattr(dist.ProcessGroupGloo._Options, "enable_reconfigure"):
         return None
     kinds, torchs = dist.ProcessGroup.BackendType, dist.distributed_c10d
+    if backend is None:  # as PyTorch would choose
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        backend = dist.Backend.default_device_backend_map.get(accelerator.type if accelerator else "cpu")
     if backend == "gloo":
         return _Kind(backend, kinds.GLOO, torchs._create_gloo_process_group, has_device=False)
     has_nccl2 = hasattr(dist, "ProcessGroupNCCL2") and torch.version.hip is None
@@ -198,9 +201,10 @@ def _kind(backend: str | None, cuda: Any = torch.cuda) -> _Kind | None:
 def init_process_group(backend: str | None = None, timeout: timedelta | None = None, **options: Any) -> None:
     """Make the default process group, one that can outlive the loss of a rank where that is possible.
 
-    That is so for Gloo and NCCL (``nccl``, ``nccl2``) with PyTorch 2.14 or later, on numbered ranks of a job
-    (``--per-device``), and without further options; everywhere else it is ``torch.distributed.init_process_group``.
-    With NCCL, the program has set its device before.  The training then has to go on with `Resumed.steps`.
+    That is so for Gloo and NCCL (``nccl``, ``nccl2``, or none named) with PyTorch 2.14 or later, on numbered ranks of a
+    job (``--per-device``), and without further options; everywhere else it is
+    ``torch.distributed.init_process_group``.  With NCCL, the program has set its device before.  The training then has
+    to go on with `Resumed.steps`.
 
     Parameters
     ----------
