@@ -148,6 +148,6 @@ class _Told:
             for each in found:
                 if each.action == "restart":
                     self.restarts[job] += 1
-                    at = self._devices[job].index((each.host, each.gpu))
-                    self.early[job] += self.lost_s[job, at] < self._cost_s
+                    out = [name[0] == each.host and each.gpu in (name[1], None) for name in self._devices[job]]
+                    self.early[job] += self.lost_s[job, out].max() < self._cost_s
             (self._open.add if self._restarts[job]._incidents.open else self._open.discard)(job)
