@@ -45,8 +45,8 @@ class Outcome:
     restarts
         How many restarts each job asked for at the last budget, ``(n_jobs,)``; zero if no cost was given.
     early
-        How many of them were for a device that had not lost what a restart costs since it was last as fast as its
-        peers, ``(n_jobs,)``.
+        How many of them were for a device that had lost less than half of what a restart costs since it was last as
+        fast as its peers, ``(n_jobs,)``: half-way, one goes along with another's restart.
     lines
         How many lines it printed, ``(n_jobs,)``; zero if no cost was given.
     """
@@ -149,5 +149,5 @@ class _Told:
                 if each.action == "restart":
                     self.restarts[job] += 1
                     out = [name[0] == each.host and each.gpu in (name[1], None) for name in self._devices[job]]
-                    self.early[job] += self.lost_s[job, out].max() < self._cost_s
+                    self.early[job] += self.lost_s[job, out].max() < self._cost_s / 2
             (self._open.add if self._restarts[job]._incidents.open else self._open.discard)(job)
