@@ -45,8 +45,8 @@ class Outcome:
     restarts
         How many restarts each job asked for at the last budget, ``(n_jobs,)``; zero if no cost was given.
     early
-        How many of them were for a device that had not lost what a restart costs since it was last as fast as its
-        peers, ``(n_jobs,)``.
+        How many of them were for a device that had lost less than half of what a restart costs since it was last as
+        fast as its peers, ``(n_jobs,)``: half-way, one goes along with another's restart.
     lines
         How many lines it printed, ``(n_jobs,)``; zero if no cost was given.
     """
@@ -148,6 +148,6 @@ class _Told:
             for each in found:
                 if each.action == "restart":
                     self.restarts[job] += 1
-                    at = self._devices[job].index((each.host, each.gpu))
-                    self.early[job] += self.lost_s[job, at] < self._cost_s
+                    out = [name[0] == each.host and each.gpu in (name[1], None) for name in self._devices[job]]
+                    self.early[job] += self.lost_s[job, out].max() < self._cost_s / 2
             (self._open.add if self._restarts[job]._incidents.open else self._open.discard)(job)
