@@ -71,9 +71,9 @@ if kind == "pipeline":
 else:
     torch.manual_seed(1)
     module = torch.nn.Sequential(torch.nn.Linear(8, 600), torch.nn.BatchNorm1d(600), torch.nn.Linear(600, 1))
-    model = DistributedDataParallel(module, **({} if kind == "buffers of rank 0" else {"broadcast_buffers": False}))
+    model = DistributedDataParallel(module, **({"broadcast_buffers": False} if kind == "own buffers" else {}))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-also = {} if kind == "buffers of rank 0" else {"drawn": drawn}
+also = {"drawn": drawn} if kind in ("pipeline", "own buffers") else {}
 run = laggard.torch.resume(model, optimizer, also=also, every=2)
 for step in range(run.step, steps):
     torch.manual_seed(100 * step + rank)
@@ -90,6 +90,9 @@ for step in range(run.step, steps):
     total = drawn.total[-1].item() if also else 0.0
     sys.stdout.write(f"r{rank} step {step}: {loss.item():.9f} {mean:.9f} {total:.9f}\\n")
     sys.stdout.flush()
+    if kind == "evaluated":  # after which a forward takes no buffers of rank 0
+        with torch.no_grad():
+            model(batch)
     run.save(step, loss=loss)
     if run.job.launch < len(kills) and step == kills[run.job.launch] and rank == run.job.launch % 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -112,7 +115,7 @@ def steps(output: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("kind", ["pipeline", "own buffers", "buffers of rank 0"])
+@pytest.mark.parametrize("kind", ["pipeline", "own buffers", "buffers of rank 0", "evaluated"])
 def test_each_rank_goes_on_with_its_own_values_after_three_kills(
     kind: str, start_job: Callable[..., RunningJob], folder: Path
 ) -> None:
@@ -142,11 +145,12 @@ def test_another_number_of_ranks_is_refused_by_the_names_of_what_it_would_invent
     assert re.search(rf"{names} resharded: the 2 ranks that saved step 14 hold different values", why), why
 
 
-def test_buffers_that_all_ranks_take_from_the_first_go_on_over_another_number_of_ranks(folder: Path) -> None:
-    ended, before, why = run(folder, *TORCHRUN, "training.py", "buffers of rank 0", "8")
+@pytest.mark.parametrize("kind", ["buffers of rank 0", "evaluated"])
+def test_buffers_that_all_ranks_take_from_the_first_go_on_over_another_number_of_ranks(kind: str, folder: Path) -> None:
+    ended, before, why = run(folder, *TORCHRUN, "training.py", kind, "8")
     assert ended != 0, why
     one = (sys.executable, "-m", "torch.distributed.run", "--standalone", "training.py")
-    ended, after, why = run(folder, *one, "buffers of rank 0")
+    ended, after, why = run(folder, *one, kind)
     assert ended == 0, why
     assert "r0 step 7: " in before
     assert after.startswith("r0 step 8: ")

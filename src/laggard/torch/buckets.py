@@ -70,6 +70,16 @@ class Buckets:
             if layout != found and sum(map(len, layout)) == sum(map(len, found)):
                 lay_out(model, layout)
 
+    @property
+    def takes_buffers(self) -> list[bool]:
+        """Of each model, whether its next forward takes rank 0's buffers: not after one without gradients or a sync."""
+        return [model.require_forward_param_sync for model in self._models]
+
+    @takes_buffers.setter
+    def takes_buffers(self, takes: list[bool]) -> None:
+        for model, it_does in zip(self._models, takes, strict=False):
+            model.require_forward_param_sync = it_does
+
     def hooks_with_state(self) -> list[str]:
         """Return the communication hooks that have a state, such as PowerSGD's: what each rank has yet to send."""
         hooks = [each for model in self._models for each in model._comm_hooks]

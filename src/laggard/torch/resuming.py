@@ -90,7 +90,7 @@ class Resumed:
         self._draws = Draws()
         self._random: dict[str, Any] | None = None  # those to begin with, until a step has ended
         self._parts = parts  # what has a state, by its name; `model` among them
-        self._of_first = of_first  # leaves whose value is rank 0's
+        self._of_first = of_first  # buffers whose value is rank 0's, once a forward has taken it
         self._buckets = buckets
         self._state = state
         self._run = _job_and_arguments(state)
@@ -189,16 +189,19 @@ class Resumed:
             group.settle()
         own = {"run": self._run, "random": random_states(), "buckets": self._buckets.state_dict()}
         own["position"] = self._position.state_dict()
+        own["takes_buffers"] = takes_buffers = self._buckets.takes_buffers
         tree = {name: part.state_dict() for name, part in self._parts.items()}
         among = exchange if self._ranks > 1 else None
 
         def save(parts: dict[str, Any], digests: LeafDigests | None) -> None:
+            if "differing" in parts:  # for another number of ranks, rank 0's are right
+                parts["differing"] = [path for path in parts["differing"] if tuple(path) not in self._of_first]
             try:
                 self._checkpoints.save(step, own | parts, digests)
             except UnsupportedValueError as error:
                 raise UnsupportedValueError(error.key.removeprefix("state."), error.reason) from None
 
-        store(tree, self._rank, among, self._of_first, save)
+        store(tree, self._rank, among, self._of_first if all(takes_buffers) else (), save)
 
     def _restore(self, wish: Wish, key: str) -> None:
         """Go on from the checkpoint that the program wishes; ``key`` of State names the job that has done so."""
@@ -233,6 +236,7 @@ class Resumed:
             self._random = own["random"]
             self._set_random()
             self._buckets.load_state_dict(own["buckets"])
+            self._buckets.takes_buffers = own.get("takes_buffers", [])
         else:
             self._position = self._position.rescaled(saved, self._ranks)
             self._say(
