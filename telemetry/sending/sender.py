@@ -45,7 +45,7 @@ PROCESS_TAG = "process"
 MAX_NAME = 256
 # The limit of a node's store.
 MAX_SERIES = 20_000
-_LONGEST_SHOWN = 80
+_LONGEST_SHOWN, _LONGEST_REASON = 80, 300
 
 # Stands for the number of the process that sends: one that was forked has another than the one it was forked from.
 _THIS_PROCESS = "\0"
@@ -262,8 +262,8 @@ class _Sender:
         self.dropped += 1
         if isinstance(metric, str) and metric not in self._refused and len(self._refused) < MAX_SERIES:
             self._refused.add(metric)
-            shown = metric[:_LONGEST_SHOWN]
-            _log.warning("dropping samples of %r that add_data cannot keep, such as this one: %s", shown, reason)
+            shown = metric[:_LONGEST_SHOWN], reason[:_LONGEST_REASON]
+            _log.warning("dropping samples of %r that add_data cannot keep, such as this one: %s", *shown)
 
     def _can_send(self) -> bool:
         return bool(self.buffer or self._unsent or any(map(_is_ready, self._pending)))
@@ -300,7 +300,7 @@ class _Sender:
             name = (metric, tagk, tagv, own)
             try:
                 columns = by_name.get(name)
-            except TypeError:  # an unhashable name, such as a list
+            except Exception:  # noqa: BLE001 - a name that cannot be hashed, such as a list
                 self.dropped += 1
                 continue
             if columns is None:
@@ -322,7 +322,7 @@ class _Sender:
             metric, tagk, tagv, own = name
             tags = dict(own)
             if tagk is not None and tagv is not None:
-                tags[str(tagk)] = str(tagv)
+                tags[_text(tagk)] = _text(tagv)
             tags["host"] = self._node
             if tags.get(PROCESS_TAG) == _THIS_PROCESS:
                 tags[PROCESS_TAG] = str(os.getpid())
@@ -330,7 +330,7 @@ class _Sender:
             valid = all(map(_is_name, parts))
             self._keys[name] = (metric, tuple(sorted(tags.items()))) if valid else None
             if not valid:
-                shown = [str(part)[:_LONGEST_SHOWN] for part in (metric, tagk, tagv)]
+                shown = [_text(part)[:_LONGEST_SHOWN] for part in (metric, tagk, tagv)]
                 _log.warning("dropping the samples of %r with the tag %r=%r: not a valid name", *shown)
         return self._keys[name]
 
@@ -341,6 +341,14 @@ def _numbers(series: Sequence[tuple[list[float], list[float]]]) -> list[tuple[Ti
     times_us = np.rint(times_s * 1e6).astype(np.int64)
     ends = accumulate((len(times) for times, _ in series), initial=0)
     return [(times_us[begin:end], numbers[begin:end]) for begin, end in pairwise(ends)]
+
+
+def _text(part: object) -> str:
+    """Return a name as text; empty, which is no name: a program's object may raise anything."""
+    try:
+        return str(part)
+    except Exception:  # noqa: BLE001
+        return ""
 
 
 def _is_name(part: object) -> bool:
@@ -356,7 +364,7 @@ def _is_name(part: object) -> bool:
 def _moment(timestamp: object) -> float:
     time_s = number_of(timestamp)
     if isinstance(time_s, Pending) or not -AHEAD_S <= _now() - time_s <= OLDEST_S:
-        given = str(timestamp)[:_LONGEST_SHOWN]
+        given = _text(timestamp)[:_LONGEST_SHOWN]
         raise NotANumberError(
             f"its timestamp, the third argument, is {given}, which is not Unix time of the last day: "
             "a step is not a time"
