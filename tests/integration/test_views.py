@@ -26,10 +26,12 @@ import numpy as np
 import pyte
 import pytest
 
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.kvstore.server.process import StateServer
 from laggard.resilience.command.cli import main
 from laggard.resilience.command.report import make_report
+from laggard.resilience.record import own_metrics
 from laggard.resilience.record.account import Account
 from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.job_record import recorded
@@ -41,9 +43,11 @@ from laggard.resilience.report.frozen import frozen
 from laggard.resilience.report.inputs import read_inputs
 from laggard.telemetry.course import JobBegan
 from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.nodes.mailbox import ASK
 from tests.browser import browser, find_browser
 from tests.integration.jobs import RunningJob
 from tests.made_up_job import T0, running_job, series, write_record
+from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 WIDTH, HEIGHT = 80, 24
@@ -369,6 +373,32 @@ def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monke
 
     ((name, by),) = frozen(read_inputs(record), "")["curves"].items()
     assert (name, by["[]"]["n_series"], set(by["[]"]["middle"])) == ("loss", 1, {1.5})
+
+
+def test_a_node_in_use_that_a_record_lacks_is_told_and_when_it_answers_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_metrics, "MAX_DELAY_S", 4)
+    told: list[str] = []
+    record = write_record(tmp_path / "record", samples=False)
+    with ExitStack() as stack:
+        server = stack.enter_context(running_job(root))
+        client = stack.enter_context(server.endpoint.connect())
+        nodes = tuple(NodeRecord(host, "127.0.0.1", ()) for host in ("node1", "node2"))
+        Control(client, server.endpoint, 1).write_launch(LaunchRecord(1, nodes, ()))
+        silent = stack.enter_context(client.pubsub())
+        for host in ("node2", "lost"):
+            silent.subscribe(server.endpoint.key(ASK, host))
+        journal, watched = Journal(None), (record, 1, told.append)
+        stack.enter_context(Recorder(server.endpoint, journal, ProgressLog(journal.write), ErrorLog(), *watched))
+        wait_until(lambda: told)
+        monkeypatch.setattr(own_metrics, "MAX_DELAY_S", 60)
+        wait_until(lambda: len(told) > 1)
+
+    assert told == [
+        "node2: its telemetry does not answer: the record lacks what it reads",
+        "node2: its telemetry answers again",
+    ]
 
 
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
