@@ -53,9 +53,9 @@ class OwnMetrics:
         self._newest: list[TimeSeries] = []
         self._answered_us: dict[str, int] = {}  # until when each node was read
 
-    def silent(self, now_us: int) -> set[str]:
+    def silent(self, now_us: int, after_s: float = MAX_DELAY_S) -> set[str]:
         """Return the nodes that have not answered for so long that the record lacks something of them."""
-        return {host for host, until_us in self._answered_us.items() if now_us - until_us > MAX_DELAY_S * 1_000_000}
+        return {host for host, until_us in self._answered_us.items() if now_us - until_us > after_s * 1_000_000}
 
     def read(self, now_us: int) -> None:
         """Ask the nodes."""
@@ -63,7 +63,7 @@ class OwnMetrics:
         steps = min(now_step - self._final_us // _STEP_US, readable_steps(len(hosts)))
         if steps <= 0:
             return
-        self._answered_us = {host: self._answered_us.get(host, now_us) for host in hosts}
+        self._answered_us = dict.fromkeys(hosts, now_us) | self._answered_us
         start_us, end_us = (now_step - steps) * _STEP_US, now_step * _STEP_US - 1
         self.settle(start_us)
         if self._ask(hosts, start_us, end_us):  # there are metrics that the question did not name

@@ -29,7 +29,7 @@ from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
-from laggard.resilience.record.own_metrics import OwnMetrics
+from laggard.resilience.record.own_metrics import MAX_DELAY_S, OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
 from laggard.resilience.text import abbreviated
 from laggard.telemetry.dumps.writing import write_dump
@@ -68,6 +68,8 @@ class Recorder:
         folder: Path | None,
         level: int,
         tell: Callable[[str], object] = lambda _: None,
+        *,
+        silent_after_s: float = MAX_DELAY_S,
     ) -> None:
         self._endpoint = endpoint  # the job's state server
         self._client = endpoint.connect()
@@ -77,6 +79,7 @@ class Recorder:
         self._folder = folder  # folder for the samples; `None`: none are kept
         self._level = level  # telemetry level of the job
         self._tell = tell  # is told what the record lacks
+        self._silent_after_s = silent_after_s  # so long what a node has read is waited for
         self._silences, self._silent = Silences(), set[str]()
         self._series = Series(self._client, endpoint, launch=0)
         self._nodes = NodeAsker(self._client, endpoint)
@@ -167,14 +170,15 @@ class Recorder:
         self._own_metrics_due_s = time.monotonic() + min(OWN_METRICS_INTERVAL_S, age_s * OWN_METRICS_SHARE)
         now_us = round(time.time() * _SECOND_US)
         self._own_metrics.read(now_us)
-        self._tell_of_silences(self._own_metrics.silent(now_us))
+        self._tell_of_silences(self._own_metrics.silent(now_us, self._silent_after_s))
 
     def _tell_of_silences(self, silent: set[str]) -> None:
-        if silent:
-            silent &= {*nodes_in_use(self._client, self._endpoint)}  # of others it was said that they are lost
-        now, again = ([(host, "") for host in hosts] for hosts in (silent - self._silent, self._silent - silent))
-        self._silent = silent
-        for told, words in zip(self._silences.add(now, again, time.monotonic()), _OF_SILENCES, strict=True):
+        new, again = silent - self._silent, self._silent - silent
+        if new:
+            new &= nodes_in_use(self._client, self._endpoint)  # of others it was said that they are lost
+        self._silent = self._silent & silent | new
+        now, answering = ([(host, "") for host in hosts] for hosts in (new, again))
+        for told, words in zip(self._silences.add(now, answering, time.monotonic()), _OF_SILENCES, strict=True):
             if told:
                 self._tell(f"{abbreviated(sorted(host for host, _ in told))}: {words}")
 

@@ -137,11 +137,14 @@ def test_a_node_is_silent_once_what_it_has_is_not_waited_for_any_longer() -> Non
     for at_s in (10, 20, 25):
         nodes.read(own, at_s)
         silent.append(own.silent(T0_US + at_s * SECOND_US))
-    nodes.histories["node2"] = answers
+    store = nodes.stores.pop("node2")
     nodes.read(own, 30)
+    silent.append(own.silent(T0_US + 30 * SECOND_US))
+    nodes.stores["node2"], nodes.histories["node2"] = store, answers
+    nodes.read(own, 35)
 
-    assert silent == [set(), {"node2"}, {"node2"}]
-    assert own.silent(T0_US + 30 * SECOND_US) == set()
+    assert silent == [set(), {"node2"}, {"node2"}, {"node2"}], "one that is gone has not answered"
+    assert own.silent(T0_US + 35 * SECOND_US) == set()
 
 
 def test_of_what_laggard_collects_only_a_few_metrics_of_the_nodes_are_kept_here() -> None:
