@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,6 @@ class _Sender:
 
     def __init__(self, environment: JobEnvironment) -> None:
         self.buffer: deque[_Sample] = deque(maxlen=BUFFER_SAMPLES)
-        self.dropped = 0
         self._told_full = False
         self._node = environment.node
         self._path = environment.endpoint_file.parent / socket_name(environment.node)
@@ -204,9 +204,12 @@ class _Sender:
         self._begin()
         atexit.register(self._end)
         os.register_at_fork(after_in_child=self._begin)
+        self._end_with_child()
+        util.register_after_fork(self, _Sender._end_with_child)
 
     def _begin(self) -> None:
         """Start with nothing to send: in a forked child, the parent sends what is buffered."""
+        self.dropped = 0
         self.buffer.clear()
         self._keys.clear()
         self._unsent: Batch = {}
@@ -214,6 +217,10 @@ class _Sender:
         self._socket = BatchSocket(self._path)
         self._lock = threading.Lock()
         threading.Thread(target=self._send_always, name="telemetry", daemon=True).start()
+
+    def _end_with_child(self) -> None:
+        """End when a child of `multiprocessing` ends, too, which calls nothing that is registered with `atexit`."""
+        util.Finalize(None, self._end, exitpriority=0)
 
     def flush(self) -> None:
         """Send all that is buffered, within the deadline."""

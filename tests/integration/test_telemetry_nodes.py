@@ -326,6 +326,33 @@ with _sender()._lock:  # what was taken from the buffer is on its way
     wait_until(lambda: nodes[0].store.size().samples == 1)
 
 
+def test_what_children_of_multiprocessing_added_last_is_sent_when_they_end(
+    state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
+) -> None:
+    session = session_of(state_server, tmp_path, "node1")
+    program = """
+import multiprocessing
+from laggard.telemetry import Telemetry
+def run(method, target, *arguments):
+    child = multiprocessing.get_context(method).Process(target=target, args=arguments)
+    child.start()
+    child.join()
+    assert child.exitcode == 0, method
+def work():
+    assert telemetry.dropped == 0, "what the parent dropped is the parent's"
+    telemetry.add_data("made before", 1.0)
+for method in ("fork", "forkserver", "spawn"):
+    run(method, exec, f"from laggard.telemetry import Telemetry; Telemetry().add_data('{method}', 1.0)")
+telemetry = Telemetry()
+telemetry.add_data("made before", "text")
+run("fork", work)
+"""
+    run_program(session, program)
+
+    arrived = {"fork", "forkserver", "spawn", "made before"}
+    wait_until(lambda: {metric for metric, _ in nodes[0].store.series_keys()} == arrived)
+
+
 def test_a_new_name_for_each_sample_does_not_fill_the_memory(
     state_server: StateServer, tmp_path: Path, nodes: list[NodeTelemetry]
 ) -> None:
