@@ -18,7 +18,7 @@ import numpy as np
 import redis
 
 from laggard.collectors.links.collector import LINK_TIME
-from laggard.detectors.judging.silences import Silences
+from laggard.collectors.silences import Silences
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
 from laggard.kvstore.control import Control, nodes_in_use
