@@ -24,6 +24,7 @@ import redis
 from laggard.collectors.metrics.gpu import DeviceReader, device_readers
 from laggard.collectors.metrics.node import NodeReader, control_group_of
 from laggard.collectors.metrics.reading_loop import Reading, ReadingLoop
+from laggard.collectors.silences import Silences
 from laggard.kvstore.client.connection import current_session
 from laggard.kvstore.client.environment import LAUNCH, JobEnvironment
 from laggard.kvstore.errors import KVStoreError
@@ -71,7 +72,7 @@ class Collectors:
         self._interval_s = settings.collector_rate
         self._report_event = report_event  # called with each event of a device
         self._environ = environ  # says which devices the job has
-        self._stalled: set[str] = set()
+        self._silences = Silences()
         self.loops: list[ReadingLoop] = []
 
     def __enter__(self) -> Collectors:
@@ -92,15 +93,15 @@ class Collectors:
             loop.stop()
 
     def watch(self) -> None:
-        """Report readings that have stalled, and those that have resumed."""
+        """Report readings that have stalled, and those that have resumed; not each that comes and goes."""
         now_s = self._clock()
-        for loop in self.loops:
-            begun_s = loop.pace.begun_s
-            stalled = begun_s is not None and now_s - begun_s > STALL_S
-            if stalled != (loop.name in self._stalled):
-                self._stalled ^= {loop.name}
-                words = f"has not answered for {STALL_S:g} s" if stalled else "answers again"
-                self._on_event("stall", f"{loop.name} {words}", loop.tags.get("gpu", ""))
+        loops = {(self._host, loop.name): loop for loop in self.loops}
+        paces = {key: loop.pace.begun_s for key, loop in loops.items()}
+        stalled = [key for key, begun_s in paces.items() if begun_s is not None and now_s - begun_s > STALL_S]
+        both = f"has not answered for {STALL_S:g} s", "answers again"
+        for keys, words in zip(self._silences.see(stalled, now_s), both, strict=True):
+            for key in keys:
+                self._on_event("stall", f"{loops[key].name} {words}", loops[key].tags.get("gpu", ""))
 
     def _add(self, name: str, read: Callable[[], Iterator[Reading]], interval_s: float, gpu: str = "") -> None:
         tags = {"host": self._host} | ({"gpu": gpu} if gpu else {})

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from laggard.collectors.device import DeviceId
 from laggard.collectors.group import ERROR, MAX_ERROR, STRIDE, in_a_line
+from laggard.collectors.silences import Silences
 from laggard.detectors import wording
 from laggard.detectors.judging.refusals import Refusals
 from laggard.detectors.judging.rounds import Round, RoundAssembler, WatchClock
-from laggard.detectors.judging.silences import Silences
 from laggard.detectors.judging.sources import Source, StreamSource
 from laggard.detectors.notices import Answering, Blind, Failed, FailedAt, Notice, Silent
 from laggard.detectors.verdict import Verdict

@@ -47,8 +47,8 @@ def replay(dumps: tuple[Path, ...], port: int) -> int:
     "--token-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="File with the server's token, so that it accepts annotations made in Grafana, and answers if reading needs "
-    "the token. The job keeps it beside its endpoint file.",
+    help="File with the server's token, without which it does not answer if reading needs the token. The job keeps it "
+    "beside its endpoint file.",
 )
 def grafana(directory: Path, url: str, token_file: Path | None) -> int:
     """Write Grafana's data source and dashboards to DIR, and Prometheus' scrape job and alert rules."""

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from laggard.kvstore.client.connection import Endpoint
@@ -73,7 +74,7 @@ def recorded(
     errors = ErrorLog()
     account.take_note, account.see_progress, account.take_errors = journal.write, progress.see, errors.take
     try:
-        with Recorder(endpoint, journal, progress, errors, folder, job.level):
+        with Recorder(endpoint, journal, progress, errors, folder, job.level, partial(account.tell, "notice")):
             yield folder
     except Exception as error:
         journal.write(GaveUp(str(error)))

@@ -51,6 +51,11 @@ class OwnMetrics:
         # What was read before is final; what was read after it is read again, since samples may be late.
         self._final_us = start_us - start_us % _STEP_US
         self._newest: list[TimeSeries] = []
+        self._answered_us: dict[str, int] = {}  # until when each node was read
+
+    def silent(self, now_us: int, after_s: float = MAX_DELAY_S) -> set[str]:
+        """Return the nodes that have not answered for so long that the record lacks something of them."""
+        return {host for host, until_us in self._answered_us.items() if now_us - until_us > after_s * 1_000_000}
 
     def read(self, now_us: int) -> None:
         """Ask the nodes."""
@@ -58,6 +63,7 @@ class OwnMetrics:
         steps = min(now_step - self._final_us // _STEP_US, readable_steps(len(hosts)))
         if steps <= 0:
             return
+        self._answered_us = dict.fromkeys(hosts, now_us) | self._answered_us
         start_us, end_us = (now_step - steps) * _STEP_US, now_step * _STEP_US - 1
         self.settle(start_us)
         if self._ask(hosts, start_us, end_us):  # there are metrics that the question did not name
@@ -97,7 +103,9 @@ class OwnMetrics:
         span = {"start_us": start_us, "end_us": end_us}
         asked = [*self._kept, *OF_NODES]
         question = {"kind": "program", "metrics": asked, "lines": self._with_lines(), **span}
-        replies = list(self._asker.ask(question, hosts=hosts).by_host.values())
+        by_host = self._asker.ask(question, hosts=hosts).by_host
+        self._answered_us |= dict.fromkeys(by_host, end_us)
+        replies = list(by_host.values())
         n_series: Counter[str] = Counter()
         for reply in replies:
             n_series.update(reply["n_series"])

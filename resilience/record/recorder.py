@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Self
@@ -17,9 +18,10 @@ import numpy as np
 import redis
 
 from laggard.collectors.links.collector import LINK_TIME
+from laggard.collectors.silences import Silences
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.fence import current_launch
-from laggard.kvstore.control import Control
+from laggard.kvstore.control import Control, nodes_in_use
 from laggard.kvstore.errors import KVStoreError
 from laggard.kvstore.series.streams import Refused, Series
 from laggard.kvstore.state.mapping import State
@@ -27,8 +29,9 @@ from laggard.resilience.record.downsampler import Downsampler
 from laggard.resilience.record.error_log import ErrorLog
 from laggard.resilience.record.journal import Journal
 from laggard.resilience.record.newest_links import LinkLog
-from laggard.resilience.record.own_metrics import OwnMetrics
+from laggard.resilience.record.own_metrics import MAX_DELAY_S, OwnMetrics
 from laggard.resilience.record.progress_log import ProgressLog
+from laggard.resilience.text import abbreviated
 from laggard.telemetry.dumps.writing import write_dump
 from laggard.telemetry.errors import NodeError
 from laggard.telemetry.nodes.bus import NodeAsker
@@ -50,6 +53,7 @@ SAVE_INTERVAL_S = 60.0
 SAVE_SHARE = 0.02
 STOP_DEADLINE_S = 3.0
 _SECOND_US = 1_000_000
+_OF_SILENCES = ("its telemetry does not answer: the record lacks what it reads", "its telemetry answers again")
 
 
 class Recorder:
@@ -63,6 +67,9 @@ class Recorder:
         errors: ErrorLog,
         folder: Path | None,
         level: int,
+        tell: Callable[[str], object] = lambda _: None,
+        *,
+        silent_after_s: float = MAX_DELAY_S,
     ) -> None:
         self._endpoint = endpoint  # the job's state server
         self._client = endpoint.connect()
@@ -71,6 +78,9 @@ class Recorder:
         self._errors = errors  # what the program writes to standard error
         self._folder = folder  # folder for the samples; `None`: none are kept
         self._level = level  # telemetry level of the job
+        self._tell = tell  # is told what the record lacks
+        self._silent_after_s = silent_after_s  # so long what a node has read is waited for
+        self._silences, self._silent = Silences(), set[str]()
         self._series = Series(self._client, endpoint, launch=0)
         self._nodes = NodeAsker(self._client, endpoint)
         now_s = time.time()
@@ -158,7 +168,19 @@ class Recorder:
             return
         age_s = time.monotonic() - self._began_s
         self._own_metrics_due_s = time.monotonic() + min(OWN_METRICS_INTERVAL_S, age_s * OWN_METRICS_SHARE)
-        self._own_metrics.read(round(time.time() * _SECOND_US))
+        now_us = round(time.time() * _SECOND_US)
+        self._own_metrics.read(now_us)
+        self._tell_of_silences(self._own_metrics.silent(now_us, self._silent_after_s))
+
+    def _tell_of_silences(self, silent: set[str]) -> None:
+        new, again = silent - self._silent, self._silent - silent
+        if new:
+            new &= nodes_in_use(self._client, self._endpoint)  # of others it was said that they are lost
+        self._silent = self._silent & silent | new
+        now, answering = ([(host, "") for host in hosts] for hosts in (new, again))
+        for told, words in zip(self._silences.add(now, answering, time.monotonic()), _OF_SILENCES, strict=True):
+            if told:
+                self._tell(f"{abbreviated(sorted(host for host, _ in told))}: {words}")
 
     def _save(self) -> None:
         if self._folder is None:

@@ -30,8 +30,10 @@ _SECTION_TIME = "section-time."  # as the collectors call them
 _FIRST = tuple(
     re.compile(words, re.IGNORECASE)
     for words in (
-        r"(?<![a-z])loss(?![a-z])",
-        r"(step|iter|iteration|batch)[^a-z]?(time|duration|seconds|ms)(?![a-z])",
+        r"^(train(ing)?[^a-z])?loss$",
+        r"(step|iter|iteration|batch)[^a-z]?(time|duration|seconds|ms)(?![a-z])"
+        r"|(time|seconds|ms)[^a-z]?per[^a-z]?(step|iter|iteration|batch)(?![a-z])",
+        r"(?<![a-z])loss(?![a-z])",  # those of parts, of which there may be many
         r"throughput|(tokens|samples|flops)[^a-z]?(per|/)|mfu",
         r"grad",
     )

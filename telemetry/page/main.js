@@ -194,7 +194,7 @@ async function loadMap(job, shown, isStale) {
   const isOfNodes = devices.every((each) => each.gpu === "");
   byId("map-title").textContent = isOfNodes ? "Nodes" : "Devices";
   const notes = [isOfNodes ? counted(devices.length, "node", "nodes") : counted(devices.length, "device", "devices")];
-  if (!values.length) notes.push("none has a reading");
+  if (!values.length) notes.push(devices.some((each) => each.value !== null) ? "no peers to compare with" : "none has a reading");
   if (devices.some((each) => each.accused)) notes.push("✕ in a frame: found slow");
   if (devices.some((each) => !each.isUsed)) notes.push("struck out: not in use");
   showLegend(byId("map-legend"), isRatio ? ratioColourAt : sequentialColour, values.length ? ends : null, notes);

@@ -90,8 +90,8 @@ async function loadCurve(job, metric, shown, steps, isStale) {
   place.note.textContent = [answer.averages_s ? approximately(answer) : "", ofRange].filter(Boolean).join("; ");
   const { axis, weight, isLog } = state;
   const drawn = drawable(answer, { axis, launches: job.launches, steps: reached, weight, isLog, most: points() });
-  if (!drawn.x.length) {
-    place.say(`No value of ${printable(metric.name)} in this range.`);
+  if (!drawn.lines.some(({ values }) => values.some(Number.isFinite))) {
+    place.say(`No value of ${printable(metric.name)}${isLog ? " above 0" : ""} in this range.`);
     return;
   }
   const range = axis === "time" ? seconds(shown) : state.along;

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ PROCESS_TAG = "process"
 MAX_NAME = 256
 # The limit of a node's store.
 MAX_SERIES = 20_000
-_LONGEST_SHOWN = 80
+_LONGEST_SHOWN, _LONGEST_REASON = 80, 300
 
 # Stands for the number of the process that sends: one that was forked has another than the one it was forked from.
 _THIS_PROCESS = "\0"
@@ -195,7 +196,6 @@ class _Sender:
 
     def __init__(self, environment: JobEnvironment) -> None:
         self.buffer: deque[_Sample] = deque(maxlen=BUFFER_SAMPLES)
-        self.dropped = 0
         self._told_full = False
         self._node = environment.node
         self._path = environment.endpoint_file.parent / socket_name(environment.node)
@@ -204,9 +204,12 @@ class _Sender:
         self._begin()
         atexit.register(self._end)
         os.register_at_fork(after_in_child=self._begin)
+        self._end_with_child()
+        util.register_after_fork(self, _Sender._end_with_child)
 
     def _begin(self) -> None:
         """Start with nothing to send: in a forked child, the parent sends what is buffered."""
+        self.dropped = 0
         self.buffer.clear()
         self._keys.clear()
         self._unsent: Batch = {}
@@ -214,6 +217,10 @@ class _Sender:
         self._socket = BatchSocket(self._path)
         self._lock = threading.Lock()
         threading.Thread(target=self._send_always, name="telemetry", daemon=True).start()
+
+    def _end_with_child(self) -> None:
+        """End when a child of `multiprocessing` ends, too, which calls nothing that is registered with `atexit`."""
+        util.Finalize(None, self._end, exitpriority=0)
 
     def flush(self) -> None:
         """Send all that is buffered, within the deadline."""
@@ -262,8 +269,8 @@ class _Sender:
         self.dropped += 1
         if isinstance(metric, str) and metric not in self._refused and len(self._refused) < MAX_SERIES:
             self._refused.add(metric)
-            shown = metric[:_LONGEST_SHOWN]
-            _log.warning("dropping samples of %r that add_data cannot keep, such as this one: %s", shown, reason)
+            shown = metric[:_LONGEST_SHOWN], reason[:_LONGEST_REASON]
+            _log.warning("dropping samples of %r that add_data cannot keep, such as this one: %s", *shown)
 
     def _can_send(self) -> bool:
         return bool(self.buffer or self._unsent or any(map(_is_ready, self._pending)))
@@ -300,7 +307,7 @@ class _Sender:
             name = (metric, tagk, tagv, own)
             try:
                 columns = by_name.get(name)
-            except TypeError:  # an unhashable name, such as a list
+            except Exception:  # noqa: BLE001 - a name that cannot be hashed, such as a list
                 self.dropped += 1
                 continue
             if columns is None:
@@ -322,7 +329,7 @@ class _Sender:
             metric, tagk, tagv, own = name
             tags = dict(own)
             if tagk is not None and tagv is not None:
-                tags[str(tagk)] = str(tagv)
+                tags[_text(tagk)] = _text(tagv)
             tags["host"] = self._node
             if tags.get(PROCESS_TAG) == _THIS_PROCESS:
                 tags[PROCESS_TAG] = str(os.getpid())
@@ -330,7 +337,7 @@ class _Sender:
             valid = all(map(_is_name, parts))
             self._keys[name] = (metric, tuple(sorted(tags.items()))) if valid else None
             if not valid:
-                shown = [str(part)[:_LONGEST_SHOWN] for part in (metric, tagk, tagv)]
+                shown = [_text(part)[:_LONGEST_SHOWN] for part in (metric, tagk, tagv)]
                 _log.warning("dropping the samples of %r with the tag %r=%r: not a valid name", *shown)
         return self._keys[name]
 
@@ -341,6 +348,14 @@ def _numbers(series: Sequence[tuple[list[float], list[float]]]) -> list[tuple[Ti
     times_us = np.rint(times_s * 1e6).astype(np.int64)
     ends = accumulate((len(times) for times, _ in series), initial=0)
     return [(times_us[begin:end], numbers[begin:end]) for begin, end in pairwise(ends)]
+
+
+def _text(part: object) -> str:
+    """Return a name as text; empty, which is no name: a program's object may raise anything."""
+    try:
+        return str(part)
+    except Exception:  # noqa: BLE001
+        return ""
 
 
 def _is_name(part: object) -> bool:
@@ -356,7 +371,7 @@ def _is_name(part: object) -> bool:
 def _moment(timestamp: object) -> float:
     time_s = number_of(timestamp)
     if isinstance(time_s, Pending) or not -AHEAD_S <= _now() - time_s <= OLDEST_S:
-        given = str(timestamp)[:_LONGEST_SHOWN]
+        given = _text(timestamp)[:_LONGEST_SHOWN]
         raise NotANumberError(
             f"its timestamp, the third argument, is {given}, which is not Unix time of the last day: "
             "a step is not a time"

@@ -327,6 +327,23 @@ def test_the_page_says_beside_a_chart_that_it_is_approximate(replay: str, tmp_pa
         tab.wait_for("document.querySelector('#curves .note').textContent.startsWith('from averages of 60 s')")
 
 
+@needs_browser
+def test_a_device_without_peers_has_its_reading_and_is_not_said_to_have_none(tmp_path: Path) -> None:
+    times_us = T0 * SECOND_US + np.arange(N, dtype=np.int64) * 5 * SECOND_US
+    write_dump(str(tmp_path / "dumps"), "all", float(T0 + 300), device_series(times_us, 1, 1, ("", "")))
+    program = find_browser()
+    assert program is not None
+    with (
+        replayed("-m", "laggard.telemetry.server", "--port", "0", "--dump", tmp_path / "dumps") as port,
+        browser(program, tmp_path / "profile") as tab,
+    ):
+        open_page(tab, f"http://127.0.0.1:{port}/", 1280)
+        assert text(tab, "#map-legend") == "1 device · no peers to compare with"
+        tab.measure("document.querySelector('#map').focus()")
+        tab.press("ArrowRight")
+        assert text(tab, "#map-text") == "node1 gpu 0: 10 ms"
+
+
 def test_another_name_than_the_servers_own_is_refused(job: Served) -> None:
     status, _, content = job.request("/", headers={"Host": "evil.example:4242"})
 

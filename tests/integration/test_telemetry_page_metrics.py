@@ -239,6 +239,19 @@ def test_a_logarithmic_axis_has_no_values_of_0_or_below_and_smoothed_lines_lag(p
     assert all((late or 0) > (value or 0) + 5 for late, value in zip(smooth[-1][1:], raw[-1][1:], strict=True))
 
 
+def test_what_has_no_value_above_0_says_so_on_a_logarithmic_axis(tmp_path: Path, tab: Browser) -> None:
+    write_dump(str(tmp_path), "all", float(T0 + 230), metric("reward", lambda steps, rank: -steps - rank, ranks=2))
+    with replayed("-m", "laggard.telemetry.server", "--port", "0", "--dump", tmp_path) as port:
+        show(tab, f"http://127.0.0.1:{port}/", "log=1")
+        assert tab.measure(WORDS) == [""]
+        assert (
+            tab.measure("document.querySelector('#curves .plot').textContent")
+            == "No value of reward above 0 in this range."
+        )
+        tab.measure("document.querySelector('#curve-log').click()")
+        tab.wait_for(f"{WORDS}[0].startsWith('newest; rank 0 -')")
+
+
 def test_metrics_of_nodes_are_charts_with_a_line_for_each_node(page: str, tab: Browser) -> None:
     show(tab, page, "kind=node")
     assert tab.measure(TITLES) == ["cpu_percent"]

@@ -26,6 +26,7 @@ import numpy as np
 import pyte
 import pytest
 
+from laggard.kvstore.control import Control, LaunchRecord, NodeRecord
 from laggard.kvstore.series.timeseries import TimeSeries
 from laggard.kvstore.server.process import StateServer
 from laggard.resilience.command.cli import main
@@ -41,9 +42,13 @@ from laggard.resilience.report.frozen import frozen
 from laggard.resilience.report.inputs import read_inputs
 from laggard.telemetry.course import JobBegan
 from laggard.telemetry.dumps.writing import write_dump
+from laggard.telemetry.nodes.bus import NodeAnswerer
+from laggard.telemetry.nodes.mailbox import ASK
+from laggard.telemetry.nodes.sources import pack_series
 from tests.browser import browser, find_browser
 from tests.integration.jobs import RunningJob
 from tests.made_up_job import T0, running_job, series, write_record
+from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
 WIDTH, HEIGHT = 80, 24
@@ -369,6 +374,31 @@ def test_a_record_keeps_what_the_program_sends(root: Path, tmp_path: Path, monke
 
     ((name, by),) = frozen(read_inputs(record), "")["curves"].items()
     assert (name, by["[]"]["n_series"], set(by["[]"]["middle"])) == ("loss", 1, {1.5})
+
+
+def test_a_node_in_use_that_a_record_lacks_is_told_and_when_it_answers_again(root: Path, tmp_path: Path) -> None:
+    told: list[str] = []
+    record = write_record(tmp_path / "record", samples=False)
+    journal = Journal(None)
+    watched = journal, ProgressLog(journal.write), ErrorLog(), record, 1, told.append
+    answer = {"n_series": {}, "ranges": {}, "lines": pack_series([], 0)}
+    with ExitStack() as stack:
+        server = stack.enter_context(running_job(root))
+        client = stack.enter_context(server.endpoint.connect())
+        nodes = tuple(NodeRecord(host, "127.0.0.1", ()) for host in ("node1", "node2"))
+        Control(client, server.endpoint, 1).write_launch(LaunchRecord(1, nodes, ()))
+        with client.pubsub() as silent:
+            silent.subscribe(*(server.endpoint.key(ASK, host) for host in ("node2", "lost")))
+            stack.enter_context(Recorder(server.endpoint, *watched, silent_after_s=4.0))
+            wait_until(lambda: told)
+        Control(client, server.endpoint, 1).write_launch(LaunchRecord(1, nodes[:1], ()))  # it is lost, and comes back
+        stack.enter_context(NodeAnswerer(client, server.endpoint, "node2", lambda _: answer))
+        wait_until(lambda: len(told) > 1)
+
+    assert told == [
+        "node2: its telemetry does not answer: the record lacks what it reads",
+        "node2: its telemetry answers again",
+    ]
 
 
 @pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")

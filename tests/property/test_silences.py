@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.collectors.device import DeviceId
-from laggard.detectors.judging.silences import LONG_S, QUIET_S, Silences
+from laggard.collectors.silences import LONG_S, QUIET_S, Silences
 
 DEVICE: DeviceId = ("node1", "0")
 Line = tuple[float, bool]

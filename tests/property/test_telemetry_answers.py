@@ -41,9 +41,9 @@ from laggard.telemetry.nodes.sources import LocalSource, NodesSource
 from laggard.telemetry.query import query_from_json
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.times import SECOND_US
-from laggard.telemetry.server.handlers import Handler, Reach, Service, lookups, query, suggestions
+from laggard.telemetry.server.handlers import Handler, Reach, Service, lookups, metrics, query, suggestions
 from laggard.telemetry.server.lost import lost_answerer
-from laggard.telemetry.server.page import job
+from laggard.telemetry.server.page import device_map, job
 from laggard.telemetry.server.requests import Call
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.rollups import ROLLUPS, Rollups, _parsed
@@ -299,9 +299,12 @@ class Answers(RuleBasedStateMachine):
 
     def _answered(self, handler: Handler, body: Any = None, **parameters: Any) -> Any:
         """Return an answer of the server, whose header names who is away."""
+        return json.loads(self._text(handler, body, **parameters))
+
+    def _text(self, handler: Handler, body: Any = None, **parameters: Any) -> bytes:
         response = handler(self.service, Call(QueryParams(parameters), Headers(), json.dumps(body).encode(), math.inf))
         assert set(response.headers.get("x-laggard-missing-nodes", "").split(",")) - {""} == self._away()
-        return json.loads(bytes(response.body))
+        return bytes(response.body)
 
     @rule(ago_s=st.none() | st.sampled_from([5, 100, 2000]))
     def get_data(self, ago_s: float | None) -> None:
@@ -346,6 +349,20 @@ class Answers(RuleBasedStateMachine):
         assert known <= {each["tags"]["host"] for each in self._answered(lookups, m="m")["results"]}
         span = {"start": round(T0_S * 1000) - 100_000, "end": math.ceil(self.channels.now_s * 1000)}
         assert set(self._answered(job, **span)["missing"]) == self._away()
+
+    @rule()
+    def newest(self) -> None:
+        """Whoever answers and has samples of the last minute is in the newest values, and on the map."""
+        there = {host for host in {*HOSTS} - self._away() if self.processes[host].sent}
+        recent = {host for host in there if self.sent[host][-1] > (self.channels.now_s - 60) * SECOND_US}
+        text = self._text(metrics).decode()
+        assert recent <= {host for host in HOSTS if f'{{hostname="{host}"' in text} <= there
+        try:
+            found = self._answered(device_map, metric="m", end=math.ceil(self.channels.now_s * 1000))
+        except NoAnswerError:
+            assert self._away() == {*HOSTS}
+            return
+        assert self.from_rollups or recent <= {*found["hosts"]}
 
     @rule()
     def dump(self) -> None:

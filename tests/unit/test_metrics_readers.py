@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -542,6 +543,18 @@ def test_a_reading_that_stalls_for_five_seconds_is_reported_once_and_so_is_its_e
         Event(100_000_000, "stall", "gpu 3 has not answered for 5 s", "n7", "3"),
         Event(100_000_000, "stall", "gpu 3 answers again", "n7", "3"),
     ]
+
+
+def test_of_a_device_that_stalls_again_and_again_two_lines_are_reported_in_an_hour() -> None:
+    found, reported, _ = collectors(3)
+    with found:
+        device = found.loops[1]
+        for now_s in range(6, 3600, 6):  # each stall lasts six seconds, and so does what is between two
+            found._clock = partial(float, now_s)
+            device.pace.begun_s = now_s - 5.5 if now_s % 12 else None
+            found.watch()
+
+    assert [event.text for event in reported] == ["gpu 3 has not answered for 5 s", "gpu 3 answers again"]
 
 
 def test_it_reads_itself_too() -> None:

@@ -128,6 +128,25 @@ def test_a_node_that_does_not_answer_once_loses_nothing_that_was_read_before() -
     assert {name: each.values.tolist() for (_, name), each in found(own).items()} == {"0": [1.0], "1": [2.0]}
 
 
+def test_a_node_is_silent_once_what_it_has_is_not_waited_for_any_longer() -> None:
+    nodes = Nodes()
+    own = made(nodes)
+    nodes.read(own, 5)
+    answers = nodes.histories.pop("node2")
+    silent = []
+    for at_s in (10, 20, 25):
+        nodes.read(own, at_s)
+        silent.append(own.silent(T0_US + at_s * SECOND_US))
+    store = nodes.stores.pop("node2")
+    nodes.read(own, 30)
+    silent.append(own.silent(T0_US + 30 * SECOND_US))
+    nodes.stores["node2"], nodes.histories["node2"] = store, answers
+    nodes.read(own, 35)
+
+    assert silent == [set(), {"node2"}, {"node2"}, {"node2"}], "one that is gone has not answered"
+    assert own.silent(T0_US + 35 * SECOND_US) == set()
+
+
 def test_of_what_laggard_collects_only_a_few_metrics_of_the_nodes_are_kept_here() -> None:
     nodes = Nodes()
     own = made(nodes)

@@ -49,6 +49,20 @@ def test_prometheus_takes_the_configuration_and_the_rules(tmp_path: Path, url: s
     assert "4 rules found" in promtool("check", "config", written[0])
 
 
+@needs_promtool
+def test_prometheus_takes_the_guides_line_that_leads_to_alertmanager(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/operator.md").read_text()
+    alerting, alertmanager = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[-2:])
+    config, *_ = write_prometheus(tmp_path / "prometheus", "http://localhost:4242")
+    config.write_text(config.read_text() + yaml.safe_dump(alerting))
+    promtool("check", "config", config)
+
+    (route,) = alertmanager["route"]["routes"]
+    assert route["receiver"] in {each["name"] for each in alertmanager["receivers"] if "slack_configs" in each}
+    (match,) = (matcher.removeprefix("alertname=~").strip('"') for matcher in route["matchers"])
+    assert all(re.fullmatch(match, alert) for alert in (DEVICE, NODE, PROGRESS, SERVER))
+
+
 def test_the_scrape_job_for_opentelemetrys_collector_is_prometheus_own() -> None:
     page = (Path(__file__).parents[2] / "docs/telemetry.md").read_text()
     (block,) = (each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "otlphttp" in each)

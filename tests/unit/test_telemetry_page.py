@@ -226,6 +226,15 @@ def test_a_line_is_far_if_it_is_much_farther_from_the_middle_than_lines_usually_
     assert far_from_others(np.array(lines, float)) == far
 
 
+def test_many_losses_of_parts_come_after_the_loss_and_the_time_of_a_step() -> None:
+    parts = [f"head{number}/loss" for number in range(20)]
+    first = [
+        each["name"]
+        for each in metrics_of([key_of(name, {}) for name in ("aux_loss", *parts, "time_per_step", "loss")])
+    ]
+    assert first == ["loss", "time_per_step", "aux_loss", *parts]
+
+
 def test_of_many_metrics_the_first_500_by_name_are_listed() -> None:
     found = metrics_of(key_of(f"m{number:03}", {}) for number in reversed(range(501)))
     assert [each["name"] for each in found] == [f"m{number:03}" for number in range(500)]

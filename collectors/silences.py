@@ -33,6 +33,11 @@ class Silences:
         self._last_s |= dict.fromkeys((*silent, *answering), now_s)
         return silent, answering
 
+    def see(self, silent: Collection[DeviceId], now_s: float) -> tuple[list[DeviceId], list[DeviceId]]:
+        """Note all that are silent now; return what :meth:`add` does."""
+        new = [device for device in silent if device not in self._since_s]
+        return self.add(new, [device for device in self._since_s if device not in silent], now_s)
+
     def _is_due(self, device: DeviceId, now_s: float) -> bool:
         was_quiet = now_s - self._last_s.get(device, -math.inf) >= QUIET_S
         return was_quiet or now_s - self._since_s[device] >= LONG_S
