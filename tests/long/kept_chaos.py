@@ -41,7 +41,8 @@ DEADLINE_S = 900.0
 RANKS = 4
 OPTIONS = (f"--nodes={RANKS // 2}", "--virtual-gpus=2", "--resilient", "--per-device")
 WITHOUT_RESERVE, ONE_IN_RESERVE = f"--local-nodes={RANKS // 2}", f"--local-nodes={RANKS // 2 + 1}"
-# Dropout, several buckets, a scheduler, batches with random numbers of their own, and files that say what happened.
+# Dropout, several buckets, a scheduler, batches with random numbers of their own, an evaluation at every third step,
+# after which buffers are not taken from rank 0, and files that say what happened.
 TRAIN = """
 import json, os, signal, sys, time
 import torch
@@ -106,9 +107,13 @@ for attempt in (each for n in (n_steps // 3, n_steps) for each in run.steps(n)):
         fail(step, "backward")
         optimizer.step()
         scheduler.step()
+        if step % 3 == 0 and isinstance(model, DistributedDataParallel):
+            with torch.no_grad():
+                model(inputs)
         fail(step, "stepped")
+        seen = [loss.item(), *(each.sum().item() for each in model.buffers())]
         with open(f"losses-{rank}", "a") as file:  # before the save, which may count though the rank is killed in it
-            file.write(json.dumps([step, loss.item().hex(), os.getpid()]) + "\\n")
+            file.write(json.dumps([step, " ".join(float(each).hex() for each in seen), os.getpid()]) + "\\n")
         run.save(step, loss=loss)
         time.sleep(0 if os.path.exists("enough") else paces_s[os.environ["LAGGARD_LAUNCH"] != "0"])
 torch.distributed.destroy_process_group()
@@ -148,7 +153,7 @@ def start(
 
 
 def rows(folder: Path, rank: int) -> list[tuple[int, str, int]]:
-    """Return each step that a rank has ended, with its loss and its process."""
+    """Return each step that a rank has ended, with its loss and buffers, and its process."""
     file = folder / f"losses-{rank}"
     return [tuple(json.loads(line)) for line in file.read_text().splitlines()] if file.exists() else []
 

@@ -109,6 +109,30 @@ def test_wherever_in_a_step_a_rank_is_lost_the_others_keep_their_processes(
     assert command_lines(job.processes()) == []
 
 
+ACCUMULATING = """model.require_backward_grad_sync = step % 2 == 1
+        loss = F.mse_loss(model(inputs), targets)
+        if step % 2 == 0:
+            optimizer.zero_grad()
+        fail(step, "raise")
+        loss.backward()
+        fail(step, "backward")
+        if step % 2 == 1:
+            optimizer.step()
+        scheduler.step()
+"""
+
+
+def test_ranks_that_accumulate_gradients_go_back_to_where_they_had_none(start_job: Start, tmp_path: Path) -> None:
+    before, rest = TRAIN.split("loss = F.mse_loss(model(inputs), targets)\n", 1)
+    program = before + ACCUMULATING + rest.split("scheduler.step()\n", 1)[1]
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    assert start(start_job, undisturbed, 30, 0.0, [], program=program).finish(DEADLINE_S) == 0
+    job = start(start_job, disturbed, 30, 0.1, [[0, 14, "backward"], [1, 21, "forward"]], program=program)
+    assert job.finish(DEADLINE_S) == 0, job.everything()
+    assert job.account.count("the other ranks keep their processes; all go on from step") == 2, job.everything()
+    assert_same_losses(disturbed, undisturbed, 30)
+
+
 # ``python -m tests.long.kept_chaos 200`` strikes two hundred times.
 def test_wherever_ranks_are_struck_no_step_is_lost_and_no_loss_differs(tmp_path: Path) -> None:
     outcome = chaos(tmp_path, seed=4, n_strikes=8)

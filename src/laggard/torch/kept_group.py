@@ -157,8 +157,9 @@ class KeptGroup:
 
     def receive(self, source: int) -> memoryview:
         """Return what a rank has sent."""
-        size = self._receive(torch.zeros(1, dtype=torch.int64), source)
-        return memoryview(self._receive(torch.empty(int(size), dtype=torch.uint8), source).numpy())
+        size = int(self._receive(torch.zeros(1, dtype=torch.int64), source))
+        data = torch.empty(size, dtype=torch.uint8)
+        return memoryview((self._receive(data, source) if size else data).numpy())
 
     def _receive(self, into: torch.Tensor, source: int) -> torch.Tensor:
         # By default it waits as long as connecting may take, and others may be stopped for longer.

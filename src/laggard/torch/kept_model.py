@@ -41,6 +41,19 @@ class WholeModel:
         """Be as between two steps, wherever in one it was left."""
         lay_out(self._model, layout)
 
+    def own(self) -> dict[str, Any]:
+        """Return what this rank alone has of it: the buffers that it goes on with, or gives to all others."""
+        takes = self._model.require_forward_param_sync  # rank 0's, in the next forward
+        buffers = self._model.module.named_buffers() if dist.get_rank() == 0 or not takes else ()
+        return {"takes_buffers": takes, "buffers": {name: each.detach().clone() for name, each in buffers}}
+
+    def take_own(self, own: Mapping[str, Any]) -> None:
+        """Take over what `own` has returned."""
+        self._model.require_forward_param_sync = own["takes_buffers"]
+        with torch.no_grad():
+            for name, each in own["buffers"].items():
+                self._model.module.get_buffer(name).copy_(each)
+
 
 class SplitModel:
     """A model that `fully_shard` has split on a mesh of two dimensions (HSDP), as `WholeModel`."""
@@ -63,6 +76,13 @@ class SplitModel:
             for value in each.values() if isinstance(each, dict) else ():
                 if isinstance(value, torch.nn.Parameter):
                     value.grad = None  # of a gathered one, too
+
+    def own(self) -> dict[str, Any]:
+        """Return that others have all of it."""
+        return {}
+
+    def take_own(self, _: Mapping[str, Any]) -> None:
+        """Do nothing."""
 
 
 def why_not(model: torch.nn.Module, parts: Mapping[str, Any], *, has_others: bool) -> str:

@@ -128,7 +128,7 @@ class KeptSteps(Steps):
         own = None
         # Gradients that are not used yet are each rank's own.
         if self._position.is_known and is_whole and not parts.get("gradients"):
-            own = {"random": random_states(), "position": self._position.state_dict()}
+            own = {"random": random_states(), "position": self._position.state_dict(), "model": self._kept.own()}
         self._group.settle()
         self._keep(_Held(parts, layout, own))
 
@@ -205,6 +205,7 @@ class KeptSteps(Steps):
         for name, part in self._parts.items():
             part.load_state_dict(from_blocks(_copied(held.parts[name]), like_of(part)))
         if held.own is not None:
+            self._kept.take_own(held.own["model"])
             restore_random_states(held.own["random"])
         self.step = step
         self._draws.go_back(step)

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 _HEAD = struct.Struct("<qqI")  # step, size, checksum
-_SLOT_BYTES = 256 << 10
+_SLOT_BYTES = 1 << 20
 
 
 class OwnStates:

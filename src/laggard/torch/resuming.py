@@ -187,7 +187,7 @@ class Resumed:
     def _save(self, step: int) -> None:
         if (group := kept_group()) is not None:
             group.settle()
-        own = {"run": self._run, "random": random_states(), "buckets": self._buckets.state_dict()}
+        own: dict[str, Any] = {"run": self._run, "random": random_states(), "buckets": self._buckets.state_dict()}
         own["position"] = self._position.state_dict()
         own["takes_buffers"] = takes_buffers = self._buckets.takes_buffers
         tree = {name: part.state_dict() for name, part in self._parts.items()}
