@@ -69,7 +69,7 @@ def test_a_training_that_is_killed_while_it_accumulates_has_the_losses_of_one_th
 def saved_gradients() -> list[str]:
     """Return the names of the gradients in the newest checkpoint."""
     state = State.current()
-    newest = max((key for key in state if key.startswith("torch/")), key=lambda key: int(key.split("/")[2]))
+    newest = max((key for key in state if key.startswith("torch/0/")), key=lambda key: int(key.split("/")[2]))
     return list(state[newest]["state"]["gradients"])
 
 
