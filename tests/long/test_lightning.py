@@ -24,6 +24,7 @@ import warnings
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from laggard.torch.lightning import Checkpoints
@@ -48,12 +49,14 @@ class Regression(LightningModule):
     def __init__(self, kind):
         super().__init__()
         self.kind = kind
+        self.register_buffer("total", torch.zeros(()))
         self.network = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
 
     def training_step(self, batch, batch_idx):
         if self.kind == "two loaders":
             batch = [torch.cat(each) for each in zip(*batch.values())]
         numbers, targets = batch
+        self.total += numbers.mean()
         self.seen.append(numbers.flatten().int().tolist())
         return torch.nn.functional.mse_loss(self.network(numbers / 50), targets)
 
@@ -70,7 +73,8 @@ class Printing(Callback):
         if trainer.global_step > self.steps:
             self.steps = trainer.global_step
             loss, rank = outputs["loss"].item(), trainer.global_rank
-            print(f"step {trainer.global_step}: rank {rank}: {module.seen} {loss:.9f}\\n", end="", flush=True)
+            seen = f"{module.seen} {loss:.9f} {module.total:.9f}"
+            print(f"step {trainer.global_step}: rank {rank}: {seen}\\n", end="", flush=True)
             module.seen.clear()
         if trainer.global_step == self.kill_at and trainer.global_rank == trainer.world_size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -100,7 +104,7 @@ def train(kind, kill_at, seed):
         max_steps=22,
         accelerator="cpu",
         devices=int(os.environ.get("WORLD_SIZE", "1")),
-        strategy="ddp" if "WORLD_SIZE" in os.environ else "auto",
+        strategy=DDPStrategy(broadcast_buffers=kind != "own buffers") if "WORLD_SIZE" in os.environ else "auto",
         accumulate_grad_batches=3 if kind == "accumulating" else 1,
         limit_train_batches=4 if kind == "cut short" else None,
         callbacks=[checkpoints, Printing(kill_at)],
@@ -181,20 +185,26 @@ def test_a_training_that_is_killed_three_times_sees_what_one_that_is_not_sees(ki
     assert len(steps(whole)) == 22
 
 
-def test_so_does_one_of_two_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["shuffled", "own buffers"])
+def test_so_does_one_of_two_ranks(kind: str, tmp_path: Path) -> None:
     for name in ("disturbed", "undisturbed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text(PROGRAM)
-    ended, whole, errors = run(tmp_path / "undisturbed", *TORCHRUN, "train.py", "shuffled", "-1", "1")
+    ended, whole, errors = run(tmp_path / "undisturbed", *TORCHRUN, "train.py", kind, "-1", "1")
     assert ended == 0, errors
     output = ""
     for seed, kill_at in enumerate(("6", "15", "18", "-1"), 1):
-        ended, seen, errors = run(tmp_path / "disturbed", *TORCHRUN, "train.py", "shuffled", kill_at, str(seed))
+        ended, seen, errors = run(tmp_path / "disturbed", *TORCHRUN, "train.py", kind, kill_at, str(seed))
         assert (ended == 0) == (kill_at == "-1"), errors
         output += seen
     assert output.count("began at laggard-state-16 and ended at 22") == 2
     assert steps(output) == steps(whole)
     assert len(steps(whole)) == 22 * 2
+    if kind == "own buffers":
+        one = (*TORCHRUN[:-1], "--nproc-per-node=1")
+        ended, _, errors = run(tmp_path / "disturbed", *one, "train.py", kind, "-1", "1")
+        assert ended != 0
+        assert "total cannot be resharded: each rank that saved step 20 has its own" in errors
 
 
 def test_all_ranks_go_back_if_one_cannot_read_the_newest_checkpoint(

@@ -69,7 +69,7 @@ def test_a_training_that_is_killed_while_it_accumulates_has_the_losses_of_one_th
 def saved_gradients() -> list[str]:
     """Return the names of the gradients in the newest checkpoint."""
     state = State.current()
-    newest = max((key for key in state if key.startswith("torch/")), key=lambda key: int(key.split("/")[2]))
+    newest = max((key for key in state if key.startswith("torch/0/")), key=lambda key: int(key.split("/")[2]))
     return list(state[newest]["state"]["gradients"])
 
 
@@ -92,21 +92,25 @@ def test_gradients_that_an_optimizer_has_used_are_not_saved(clears: str, launch:
     assert saved_gradients() == ["weight", "bias"]
 
 
-def test_those_of_a_step_that_a_scaler_leaves_out_are_not_saved(launch: Callable[[str], None]) -> None:
-    launch("state")
-    model, optimizer = model_and_optimizer()
-    scaler = torch.amp.GradScaler("cpu", init_scale=float(2**127))
-    run = resuming.resume(model, optimizer, scaler=scaler)
-    before = model.weight.clone()
-    scaler.scale(model(torch.tensor([1e3, 1e3])).square().mean()).backward()
+def test_a_step_that_a_scaler_leaves_out_is_left_out_after_a_kill_while_it_accumulates(
+    launch: Callable[[str], None],
+) -> None:
+    for inputs in (1e3, 1.0):  # the gradients of the first are not finite
+        launch("state")
+        model, optimizer = model_and_optimizer()
+        scaler = torch.amp.GradScaler("cpu", init_scale=float(2**127))
+        run = resuming.resume(model, optimizer, scaler=scaler)
+        before = model.weight.clone()
+        loss = model(torch.tensor([[inputs, inputs]])).square().mean()
+        scaler.scale(loss if run.step == 0 else loss * 2.0**-120).backward()
+        run.save(run.step)
     scaler.step(optimizer)
     scaler.update()
     assert torch.equal(model.weight, before)
-    run.save(0)
-    assert saved_gradients() == []
+    assert scaler.get_scale() == 2**126
 
 
-def test_so_are_those_of_another_model_whose_optimizer_takes_fewer_steps(launch: Callable[[str], None]) -> None:
+def test_those_of_another_model_whose_optimizer_takes_fewer_steps_are_saved(launch: Callable[[str], None]) -> None:
     def train(state: str, until: int, losses: dict[int, tuple[float, float]]) -> None:
         launch(state)
         model, optimizer = model_and_optimizer()

@@ -346,6 +346,19 @@ def test_the_position_of_one_loader_at_a_time_is_kept() -> None:
         next(first)
 
 
+def test_a_thread_that_draws_as_many_as_it_has_time_for_is_refused_unless_the_program_says_how_many() -> None:
+    where = position.Position()
+    batches = where.batches(range(7))
+    for step in (1, 2, 3):  # as if each step used two
+        thread = threading.Thread(target=lambda: list(islice(batches, 2)))
+        thread.start()
+        thread.join()
+        with pytest.raises(ValueError, match=rf"step {step} has used is not known: another thread draws them; pass"):
+            where.count(step, None)
+        where.count(step, 1)
+    assert where.used.batch == 3
+
+
 def test_a_loop_that_draws_everything_ahead_is_refused() -> None:
     where = position.Position()
     list(islice(where.batches(range(7)), position.MOST_AHEAD + 2))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 torch: Any = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -157,6 +159,26 @@ def test_a_rank_of_several_without_a_process_group_is_told_which_line_to_move(mo
         f"line {line} of {__file__} calls resume before init_process_group, in rank 1 of 4 (RANK and WORLD_SIZE); "
         "move that line below torch.distributed.init_process_group(...)"
     )
+
+
+@pytest.mark.parametrize(
+    ("launch", "host", "later_s", "is_refused"),
+    [(0, None, 0, True), (0, "elsewhere", 9, True), (0, None, 9, False), (1, "elsewhere", 0, False)],
+    ids=["lives", "on another host", "has ended, and its number is another's", "of another launch"],
+)
+def test_a_second_process_of_a_launch_is_refused_if_neither_has_a_process_group(
+    launch: int, host: str | None, later_s: float, is_refused: bool
+) -> None:
+    other = psutil.Process(os.getppid())
+    host = host or socket.gethostname()
+    State.current()["torch/process"] = [launch, host, other.pid, other.create_time() + later_s]
+    if is_refused:
+        with pytest.raises(RuntimeError, match=rf"process {other.pid} on {host} has called resume, too, and neither"):
+            Training()
+        assert Training(name="another").run.step == 0
+    else:
+        Training()
+        assert State.current()["torch/process"][2] == os.getpid()
 
 
 def test_a_value_that_cannot_be_saved_is_named_by_its_place_in_the_state_dict() -> None:

@@ -41,9 +41,7 @@ class UnusedGradients:
                 "after the optimizer's step, or with set_requires_gradient_sync(True)"
             )
         all_of_them = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
-        found = {name: each for name, each in all_of_them.items() if not _is_used(_local(each)) and _local(each).any()}
-        # A step whose gradients are not finite is left out (GradScaler), and nothing is added to them.
-        return found if all(_local(each).isfinite().all() for each in found.values()) else {}
+        return {name: each for name, each in all_of_them.items() if not _is_used(_local(each)) and _local(each).any()}
 
     def load_state_dict(self, gradients: dict[str, torch.Tensor]) -> None:
         """Take over gradients."""

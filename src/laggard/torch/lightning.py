@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch.nn.parallel import DistributedDataParallel
 
 from laggard.kvstore.checkpoints.checkpointer import Checkpointer
-from laggard.kvstore.errors import NoCheckpointError
+from laggard.kvstore.errors import NoCheckpointError, ReshardingError
 from laggard.kvstore.state.mapping import State
 from laggard.torch.buckets import Buckets, Layout
 from laggard.torch.choosing import Wish, first_intact, said
@@ -108,10 +110,14 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
     def _own(self, trainer: Trainer) -> dict[str, Any]:
         """Return what each rank saves for itself."""
         positions = [loader.position.state_dict(is_last=trainer.is_last_batch) for loader in self._loaders]
-        return {"random": random_states(), "positions": positions, "buckets": self._layouts}
+        buffers = _own_buffers(trainer.strategy.model)
+        return {"random": random_states(), "positions": positions, "buckets": self._layouts, "buffers": buffers}
 
     def _go_on(self, step: int, trainer: Trainer) -> None:
+        model = trainer.strategy.model
         if (own := self._io.loaded_own) is None:
+            if buffers := _own_buffers(model):
+                raise ReshardingError(", ".join(buffers), f"each rank that saved step {step} has its own")
             if trainer.global_rank == 0:
                 _log.warning(
                     "step %d was saved by %d ranks, and there are %d: random generators begin anew, and so does the "
@@ -124,7 +130,9 @@ class Checkpoints(Callback):  # type: ignore[misc]  # mypy does not read Lightni
         for loader, position in zip(self._loaders, own["positions"], strict=True):
             loader.position.load_state_dict(position, step)
             loader.goes_on = True
-        Buckets([trainer.strategy.model]).load_state_dict(own["buckets"])
+        Buckets([model]).load_state_dict(own["buckets"])
+        for name, buffer in _own_buffers(model).items():
+            buffer.copy_(own["buffers"][name])
         restore_random_states(own["random"])
 
 
@@ -196,6 +204,13 @@ class _StatefulLoader(_Loader):
 
     def load_state_dict(self, state: Any) -> None:
         self.loader.load_state_dict(state)
+
+
+def _own_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers of which each rank has its own."""
+    if not isinstance(model, DistributedDataParallel) or model.broadcast_buffers:
+        return {}
+    return dict(model.module.named_buffers())
 
 
 def _loader_of(loader: Any, step: int) -> _Loader:

@@ -45,6 +45,7 @@ class Position:
         self._redrawn: deque[dict[str, Any]] = deque()  # such states of the launch before: its batches come again
         self._lock = threading.Lock()
         self._thread = threading.get_ident()
+        self._drawing: int | None = None  # the thread that has drawn last
         self._has_begun = False
         self._iteration: object = None  # the one that draws
 
@@ -101,6 +102,11 @@ class Position:
     def count(self, step: int, batches: int | None) -> None:
         """Note that a step has ended; ``batches``: how many were used since the last one, if the program says so."""
         with self._lock:
+            if batches is None and self._drawing not in (None, threading.get_ident()):
+                raise ValueError(
+                    f"which batch step {step} has used is not known: another thread draws them; pass save(step, "
+                    "batches=N), where N is how many batches the steps since the last save have used"
+                )
             self._count = self._count.after(step, self._n_drawn, batches)
             if self._count.undecided is None:
                 n_ahead = self._n_drawn - self._count.used
@@ -158,6 +164,7 @@ class Position:
             self._newest = place
             self._ahead.append((place, states))
             self._n_drawn += 1
+            self._drawing = threading.get_ident()
             self._drop(len(self._ahead) - MOST_AHEAD)
         if after is not None:
             restore_random_states(after)

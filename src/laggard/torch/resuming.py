@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -27,6 +29,7 @@ from laggard.kvstore.errors import (
 from laggard.kvstore.state.mapping import State
 from laggard.kvstore.values.blocks import Region
 from laggard.kvstore.values.codec import path_text
+from laggard.resilience.job import Job
 from laggard.torch.buckets import Buckets
 from laggard.torch.choosing import Wish, candidates, first_intact, said, said_of_earlier_run
 from laggard.torch.differences import exchange, filled, read_by_all, store
@@ -341,7 +344,8 @@ def resume(
     Raises
     ------
     RuntimeError
-        If the process is one of several ranks, by RANK and WORLD_SIZE, and has no process group yet.
+        If the process is one of several ranks, by RANK and WORLD_SIZE, or one of several processes that have called
+        this, and has no process group yet.
     NoCheckpointError, DamagedCheckpointError
         If there is no checkpoint of this step, or none that can be read.
     MissingElementsError, ReshardingError
@@ -362,6 +366,8 @@ def resume(
     parts = _parts(module, ModelState(module, weights, strict=strict), given, also or {})
     rank, ranks = _rank_and_ranks()
     state = State.current()
+    if not _has_group():
+        _refuse_other_process(state, name)
     checkpoints = Checkpointer(state, name=name, rank=rank, ranks=ranks, keep=keep)
     buckets = Buckets([model, *(also or {}).values()])
     resumed = Resumed(parts, _of_first(model, module), buckets, state, checkpoints, every)
@@ -405,6 +411,27 @@ def _refuse_ranks_without_group(call: traceback.FrameSummary) -> None:
         f"line {call.lineno} of {call.filename} calls resume before init_process_group, in rank {rank} of {ranks} "
         "(RANK and WORLD_SIZE); move that line below torch.distributed.init_process_group(...)"
     )
+
+
+def _refuse_other_process(state: State, name: str) -> None:
+    """Refuse a second process of this launch, as of ``torch.multiprocessing.spawn``: each would be rank 0 of 1."""
+    own = [Job.current().launch, socket.gethostname(), os.getpid(), psutil.Process().create_time()]
+    earlier = state.update_with(lambda t: t.setdefault(f"{name}/process", own), is_upkeep=True)
+    if earlier != own and earlier[0] == own[0] and _may_live(*earlier[1:]):
+        raise RuntimeError(
+            f"process {earlier[2]} on {earlier[1]} has called resume, too, and neither has a process group, so each is "
+            "rank 0 of 1; call resume after torch.distributed.init_process_group(...), or with a name= for each process"
+        )
+    state.update_with(lambda t: t.update({f"{name}/process": own}), is_upkeep=True)
+
+
+def _may_live(host: str, pid: int, began_s: float) -> bool:
+    if host != socket.gethostname():
+        return True
+    try:
+        return bool(psutil.Process(pid).create_time() == began_s)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
