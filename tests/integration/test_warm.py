@@ -308,6 +308,7 @@ def test_ranks_that_are_forked_ahead_wait_and_end_if_they_are_killed_or_not_need
     first, second = node.waiting(ready)
     first.kill()
     wait_until(lambda: node.waiting(ready) == [second])
+    node.agent.ping()  # it has seen that the first one has ended
     node.agent.send(ForkAhead(2))
     wait_until(lambda: len(node.waiting(ready)) == 2)
     assert node.run()[:3] == ("", 0, "fine version 1\n")
