@@ -164,7 +164,8 @@ def _series(asked: Asked) -> list[TimeSeries]:
     columns = [(each, each.times_us, each.values) for each in asked.found.answers]
     if _is_counter(asked.query.metric):
         columns = [(each, *rate(_RATE, times_us, values)) for each, times_us, values in columns]
-    return [TimeSeries(each.metric, each.tags, times_us, values) for each, times_us, values in columns]
+    # One sample alone does not say how fast.
+    return [TimeSeries(each.metric, each.tags, times_us, values) for each, times_us, values in columns if len(times_us)]
 
 
 def _is_counter(metric: str) -> bool:

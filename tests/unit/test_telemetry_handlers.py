@@ -606,6 +606,12 @@ def test_the_curve_of_a_counter_is_how_fast_it_rises() -> None:
     assert ([line["values"] for line in found["lines"]], found["unit"]) == ([[20, 2]], "bytes/s")
 
 
+def test_of_a_counter_that_was_read_once_nothing_is_drawn() -> None:
+    read_once = store(*(("network_transmit", {"host": host}, [(T0, 5)]) for host in "ab"))
+    found = curve(service(read_once), metric="network_transmit", by="host", **page_range(0, 10))
+    assert (found["lines"], found["times"]) == ([], [])
+
+
 def test_a_step_is_told_to_the_last_digit() -> None:
     counted = service(store(("step", {"rank": "0"}, [(T0, 1_234_567)])))
     found = curve(counted, metric="step", by="rank", **page_range(0, 9))
