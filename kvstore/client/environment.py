@@ -1,4 +1,4 @@
-"""How a process finds the job that it belongs to: four environment variables that the launcher sets.
+"""How a process finds the job that it belongs to: environment variables that the launcher sets.
 
 None of them is a secret: the password is in the endpoint file, which only its owner can read.
 """
@@ -16,6 +16,7 @@ ENDPOINT_FILE = "LAGGARD_ENDPOINT_FILE"
 LAUNCH = "LAGGARD_LAUNCH"
 NODE = "LAGGARD_NODE"
 TELEMETRY_LEVEL = "LAGGARD_TELEMETRY_LEVEL"
+JOB_BEGAN = "LAGGARD_JOB_BEGAN"
 OWN_RANK = "LAGGARD_RANK"
 """The rank of a process that was started for a device; what it starts itself may have ranks of its own."""
 # What torchrun, Open MPI and MPICH tell their processes.
@@ -35,6 +36,7 @@ class JobEnvironment:
     launch: int  # number of the launch that the process belongs to, which is its fencing token
     node: str
     telemetry_level: int = 0  # 0 (off) to 4
+    began_s: float = 0.0  # when the job began, as Unix time; 0 if that is not known
 
     @classmethod
     def current(cls, environ: Mapping[str, str] = os.environ) -> JobEnvironment:
@@ -45,6 +47,7 @@ class JobEnvironment:
                 launch=int(environ[LAUNCH]),
                 node=environ[NODE],
                 telemetry_level=int(environ.get(TELEMETRY_LEVEL, "0")),
+                began_s=float(environ.get(JOB_BEGAN, "0")),
             )
         except KeyError as missing:
             raise NotInJobError(

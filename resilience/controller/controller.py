@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from laggard.kvstore.client.environment import TELEMETRY_LEVEL
+from laggard.kvstore.client.environment import JOB_BEGAN, TELEMETRY_LEVEL
 from laggard.kvstore.control import Request
 from laggard.resilience.agent.processes import adopt_orphans, end_descendants
 from laggard.resilience.allocation import Allocation
@@ -135,7 +135,7 @@ class Controller:
         self._recovers_in = -1  # the last launch whose program restarts its own workers
         self._doubted_in = -1  # the last launch in which a verdict was not believed
         files = {"endpoint.json": keeper.endpoint.to_json(), **plan.telemetry.files}
-        environment = {TELEMETRY_LEVEL: str(plan.telemetry.level)}
+        environment = {TELEMETRY_LEVEL: str(plan.telemetry.level), JOB_BEGAN: str(self._clock.now_s())}
         folder = "" if plan.checkpoints.directory is None else self._records.state_name()
         self._shard_servers = ShardServers(plan.checkpoints, allocation.nodes, plan.runtime_dir.name, folder)
         setup = NodeFiles(files, environment, self._shard_servers.files)

@@ -19,8 +19,9 @@ MAX_PENDING = 10_000
 _LONGEST_SHOWN = 40
 # What stands where a copy has not come to yet: a NaN that no computation returns.
 _NOT_YET = np.uint64(0x7FF4_1A66_A2D0_0001)
-# A time of the last day may be true, and one of the next minute, by a clock that is ahead; others are not times.
+# A time may be of the job, and of the last day: others are hardly times. Clocks may differ by a minute.
 OLDEST_S, AHEAD_S = 86_400.0, 60.0
+NOT_IN_JOB = "not Unix time within this job and the last day: a step is not a time"
 
 
 class NotANumberError(TelemetryError):
@@ -76,6 +77,11 @@ class _Slots:
 @cache
 def _slots(torch: Any) -> _Slots:
     return _Slots(torch)
+
+
+def oldest_s(began_s: float, now_s: float) -> float:
+    """Return the oldest time that a sample may have, of a job that began then."""
+    return max(began_s - AHEAD_S, now_s - OLDEST_S)
 
 
 def number_of(value: object) -> float | Pending:

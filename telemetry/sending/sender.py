@@ -30,7 +30,14 @@ from laggard.kvstore.series.sample_store import SeriesKey
 from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.catalogue import STEP
 from laggard.telemetry.sending.batches import Batch, encode_batch, short_path, socket_name
-from laggard.telemetry.sending.numbers import AHEAD_S, OLDEST_S, NotANumberError, Pending, number_of
+from laggard.telemetry.sending.numbers import (
+    AHEAD_S,
+    NOT_IN_JOB,
+    NotANumberError,
+    Pending,
+    number_of,
+    oldest_s,
+)
 
 _log = logging.getLogger("laggard.telemetry")
 
@@ -77,8 +84,10 @@ class Telemetry:
         self._level = 0
         of_process = {PROCESS_TAG: _THIS_PROCESS} if per_process else {}
         self._tags = tuple({**of_process, **(tags or {})}.items())
+        self._began_s = 0.0  # the job
         with contextlib.suppress(NotInJobError):
-            self._level = JobEnvironment.current().telemetry_level
+            environment = JobEnvironment.current()
+            self._level, self._began_s = environment.telemetry_level, environment.began_s
         self._buffer = _sender().buffer if self._level else deque[_Sample](maxlen=0)
         self._step: float | None = None  # the newest that was sent
 
@@ -113,8 +122,8 @@ class Telemetry:
             The value: a number, or an array or tensor with one element. It is read during the call; a tensor on a GPU
             is copied in the background, and the call does not wait for the GPU.
         timestamp
-            Unix time in seconds; ``None``: now. One that is more than a day ago or ahead of the clock is refused, and
-            said once: a step is not a time.
+            Unix time in seconds; ``None``: now. One of before the job, of more than a day ago or ahead of the clock is
+            refused, and said once: a step is not a time.
         telemetry_level
             The metric's level, 1 to 4; above the launch's level the sample is dropped, at no cost.
         tagk, tagv
@@ -133,8 +142,8 @@ class Telemetry:
                 ts_data = number_of(ts_data)
             if timestamp is None:
                 timestamp = _now()
-            elif not (type(timestamp) is float and -AHEAD_S <= _now() - timestamp <= OLDEST_S):
-                timestamp = _moment(timestamp)
+            elif not (type(timestamp) is float and -AHEAD_S <= _now() - timestamp <= AHEAD_S):
+                timestamp = _moment(timestamp, self._began_s)
         except NotANumberError as error:
             if self._level:
                 _sender().refuse(ts_metric_name, str(error))
@@ -368,14 +377,12 @@ def _is_name(part: object) -> bool:
     return True
 
 
-def _moment(timestamp: object) -> float:
-    time_s = number_of(timestamp)
-    if isinstance(time_s, Pending) or not -AHEAD_S <= _now() - time_s <= OLDEST_S:
+def _moment(timestamp: object, began_s: float) -> float:
+    """Return a sample's time, of a job that began then."""
+    time_s, now_s = number_of(timestamp), _now()
+    if isinstance(time_s, Pending) or not oldest_s(began_s, now_s) <= time_s <= now_s + AHEAD_S:
         given = _text(timestamp)[:_LONGEST_SHOWN]
-        raise NotANumberError(
-            f"its timestamp, the third argument, is {given}, which is not Unix time of the last day: "
-            "a step is not a time"
-        )
+        raise NotANumberError(f"its timestamp, the third argument, is {given}, which is {NOT_IN_JOB}")
     return time_s
 
 

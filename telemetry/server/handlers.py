@@ -27,7 +27,7 @@ from laggard.telemetry.query.times import ALL_TIME_US, SECOND_US, now_us
 from laggard.telemetry.sending.batches import Batch
 from laggard.telemetry.server.answers import JSON, METRICS, JsonResponse, answers_to_json, metrics_to_text, naming
 from laggard.telemetry.server.lookup import DEFAULT_LIMIT, lookup, parse_lookup, suggest
-from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_recent
+from laggard.telemetry.server.put import Point, batch_of, point_from_json, require_in_job
 from laggard.telemetry.server.requests import Call
 
 VERSION = metadata.version("laggard")
@@ -151,7 +151,7 @@ def put(service: Service, call: Call) -> Response:
     listed = body if isinstance(body, list) else [body]
     if not listed or len(listed) > MAX_POINTS_A_PUT:
         raise RequestError(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
-    points, errors = _read_points(listed)
+    points, errors = _read_points(listed, service.reach().began_us)
     batch = batch_of(points)
     if batch and not service.put(batch):
         raise RequestError(503, "the node's store is not accepting samples: try again")
@@ -159,11 +159,11 @@ def put(service: Service, call: Call) -> Response:
     return JsonResponse(content, 400 if errors else 200)
 
 
-def _read_points(listed: list[Any]) -> tuple[list[Point], list[dict[str, Any]]]:
+def _read_points(listed: list[Any], began_us: int) -> tuple[list[Point], list[dict[str, Any]]]:
     points, errors = [], []
     for each in listed:
         try:
-            points.append(require_recent(point_from_json(each)))
+            points.append(require_in_job(point_from_json(each), began_us))
         except BadQueryError as error:
             errors.append({"datapoint": each, "error": str(error)})
     return points, errors

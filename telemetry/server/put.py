@@ -15,7 +15,7 @@ from laggard.kvstore.series.timeseries import Floats, Times
 from laggard.telemetry.errors import BadQueryError
 from laggard.telemetry.query.parsing import finite_number
 from laggard.telemetry.query.times import SECOND_US, parse_time
-from laggard.telemetry.sending.numbers import AHEAD_S, OLDEST_S
+from laggard.telemetry.sending.numbers import AHEAD_S, NOT_IN_JOB, oldest_s
 
 MAX_TAGS = 8
 MAX_NAME = 256
@@ -42,14 +42,16 @@ def point_from_json(body: object) -> Point:
     return _point(body.get("metric"), body.get("timestamp"), body.get("value"), tags)
 
 
-def require_recent(point: Point) -> Point:
-    """Return a sample that is neither of the future nor more than a day old, which is hardly a time at all."""
+def require_in_job(point: Point, began_us: int) -> Point:
+    """Return a sample that is of the job's time and of the last day, as in :mod:`laggard.telemetry.sending.numbers`."""
     # One of the future would stay the newest of its series until its time has come.
-    age_s = time.time() - point.time_us / SECOND_US
-    if age_s > OLDEST_S:
-        raise BadQueryError("the sample is more than a day old: its timestamp must be Unix time, a step is not a time")
-    if age_s < -AHEAD_S:
-        raise BadQueryError(f"the sample's time is {-age_s:.0f} s ahead of the clock here: set the sender's clock")
+    now_s, time_s = time.time(), point.time_us / SECOND_US
+    if time_s < oldest_s(began_us / SECOND_US, now_s):
+        raise BadQueryError(f"the sample's time is {NOT_IN_JOB}")
+    if time_s > now_s + AHEAD_S:
+        raise BadQueryError(
+            f"the sample's time is {time_s - now_s:.0f} s ahead of the clock here: set the sender's clock"
+        )
     return point
 
 

@@ -17,7 +17,14 @@ import numpy as np
 import pytest
 
 from laggard.kvstore.client.connection import Session
-from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.client.environment import (
+    ENDPOINT_FILE,
+    JOB_BEGAN,
+    LAUNCH,
+    NODE,
+    TELEMETRY_LEVEL,
+    JobEnvironment,
+)
 from laggard.kvstore.client.fence import begin_launch
 from laggard.kvstore.series.sample_store import SampleStore, key_of
 from laggard.kvstore.series.timeseries import TimeSeries
@@ -35,6 +42,7 @@ from laggard.telemetry.query import evaluate, query_from_json
 from laggard.telemetry.query.engine import Span
 from laggard.telemetry.query.parsing import series_query
 from laggard.telemetry.sending.batches import MAX_BATCH_BYTES, socket_name
+from laggard.telemetry.sending.numbers import NOT_IN_JOB
 from laggard.telemetry.sending.sender import BatchSocket
 from laggard.telemetry.settings import TelemetrySettings
 from laggard.telemetry.store.history import History
@@ -61,6 +69,7 @@ def variables(session: Session) -> dict[str, str]:
         LAUNCH: str(environment.launch),
         NODE: environment.node,
         TELEMETRY_LEVEL: str(environment.telemetry_level),
+        JOB_BEGAN: str(time.time()),
     }
 
 
@@ -255,6 +264,7 @@ for step in range(1, 6):
     telemetry.add_data("accuracy", None)
     telemetry.add_data("long", Long())
     telemetry.add_data("late", 1.0, timestamp=time.time() * 1000)
+    telemetry.add_data("early", 1.0, timestamp=time.time() - 900)
     telemetry.add_data("step", 1.0, step)
     telemetry.add_data("m" * 1_000_000, 1.0, tagk="host", tagv="elsewhere")
     telemetry.add_data("other", 1.0, tagk="host", tagv="elsewhere")
@@ -267,14 +277,14 @@ print(telemetry.dropped)
     found, other = sorted(everything_in(nodes[0].store), key=lambda each: each.metric)
     assert (found.metric, found.values.tolist()) == ("loss", [1.0, 2.0, 3.0, 4.0, 5.0])
     assert (other.metric, dict(other.tags)) == ("other", {"host": "node1"})
-    assert int(dropped) == 30
-    assert [re.sub(r"\d{13}[.\d]*", "T", line) for line in warnings] == [
-        "dropping samples of 'accuracy' that add_data cannot keep, such as this one: text ('0.5')",
-        f"dropping samples of 'long' that add_data cannot keep, such as this one: Long: {'m' * 294}",
-        "dropping samples of 'late' that add_data cannot keep, such as this one: "
-        "its timestamp, the third argument, is T, which is not Unix time of the last day: a step is not a time",
-        "dropping samples of 'step' that add_data cannot keep, such as this one: "
-        "its timestamp, the third argument, is 1, which is not Unix time of the last day: a step is not a time",
+    assert int(dropped) == 35
+    dropping = "dropping samples of '{}' that add_data cannot keep, such as this one: "
+    assert [re.sub(r"\d{10}[.\d]*", "T", line) for line in warnings] == [
+        f"{dropping.format('accuracy')}text ('0.5')",
+        f"{dropping.format('long')}Long: {'m' * 294}",
+        f"{dropping.format('late')}its timestamp, the third argument, is T, which is {NOT_IN_JOB}",
+        f"{dropping.format('early')}its timestamp, the third argument, is T, which is {NOT_IN_JOB}",
+        f"{dropping.format('step')}its timestamp, the third argument, is 1, which is {NOT_IN_JOB}",
         f"dropping the samples of {'m' * 80!r} with the tag 'host'='elsewhere': not a valid name",
     ]
 

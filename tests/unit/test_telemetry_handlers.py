@@ -251,7 +251,8 @@ def putting(kept: list[Batch], *, works: bool = True) -> Service:
         kept.append(batch)
         return works
 
-    return service(LOADS, put=put)
+    now_us = round(time.time() * SECOND_US)
+    return service(LOADS, put=put, reach=lambda: Reach("train", now_us - 3600 * SECOND_US, now_us))
 
 
 def test_samples_are_stored_by_series_and_counted() -> None:
@@ -277,7 +278,8 @@ def test_a_put_has_one_sample_or_more_up_to_a_limit(count: int, status: int) -> 
 @pytest.mark.parametrize(
     ("age_s", "change", "reason"),
     [
-        (86_500, {}, "more than a day old"),
+        (86_500, {}, "not Unix time within this job and the last day"),
+        (3700, {}, "not Unix time within this job and the last day"),
         (-90, {}, "ahead of the clock"),
         (0, {"tags": []}, "tags must be a JSON object"),
         (0, {"tags": {}}, "1 to 8 tags"),
@@ -305,7 +307,7 @@ def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(
 @pytest.mark.parametrize(
     ("age_s", "change"),
     [
-        (3500, {}),
+        (3650, {}),
         (-30, {}),
         (0, {"tags": {f"t{number}": "x" for number in range(8)}}),
         (0, {"metric": "m" * 256}),
