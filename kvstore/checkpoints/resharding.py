@@ -19,6 +19,7 @@ from laggard.kvstore.errors import MissingElementsError, ReshardingError
 from laggard.kvstore.values.blocks import Block, Region, plan_reads
 from laggard.kvstore.values.codec import path_text
 from laggard.kvstore.values.decoding import Value, leaf_bytes, leaf_of
+from laggard.kvstore.values.tensors import view_of
 
 Path: TypeAlias = "tuple[str | int, ...]"
 """Where a value is in a tree: keys of dicts, and positions in lists."""
@@ -40,6 +41,18 @@ class StoredLeaf:
     def read(self) -> Value:
         """Return the value."""
         return leaf_of(self.kind, self.content, self.shard.read(self.start, self.stop))
+
+
+class StoredView:
+    """A tensor in the memory of another, that has not been read."""
+
+    def __init__(self, base: StoredLeaf, *place: Any) -> None:
+        self._base = base
+        self._place = place
+
+    def read(self) -> Value:
+        """Return the tensor."""
+        return view_of(self._base.read(), *self._place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,7 @@ def open_tree(shard: Shard) -> Value:
         found = StoredLeaf(shard, kind, content, start, stop)
         return found.read() if kind == "text" else found  # a text may be the key of a dict
 
-    return shard.tree(leaf, StoredBlock)
+    return shard.tree(leaf, StoredBlock, StoredView)
 
 
 def even_regions(rank: int, ranks: int) -> Regions:
@@ -109,7 +122,7 @@ def reshard(trees: Sequence[Value], regions: Regions, *, path: Path = ()) -> Val
         return type(first)(
             reshard([tree[n] for tree in alike if n < len(tree)], regions, path=(*path, n)) for n in range(longest)
         )
-    return first.read() if isinstance(first, StoredLeaf) else first
+    return first.read() if isinstance(first, StoredLeaf | StoredView) else first
 
 
 def read_whole(tree: Value) -> Value:

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from laggard.kvstore.checkpoints.layout import BLOCK_BYTES, aligned, digest, wrong_block
-from laggard.kvstore.values.blocks import Block, Region
-from laggard.kvstore.values.decoding import Value, leaf_bytes, leaf_of, naming_errors, rebuild
+from laggard.kvstore.values.blocks import Block
+from laggard.kvstore.values.decoding import MakeBlock, MakeView, Value, leaf_bytes, leaf_of, naming_errors, rebuild
+from laggard.kvstore.values.tensors import view_of
 
 _MAX_THREADS = 8  # as fast as memory is read
 _LENGTH_BYTES = 4  # of the header's length
@@ -42,8 +43,8 @@ class Shard:
         """Return the tree that was saved, whose arrays lie where they were read."""
         return self.tree(lambda kind, content, start, stop: leaf_of(kind, content, self.read(start, stop)))
 
-    def tree(self, leaf: PlacedLeaf, block: Callable[[Value, Region, tuple[int, ...]], Value] = Block) -> Value:
-        """Return the tree that was saved, given what makes its leaves and blocks."""
+    def tree(self, leaf: PlacedLeaf, block: MakeBlock = Block, view: MakeView = view_of) -> Value:
+        """Return the tree that was saved, given what makes its leaves, blocks and views."""
         end = self._leaves_at
 
         def placed(kind: str, content: Any) -> Value:
@@ -53,7 +54,7 @@ class Shard:
             return leaf(kind, content, start, end)
 
         with naming_errors(self._key):
-            return rebuild(self._described, placed, block)
+            return rebuild(self._described, placed, block, view)
 
 
 def verify_whole(content: memoryview, sums: bytes, expected: int | None) -> str:

@@ -45,6 +45,8 @@ from laggard.kvstore.values.tensors import (
     is_size,
     is_tensor,
     memory_of,
+    shared_memory,
+    tensors_in,
 )
 
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -89,10 +91,11 @@ class Encoded:
 
 
 class _Leaves(list[Buffer]):
-    """Raw bytes of leaves, and which of them are those of a tensor that is found again."""
+    """Raw bytes of leaves, which of them are those of a tensor that is found again, and which tensors overlap."""
 
-    def __init__(self) -> None:
+    def __init__(self, value: Value = None) -> None:
         self.tensors: dict[Hashable, int] = {}
+        self.shared = shared_memory(tensors_in(value))
 
 
 class _Refused(Exception):  # noqa: N818 - says why, to `encode`, which knows the key
@@ -105,8 +108,8 @@ class _Refused(Exception):  # noqa: N818 - says why, to `encode`, which knows th
 
 def encode(key: str, value: Value) -> Encoded:
     """Convert a value to bytes; what is refused is named by its place, which begins with the key, if there is one."""
-    leaves = _Leaves()
     try:
+        leaves = _Leaves(value)
         text = _JSON.encode(_describe(value, leaves)).encode()
     except _Refused as error:
         place = path_text([*filter(None, [key]), *reversed(error.place)])
@@ -260,6 +263,9 @@ def _mapping_key(name: object, leaves: _Leaves) -> object:
 def _describe_whole_tensor(tensor: Value, leaves: _Leaves) -> object:
     """Describe a tensor; one that is the same memory as an earlier one, as tied weights are, by the other's number."""
     memory = memory_of(tensor)
+    if memory in leaves.shared:
+        base, start = leaves.shared[memory]
+        return {"view": [_describe_whole_tensor(base, leaves), start, list(tensor.shape), list(tensor.stride())]}
     if memory is not None and memory in leaves.tensors:
         return {"same": leaves.tensors[memory]}
     number = len(leaves)

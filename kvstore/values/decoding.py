@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 
 from laggard.kvstore.errors import CorruptValueError, UnsupportedValueError
 from laggard.kvstore.values.blocks import Block, Region
-from laggard.kvstore.values.tensors import TensorError, new_generator, new_setting, new_size, tensor_bytes, tensor_of
+from laggard.kvstore.values.tensors import (
+    TensorError,
+    new_generator,
+    new_setting,
+    new_size,
+    tensor_bytes,
+    tensor_of,
+    view_of,
+)
 
 Value: TypeAlias = Any
 """An array of NumPy's or CuPy's, a tensor, a NumPy scalar, a number, bool, None, str, bytes, or containers of these.
@@ -96,25 +104,30 @@ def naming_errors(key: str) -> Iterator[None]:
         raise UnsupportedValueError(key, f"its dtype needs ml_dtypes, which is not installed here ({error})") from error
 
 
-def rebuild(node: object, leaf: Leaf, block: Callable[[Value, Region, tuple[int, ...]], Value] = Block) -> Value:
-    """Return the value of a description, given what makes its leaves and blocks."""
+MakeBlock: TypeAlias = Callable[[Value, Region, tuple[int, ...]], Value]
+"""Returns a block, given its data, its region, and the shape of the whole."""
+
+MakeView: TypeAlias = Callable[[Value, int, list[int], list[int]], Value]
+"""Returns a tensor, given the one whose memory it lies in, where it begins there, its shape, and its strides."""
+
+
+def rebuild(node: object, leaf: Leaf, block: MakeBlock = Block, view: MakeView = view_of) -> Value:
+    """Return the value of a description, given what makes its leaves, blocks and views."""
     made: list[Value] = []
 
     def numbered(kind: str, content: Any) -> Value:
         made.append(leaf(kind, content))
         return made[-1]
 
-    return _rebuild(node, numbered, made, block)
+    return _rebuild(node, numbered, made, block, view)
 
 
-def _rebuild(
-    node: object, leaf: Leaf, made: list[Value], block: Callable[[Value, Region, tuple[int, ...]], Value]
-) -> Value:
+def _rebuild(node: object, leaf: Leaf, made: list[Value], block: MakeBlock, view: MakeView) -> Value:
     if not isinstance(node, list | dict):
         return node
 
     def of(item: object) -> Value:
-        return _rebuild(item, leaf, made, block)
+        return _rebuild(item, leaf, made, block, view)
 
     def pairs(items: list[Any]) -> Iterator[tuple[Value, Value]]:
         return ((of(name), of(item)) for name, item in items)
@@ -153,6 +166,9 @@ def _rebuild(
             return int(content, 16)
         case "same":
             return made[content]
+        case "view":
+            base, *place = content
+            return view(of(base), *place)
         case "block":
             start, shape, data = content
             ((_, described),) = data.items()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from laggard.kvstore.errors import KVStoreError
@@ -84,6 +85,69 @@ def memory_of(tensor: Tensor) -> Hashable | None:
         return None
     view = (tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
     return (tensor.device, tensor.data_ptr(), *view)
+
+
+def tensors_in(value: object) -> Iterator[Tensor]:
+    """Yield the tensors in a tree of dicts, lists and tuples."""
+    if is_tensor(value):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def shared_memory(tensors: Iterable[Tensor]) -> dict[Hashable, tuple[Tensor, int]]:
+    """Return what overlaps: by `memory_of`, the memory that several tensors lie in, and where in it a tensor begins.
+
+    The memory is a tensor of one axis. It is as short as it can be, and shorter than all that lie in it together.
+    """
+    storages: dict[Hashable, dict[Hashable, Tensor]] = {}
+    for tensor in tensors:
+        memory = memory_of(tensor)
+        if memory is not None and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg()):
+            storage = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.dtype)
+            storages.setdefault(storage, {})[memory] = tensor.detach()
+    return dict(chain.from_iterable(map(_places, chain.from_iterable(map(_overlapping, storages.values())))))
+
+
+def _overlapping(views: Mapping[Hashable, Tensor]) -> Iterator[list[Tensor]]:
+    """Yield tensors of one storage whose ranges in it overlap."""
+    group: list[Tensor] = []
+    end = 0
+    for tensor in sorted(views.values(), key=lambda tensor: tensor.storage_offset()):
+        if group and tensor.storage_offset() >= end:
+            yield group
+            group = []
+        group.append(tensor)
+        end = max(end, _end_of(tensor))
+    yield group
+
+
+def _places(group: Sequence[Tensor]) -> Iterator[tuple[Hashable, tuple[Tensor, int]]]:
+    start, end = group[0].storage_offset(), max(map(_end_of, group))
+    if len(group) == 1 or sum(tensor.numel() for tensor in group) <= end - start:
+        return  # nothing is stored twice, as of the columns of a matrix
+    base = group[0].as_strided([end - start], [1], start)
+    for tensor in group:
+        if (memory := memory_of(tensor)) != memory_of(base):
+            yield memory, (base, tensor.storage_offset() - start)
+
+
+def _end_of(tensor: Tensor) -> int:
+    """Return where a tensor's memory ends in its storage, in elements."""
+    steps = ((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + sum(steps) + 1)
+
+
+def view_of(base: Tensor, start: int, shape: list[int], strides: list[int]) -> Tensor:
+    """Return a tensor in the memory of another, given where it begins there, in elements."""
+    try:
+        return base.as_strided(shape, strides, start)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
 
 
 def describe_tensor(tensor: Tensor) -> tuple[list[object], memoryview]:

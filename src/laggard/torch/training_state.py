@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from laggard.kvstore.checkpoints.resharding import Path, with_items
 from laggard.kvstore.values.blocks import Block, Region
-from laggard.kvstore.values.tensors import memory_of
+from laggard.kvstore.values.tensors import memory_of, shared_memory, tensors_in, view_of
 from laggard.torch.gradients import UnusedGradients
 
 
@@ -68,8 +68,9 @@ def to_blocks(tree: Any) -> Any:
 
 
 def on_host(tree: Any) -> Any:
-    """Return a state_dict whose tensors are in the memory of the host; those that were one are one again."""
+    """Return a state_dict whose tensors are in the memory of the host; those that were one, or overlap, do so there."""
     copies: dict[Any, torch.Tensor] = {}
+    shared = shared_memory(tensor for tensor in tensors_in(tree) if not tensor.is_cpu)
 
     def copied(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
@@ -77,6 +78,9 @@ def on_host(tree: Any) -> Any:
         memory = None if item.is_cpu else memory_of(item)
         if memory is None:
             return item.cpu()  # itself if it is there
+        if memory in shared:
+            base, start = shared[memory]
+            return view_of(copied(base), start, list(item.shape), list(item.stride()))
         if memory not in copies:
             copies[memory] = item.cpu()
         return copies[memory]
