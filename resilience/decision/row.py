@@ -14,6 +14,9 @@ LONG_LAUNCH_S = 3600.0
 MIN_STEPS_PAST, STEPS_PAST_PART = 2.0, 0.01
 # Two launches came equally far if their ages differ by no more than this part, or so many seconds.
 SAME_AGE_PART, SAME_AGE_S = 0.1, 10.0
+# Without steps, one came further if it ran for this much longer. By less, only its start may have taken longer: on a
+# node that is new to the job nothing is in memory yet.
+START_S = 180.0
 # What fails within this time of going on from a checkpoint may fail because of it.
 SOON_S = 180.0
 
@@ -155,7 +158,7 @@ class EarlierLaunches:
         if span.step is not None and self.best_step is not None:
             passed = self.best_step > span.step + _about(span.step)
         else:
-            passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + SAME_AGE_S
+            passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + START_S
         ever = self._ever_progressed or self.made_progress(span) or span.resumed
         return Course(span.is_early, span.step, passed, ever_progressed=ever)
 

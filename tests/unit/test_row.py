@@ -144,12 +144,18 @@ def test_a_program_that_gives_no_sign_has_made_progress_after_an_hour() -> None:
 
 def test_a_place_was_passed_if_a_launch_that_began_alike_came_clearly_further() -> None:
     earlier = EarlierLaunches()
-    earlier.add(span(100.0))
-    assert [earlier.course(span(ran_s)).passed for ran_s in (81.0, 82.0)] == [True, False]
+    earlier.add(span(400.0))
+    assert [earlier.course(span(ran_s)).passed for ran_s in (199.0, 201.0)] == [True, False]
     assert not earlier.course(span(1.0, resumed=True)).passed
     earlier.add(span(step=1000))
     assert [earlier.course(span(step=step)).passed for step in (990, 991)] == [True, False]
     assert [earlier.course(span(step=step)).passed for step in (-1000, 1000, 1001)] == [True, False, False]
+
+
+def test_a_launch_that_only_took_longer_to_start_has_passed_no_place() -> None:
+    earlier = EarlierLaunches()
+    earlier.add(span(60.0))  # which imported what the later ones find in memory
+    assert not earlier.course(span(0.1)).passed
 
 
 def test_what_fails_before_a_sign_or_within_minutes_may_be_the_checkpoints() -> None:
