@@ -22,6 +22,7 @@ from laggard import Checkpointer, Job  # noqa: E402
 from laggard.kvstore.control import NodeRecord  # noqa: E402
 from laggard.kvstore.errors import NoCheckpointError, ReshardingError, UnsupportedValueError  # noqa: E402
 from laggard.torch import CheckpointReader, CheckpointWriter, resume  # noqa: E402
+from laggard.torch.training_state import on_host  # noqa: E402
 from tests.local import begin_local_launch, fresh_local_state  # noqa: E402
 
 
@@ -64,6 +65,21 @@ def test_tensors_of_every_dtype_come_back(checkpoints: Checkpointer, dtype: str,
     for new, old in [(found["a"], tensor), (found["b"]["c"], strided)]:
         assert (new.dtype, new.shape) == (old.dtype, old.shape)
         assert torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (new, old)))
+
+
+def test_tensors_of_a_device_that_overlap_there_overlap_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)  # as if it were another memory
+    memory = torch.arange(12)
+    found = on_host({"part": memory[2:8], "all": memory, "rows": memory.view(3, 4), "again": memory[2:8]})
+    memory += 100
+    found["all"][5] = -1
+    assert [each.flatten().tolist() for each in found.values()] == [
+        [2, 3, 4, -1, 6, 7],
+        [*range(5), -1, *range(6, 12)],
+        [*range(5), -1, *range(6, 12)],
+        [2, 3, 4, -1, 6, 7],
+    ]
 
 
 def test_a_models_training_state_comes_back(checkpoints: Checkpointer) -> None:
