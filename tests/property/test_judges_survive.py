@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from laggard.collectors.links.collector import LinkReport
@@ -142,7 +142,6 @@ def kept_of_a_run() -> Any:
 KEPT = kept_of_a_run()
 
 
-@settings(max_examples=150)
 @example(path=[0, 2, 0, 1], other="")
 @example(path=[0, 2, 1, 1], other="")
 @example(path=[0, 2, 0], other=dict.fromkeys(KEPT["analysis"]["groups"]["noise"], ""))
