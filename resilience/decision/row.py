@@ -14,9 +14,6 @@ LONG_LAUNCH_S = 3600.0
 MIN_STEPS_PAST, STEPS_PAST_PART = 2.0, 0.01
 # Two launches came equally far if their ages differ by no more than this part, or so many seconds.
 SAME_AGE_PART, SAME_AGE_S = 0.1, 10.0
-# Without steps, one came further if it ran for this much longer. By less, only its start may have taken longer: on a
-# node that is new to the job nothing is in memory yet.
-START_S = 180.0
 # What fails within this time of going on from a checkpoint may fail because of it.
 SOON_S = 180.0
 
@@ -27,7 +24,8 @@ class Course:
 
     is_early: bool = False  # whether it had given no sign of its own: no step, no commit
     step: float | None = None  # the newest that it had reported
-    passed: bool = False  # whether an earlier launch had come past that place, having begun in the same way
+    passed: bool = False  # whether an earlier launch had come past that step
+    longest_s: float = 0.0  # without steps: how long an earlier launch ran at most that had begun in the same way
     # The newest checkpoints, if it had gone on from them a few minutes before at most, and there are older ones
     saves: tuple[Newest, ...] = ()
     ever_progressed: bool = False  # whether the job, or an earlier one with its State, ever made progress
@@ -49,8 +47,7 @@ class Setback:
 
     def is_same_as(self, other: Setback) -> bool:
         """Return whether both happened at the same place of the program."""
-        allowed_s = max(SAME_AGE_S, SAME_AGE_PART * max(self.ran_s, other.ran_s))
-        came_as_far = self.course.step is not None or abs(self.ran_s - other.ran_s) <= allowed_s
+        came_as_far = self.course.step is not None or _is_same_age(self.ran_s, other.ran_s)
         return self.place == other.place and came_as_far
 
     def came_as_far_as(self, other: Setback) -> bool:
@@ -61,12 +58,25 @@ class Setback:
         return abs(step - before) <= _about(step)
 
 
+def was_passed(row: Sequence[Setback]) -> bool:
+    """Return whether a launch came past the place of a row's last failure.
+
+    Without steps that is one which ran longer, unless it failed at this very place: then only its start took longer, as
+    on nodes that have nothing in memory yet.
+    """
+    last = row[-1]
+    longest_s = last.course.longest_s
+    if longest_s <= (1 + SAME_AGE_PART) * last.ran_s + SAME_AGE_S:
+        return last.course.passed
+    return not any(each.place == last.place and _is_same_age(each.ran_s, longest_s) for each in row[:-1])
+
+
 def is_the_saves(row: Sequence[Setback]) -> bool:
     """Return whether the last two failures of a row speak for the checkpoint that their launches went on from.
 
     They came soon after it, alike, at a place that was passed before; from the third failure on, wherever.
     """
-    if len(row) < 2 or not (len(row) > 2 or row[-1].course.passed):
+    if len(row) < 2 or not (len(row) > 2 or was_passed(row)):
         return False
     before, last = row[-2:]
     can_be = all(each.course.saves and each.kind in ("program", "unknown") for each in (before, last))
@@ -102,7 +112,7 @@ def is_the_programs(row: Sequence[Setback], *, can_move: bool, went_back: bool, 
     if last.place in survived and (len(steps) > 1 or None in steps):
         return False
     moved = not last.host or last.host != before.host
-    passed = last.course.passed and not went_back
+    passed = was_passed(row) and not went_back
     if not last.is_same_as(before) or passed or (can_move and not moved):
         return False
     if last.kind in ("network", "transient") or (last.kind == "hardware" and not moved):
@@ -155,12 +165,13 @@ class EarlierLaunches:
 
     def course(self, span: LaunchSpan) -> Course:
         """Return how far a launch has come that is not over yet."""
+        passed, longest_s = False, 0.0
         if span.step is not None and self.best_step is not None:
             passed = self.best_step > span.step + _about(span.step)
         else:
-            passed = self._longest_s.get(span.resumed, 0.0) > (1 + SAME_AGE_PART) * span.ran_s + START_S
+            longest_s = self._longest_s.get(span.resumed, 0.0)
         ever = self._ever_progressed or self.made_progress(span) or span.resumed
-        return Course(span.is_early, span.step, passed, ever_progressed=ever)
+        return Course(span.is_early, span.step, passed, longest_s, ever_progressed=ever)
 
     def add(self, span: LaunchSpan) -> None:
         """Take in a launch that is over."""
@@ -171,11 +182,14 @@ class EarlierLaunches:
             self.best_step = span.step if self.best_step is None else max(self.best_step, span.step)
 
 
+def _is_same_age(ran_s: float, other_s: float) -> bool:
+    return abs(ran_s - other_s) <= max(SAME_AGE_S, SAME_AGE_PART * max(ran_s, other_s))
+
+
 def _about(step: float) -> float:
     return max(MIN_STEPS_PAST, STEPS_PAST_PART * abs(step))
 
 
 def _writes_anew(before: LaunchSpan, span: LaunchSpan) -> bool:
     """Return whether a launch committed only what each one commits as it starts."""
-    allowed_s = max(SAME_AGE_S, SAME_AGE_PART * before.ran_s)
-    return span.commits == before.commits and abs(span.ran_s - before.ran_s) <= allowed_s
+    return span.commits == before.commits and _is_same_age(span.ran_s, before.ran_s)

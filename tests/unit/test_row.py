@@ -15,6 +15,7 @@ from laggard.resilience.decision.row import (
     Setback,
     is_the_programs,
     is_the_saves,
+    was_passed,
 )
 from laggard.resilience.reading.signatures import Kind
 
@@ -120,6 +121,10 @@ def span(ran_s: float = 60.0, commits: int = 0, step: float | None = None, *, re
     return LaunchSpan(ran_s, commits, step, resumed)
 
 
+def failed_after(ran_s: float, earlier: EarlierLaunches, *, resumed: bool = False) -> Setback:
+    return replace(setback(ran_s=ran_s), course=earlier.course(span(ran_s, resumed=resumed)))
+
+
 def test_a_step_beyond_all_others_is_progress() -> None:
     earlier = EarlierLaunches()
     assert earlier.made_progress(span(step=0))
@@ -144,18 +149,24 @@ def test_a_program_that_gives_no_sign_has_made_progress_after_an_hour() -> None:
 
 def test_a_place_was_passed_if_a_launch_that_began_alike_came_clearly_further() -> None:
     earlier = EarlierLaunches()
-    earlier.add(span(400.0))
-    assert [earlier.course(span(ran_s)).passed for ran_s in (199.0, 201.0)] == [True, False]
-    assert not earlier.course(span(1.0, resumed=True)).passed
+    earlier.add(span(100.0))
+    assert [was_passed([failed_after(ran_s, earlier)]) for ran_s in (81.0, 82.0)] == [True, False]
+    assert not was_passed([failed_after(1.0, earlier, resumed=True)])
     earlier.add(span(step=1000))
     assert [earlier.course(span(step=step)).passed for step in (990, 991)] == [True, False]
     assert [earlier.course(span(step=step)).passed for step in (-1000, 1000, 1001)] == [True, False, False]
 
 
-def test_a_launch_that_only_took_longer_to_start_has_passed_no_place() -> None:
+def test_a_launch_that_failed_at_a_place_has_not_passed_it_however_long_it_took_to_start() -> None:
     earlier = EarlierLaunches()
-    earlier.add(span(60.0))  # which imported what the later ones find in memory
-    assert not earlier.course(span(0.1)).passed
+    first = failed_after(60.0, earlier)  # which imported what the later ones find in memory
+    earlier.add(span(60.0))
+    second = failed_after(0.1, earlier)
+    assert not was_passed([first, second])
+    assert was_passed([replace(first, place="elsewhere"), second])
+    assert was_passed([second])  # that launch was ended for another reason
+    earlier.add(span(300.0))
+    assert was_passed([first, failed_after(0.1, earlier)])
 
 
 def test_what_fails_before_a_sign_or_within_minutes_may_be_the_checkpoints() -> None:
