@@ -22,14 +22,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
-import redis
-
-from laggard.kvstore.client.connection import Endpoint, Session, current_session
+from laggard.kvstore.client.connection import Session, current_session
 from laggard.kvstore.client.environment import LAUNCH, OWN_RANK, RANK_VARIABLES, own_node
-from laggard.kvstore.client.fence import Command, FencedWriter, adopt_launch, as_adopted
-from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
+from laggard.kvstore.client.fence import Command, adopt_launch, as_adopted
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, MembershipError
 from laggard.records import plain, record_of
@@ -46,7 +43,7 @@ SILENCE_S = 300.0
 _READ_S = 1.0
 NONE: Mapping[int, Mapping[int, bytes]] = MappingProxyType({})
 _KEEP_ENTRIES = 1000
-_RENDEZVOUS_EXPIRY_S = 3600
+_EXPIRY_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,79 +135,49 @@ Published = Replaced | Leaving | Formation | Placed | Imports
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a rank says, as a request holds it."""
+    """What a rank or the controller says, as a request or an entry of the stream holds it."""
 
-    said: Said
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What is published, as an entry of the stream holds it."""
-
-    published: Published
+    said: Said | Published
 
 
-class MembershipRecords:
-    """What is published of memberships, as a process of a launch reads and writes it."""
-
-    def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
-        self._client = client
-        self._stream = endpoint.key("memberships")
-        self._endpoint = endpoint
-        self._launch = launch
-        self._writer = FencedWriter(client, endpoint, launch)
-        self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
+class MembershipRecords(Control):
+    """What is published of memberships, beside the other control records."""
 
     def publish(self, record: Published) -> None:
         """Publish a record for the ranks."""
-        entry = "MAXLEN", "~", str(_KEEP_ENTRIES), "*", "record", json.dumps(plain(_Entry(record)))
-        self._retry.call(lambda: self._writer.execute([("XADD", self._stream, *entry)]))
+        entry = "MAXLEN", "~", str(_KEEP_ENTRIES), "*", "record", json.dumps(plain(Message(record)))
+        self._execute("XADD", self._endpoint.key("memberships"), *entry)
 
     def published(self, after: str, wait_s: float) -> Iterator[tuple[str, Published]]:
         """Yield ``(id, record)`` of what was published after an id, waiting for the first one so long at most."""
-        block_ms = max(1, int(wait_s * 1000)) if wait_s > 0 else None
-        answer = self._retry.call(lambda: cast("Any", self._client.xread({self._stream: after}, block=block_ms)))
-        streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
-        for entries in streams:
-            for entry_id, fields in entries[0] if entries and isinstance(entries[0], list) else entries:
-                yield entry_id.decode(), record_of(_Entry, json.loads(fields[b"record"])).published
+        for entry_id, fields in self._retry.call(lambda: self._entries("memberships", after, wait_s)):
+            yield entry_id.decode(), cast("Published", record_of(Message, json.loads(fields[b"record"])).said)
 
-    def meet(self, key: str, value: bytes, *, expected: bytes | None = None) -> bytes:
-        """Store what the other ranks of the launch need to connect, unless there is other than what is expected."""
-        name = self._rendezvous()
-        if expected is not None and (found := self.met(key)) is not None and found != expected:
-            return found
-        expires = "EXPIRE", name, _RENDEZVOUS_EXPIRY_S
-        self._retry.call(lambda: self._writer.execute([("HSET", name, key, value), expires]))
-        return value
+    def meet(self, key: str, value: bytes) -> None:
+        """Store what the other ranks of the launch need to connect."""
+        self._put("HSET", self._key("rendezvous"), key, value)
 
     def met(self, key: str) -> bytes | None:
         """Return what one of the ranks has stored under a key."""
-        return self._retry.call(lambda: cast("bytes | None", self._client.hget(self._rendezvous(), key)))
-
-    def part(self, key: str) -> None:
-        """Remove what was stored under a key."""
-        self._retry.call(lambda: self._writer.execute([("HDEL", self._rendezvous(), key)]))
+        return self._retry.call(lambda: cast("bytes | None", self._client.hget(self._key("rendezvous"), key)))
 
     def agree(self, key: str, value: bytes) -> bytes:
         """Store a value unless one of the ranks has stored another one; return the stored one."""
-        name = self._rendezvous()
-        commands: list[Command] = [("HSETNX", name, key, value), ("HGET", name, key)]
-        return cast("bytes", self._retry.call(lambda: self._writer.execute(commands))[1])
+        return self._put("HSETNX", self._key("rendezvous"), key, value)
 
     def hand_over(self, rank: int, step: int, value: bytes) -> None:
         """Store what only one rank has at the beginning of a step, for who takes its place."""
-        name = self._endpoint.key("handed-over")
-        expires = "EXPIRE", name, _RENDEZVOUS_EXPIRY_S
-        self._retry.call(lambda: self._writer.execute([("HSET", name, f"{rank}-{step}", value), expires]))
+        self._put("HSET", self._endpoint.key("handed-over"), f"{rank}-{step}", value)
 
     def handed_over(self, rank: int, step: int) -> bytes | None:
         """Return what was stored for who takes a rank's place."""
         name = self._endpoint.key("handed-over")
         return self._retry.call(lambda: cast("bytes | None", self._client.hget(name, f"{rank}-{step}")))
 
-    def _rendezvous(self) -> str:
-        return self._endpoint.key("rendezvous", str(as_adopted(self._launch)))
+    def _put(self, command: str, name: str, field: str, value: bytes) -> bytes:
+        """Store a field of what nobody needs for long; return what is stored there then."""
+        commands: list[Command] = [(command, name, field, value), ("HGET", name, field), ("EXPIRE", name, _EXPIRY_S)]
+        return cast("bytes", self._retry.call(lambda: self._writer.execute(commands))[1])
 
 
 class Membership:
@@ -233,15 +200,13 @@ class Membership:
     """
 
     def __init__(self, session: Session, rank: int, size: int) -> None:
-        launch = session.environment.launch
         self.rank, self.size = rank, size
         self._joins_in = int(os.environ.get(JOINS, "-1"))
         self.joins, self.leaves = self._joins_in >= 0, False
         self._replaced: tuple[int, ...] = ()  # the ranks that are replaced in this launch
         self._pause_at: int | None = None  # the step before which all stop
-        self.records = MembershipRecords(session.client, session.endpoint, launch)
-        self._control = Control(session.client, session.endpoint, launch)
-        self._launch = launch
+        self._launch = session.environment.launch
+        self.records = MembershipRecords(session.client, session.endpoint, self._launch)
         self._read = "0-0"
 
     @property
@@ -377,7 +342,7 @@ class Membership:
         os.environ.pop(JOINS, None)
 
     def _say(self, said: Said) -> None:
-        self._control.ask("member", [plain(Message(said))])
+        self.records.ask("member", [plain(Message(said))])
 
     def _await(self, kinds: type | tuple[type, ...], within_s: float) -> Published | None:
         until_s, left_s = time.monotonic() + within_s, within_s

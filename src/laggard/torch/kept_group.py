@@ -76,7 +76,7 @@ class KeptGroup:
         # The first one connects all ranks by the host's network. The others follow in the order in which the program
         # makes them, which is that of all ranks.
         self._own: list[_Own] = []
-        self._store = Rendezvous(membership.records, CONNECT_S)  # a backend does not keep it alive
+        self._store = Rendezvous(membership.records, timedelta(seconds=CONNECT_S))  # a backend does not keep it alive
         launch = None if membership.joins else membership.launch
         self._device = Device(membership.records, self._own, launch) if kind.has_device else None
         rank, size = membership.rank, membership.size
