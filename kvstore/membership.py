@@ -3,12 +3,12 @@
 A rank that can stay offers it (`Offer`). If others are lost, the controller raises the launch number and publishes who
 is replaced (`Replaced`). The ranks that stay adopt the new launch; they and the new processes report what they have
 (`Ready`). The controller then publishes in which order they connect, and from which step all go on (`Formation`), and
-each says once it has the state of that step (`Formed`). Ranks that are to be replaced while they still run (`Leaving`)
-go on until those that take their places are ready, and all stop before the same step. Processes may stand by without a
-rank (`StandsBy`), and import what ranks have imported later on (`Imports`), until they are told whose place they take
-(`Placed`). What the ranks say are requests to the controller; what it publishes is the stream ``memberships``;
-``rendezvous:<n>`` is what the ranks of launch n tell each other to connect, and ``handed-over`` what a rank alone has
-known, for who takes its place.
+each offers again to stay once it has the state of that step. Ranks that are to be replaced while they still run
+(`Leaving`) go on until those that take their places are ready, and all stop before the same step. Processes may stand
+by without a rank (`StandsBy`), and import what ranks have imported later on (`Imports`), until they are told whose
+place they take (`Placed`). What the ranks say are requests to the controller; what it publishes is the stream
+``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell each other to connect, and ``handed-over`` what a
+rank alone has known, for who takes its place.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EXPIRY_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank can stay when others are lost, or why not."""
+    """A rank can stay when others are lost, since it has a state to go on from; or why not."""
 
     rank: int
     why_not: str = ""
@@ -65,13 +65,6 @@ class Ready:
     # Those of which it has handed over what is another rank's own, by that rank
     of_others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     alike: tuple[int, ...] = ()  # the ranks whose state it can take over; empty: that of any
-
-
-@dataclass(frozen=True, slots=True)
-class Formed:
-    """A rank is connected and has the state."""
-
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +122,7 @@ class Formation:
     sources: Mapping[str, int]  # for each rank that is behind, the one that gives it the state of that step
 
 
-Said = Offer | Ready | Formed | StandsBy
+Said = Offer | Ready | StandsBy
 Published = Replaced | Leaving | Formation | Placed | Imports
 
 
@@ -337,7 +330,7 @@ class Membership:
 
     def formed(self) -> None:
         """Say that this rank is connected, and has the state that all go on from."""
-        self._say(Formed(self.rank))
+        self.offer()
         self.joins = False
         os.environ.pop(JOINS, None)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from laggard.kvstore.control import Request
-from laggard.kvstore.membership import Formation, Formed, Imports, Leaving, Message, Offer, Ready, StandsBy
+from laggard.kvstore.membership import Formation, Imports, Leaving, Message, Offer, Ready, StandsBy
 from laggard.records import record_of
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
@@ -80,7 +80,6 @@ class Replacing:
         self._offered: set[int] = set()
         self._why_not = ""
         self._ready: dict[int, Ready] = {}
-        self._formed: set[int] = set()
         self._handed_over: dict[int, tuple[int, ...]] = {}  # of ranks that leave, the steps that they handed over
         self._start_s = 0.0  # how long it took the ranks to offer that they stay
         self._failed_at: int | None = None  # the step at which ranks were replaced last
@@ -105,14 +104,12 @@ class Replacing:
             match record_of(Message, body).said:
                 case Offer(rank, ""):
                     self._offered.add(rank)
-                    self._start_s = max(self._start_s, self._launches.ran_s)
+                    if rank not in self._ready:  # it has not adopted the launch, but started in it
+                        self._start_s = max(self._start_s, self._launches.ran_s)
                 case Offer(_, why_not):
                     self._why_not = why_not
                 case Ready() as ready:
                     self._ready[ready.rank] = ready
-                case Formed(rank):
-                    self._formed.add(rank)
-                    self._offered.add(rank)
                 case StandsBy() as said if isinstance(self._launches.program, Ranks):
                     self._launches.program.stands_by(said)
 
@@ -306,7 +303,7 @@ class Replacing:
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)
-        if found := self._await(program, lambda: len(self._formed) == program.size, "not formed", FORM_S):
+        if found := self._await(program, lambda: self.all_can_stay, "not formed", FORM_S):
             return found
         return form
 
@@ -369,5 +366,5 @@ class Replacing:
         if launch != self._launch:
             self._launch = launch
             self._why_not, self._handed_over = "", {}
-            for each in (self._offered, self._ready, self._formed):
-                each.clear()
+            self._offered.clear()
+            self._ready.clear()
