@@ -222,21 +222,16 @@ class Membership:
 
         Who ends a job, or a node, ends what stands by there.
         """
-        own, within_s = (own_node(), os.getpid()), 0.0
-        while True:
+        found: Published | None = None
+        while not (isinstance(found, Placed) and (found.host, found.pid) == (own_node(), os.getpid())):
             why_not = _why_not_stand_by()
-            found = None if why_not else self._await((Placed, Replaced, Imports), within_s)
-            if isinstance(found, Placed) and (found.host, found.pid) == own:
-                break
-            if isinstance(found, Imports):
-                sys.modules["laggard_warm"].load_more(found.modules)  # which has forked this process
-                within_s = 0.0
-                continue
             with contextlib.suppress(FencedError):  # the next launch has begun, and this process is about to be told
-                self._say(StandsBy(own[0], int(os.environ["LOCAL_RANK"]), own[1], why_not))
+                self._say(StandsBy(own_node(), int(os.environ["LOCAL_RANK"]), os.getpid(), why_not))
             if why_not:
                 sys.exit()
-            within_s = math.inf
+            found = self._await((Placed, Replaced, Imports), math.inf)
+            if isinstance(found, Imports):
+                sys.modules["laggard_warm"].load_more(found.modules)  # which has forked this process
         os.environ.__class__ = os._Environ
         del os.environ[STANDS_BY]
         os.environ.update(found.variables)
@@ -279,11 +274,9 @@ class Membership:
         """Hand over what only this rank has before a step, and wait until another one has its place; then end."""
         self.records.hand_over(self.rank, step, own)
         self.report("", (), (step,))
-        try:
+        with contextlib.suppress(FencedError):  # another one has its place
             self._await(Replaced, SILENCE_S)
-        except FencedError:
-            return
-        raise MembershipError(self.launch, SILENCE_S)
+            raise MembershipError(self.launch, SILENCE_S)
 
     def handed_over(self, step: int) -> bytes | None:
         """Return what others have handed over to this rank before a step."""
