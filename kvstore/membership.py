@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
@@ -62,8 +62,7 @@ class Ready:
     handle: str  # by which the others connect to it, in words of whatever connects them
     have: tuple[int, ...]  # the steps from which it can go on, and whose state it can give to others
     own: tuple[int, ...]  # those of which it knows what only this rank has; a new process, from the one before it
-    # Those of which it has handed over what is another rank's own, by that rank
-    of_others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    handed_over: tuple[tuple[int, int], ...] = ()  # ranks and steps: what is such a one's own at a step is stored
     alike: tuple[int, ...] = ()  # the ranks whose state it can take over; empty: that of any
 
 
@@ -267,13 +266,13 @@ class Membership:
                 return found is not None
             # Who was not told yet may have begun this step, which needs all ranks; before the next one it is told.
             self._pause_at = int(self.records.agree("pause", str(step + 1).encode()))
-            self.leaves = self.rank in found.ranks
+            self._replaced = found.ranks
+            self.leaves = self.rank in self._replaced
         return step >= self._pause_at
 
     def leave(self, step: int, own: bytes) -> None:
         """Hand over what only this rank has before a step, and wait until another one has its place; then end."""
-        self.records.hand_over(self.rank, step, own)
-        self.report("", (), (step,))
+        self.report("", (), (), {self.rank: {step: own}})
         with contextlib.suppress(FencedError):  # another one has its place
             self._await(Replaced, SILENCE_S)
             raise MembershipError(self.launch, SILENCE_S)
@@ -297,14 +296,12 @@ class Membership:
         handle, have, own, alike
             As in `Ready`.
         kept
-            What it keeps for other ranks, by rank and step: it is handed over for those that are replaced.
+            What it keeps that is only one rank's, by rank and step: it is handed over for those that are replaced.
         """
-        kept = {rank: steps for rank, steps in kept.items() if rank in self._replaced}
-        for rank, steps in kept.items():
-            for step, value in steps.items():
-                self.records.hand_over(rank, step, value)
-        of_others = {str(rank): tuple(steps) for rank, steps in kept.items()}
-        self._say(Ready(self.rank, handle, have, own, of_others, alike))
+        handed_over = tuple((rank, step) for rank in self._replaced for step in kept.get(rank, ()))
+        for rank, step in handed_over:
+            self.records.hand_over(rank, step, kept[rank][step])
+        self._say(Ready(self.rank, handle, have, own, handed_over, alike))
 
     def await_formation(self) -> Formation | None:
         """Wait until it is known what all ranks go on from; None if others were lost: then report anew.

@@ -80,7 +80,6 @@ class Replacing:
         self._offered: set[int] = set()
         self._why_not = ""
         self._ready: dict[int, Ready] = {}
-        self._handed_over: dict[int, tuple[int, ...]] = {}  # of ranks that leave, the steps that they handed over
         self._start_s = 0.0  # how long it took the ranks to offer that they stay
         self._failed_at: int | None = None  # the step at which ranks were replaced last
         self._replaced: set[int] = set()  # the ranks that were
@@ -231,7 +230,7 @@ class Replacing:
     def _stand_by(self, ranks: Sequence[int], nodes: Mapping[str, Node], program: Ranks) -> Obstacle | None:
         """Have new processes stand by for ranks that leave; return what came instead."""
         number = self._launches.number
-        self._ready.clear()  # of ranks that formed this launch
+        self._ready.clear()  # of those that were to take places before
         self._begin_new(ranks, program, number + 1, nodes)
         ready_s = max(READY_S, 2 * self._start_s)
         return self._await(program, lambda: len(self._ready) == len(ranks), "not ready", ready_s)
@@ -242,12 +241,9 @@ class Replacing:
 
     def _stop_before_a_step(self, ranks: Sequence[int], program: Ranks) -> Obstacle | None:
         """Have all ranks stop before a step, and some hand over what only they have; return what came instead."""
-        self._ready.clear()
+        self._ready.clear()  # of those that are to take the places
         self._records.publish(Leaving(self._launches.number, tuple(ranks)))
-        if found := self._await(program, lambda: len(self._ready) == program.size, "not paused", PAUSE_S):
-            return found
-        self._handed_over = {rank: self._ready[rank].own for rank in ranks}
-        return None
+        return self._await(program, lambda: len(self._ready) == program.size, "not paused", PAUSE_S)
 
     def end_hung(self, hang: ProgramHung) -> bool:
         """Kill the rank that all others wait for, if it can be replaced; return whether it was killed."""
@@ -287,7 +283,8 @@ class Replacing:
         failed_at: int | None = None,
     ) -> Formation | Obstacle:
         """Have new processes take the places of these ranks; return what all go on from, or what came instead."""
-        handed_over = self._handed_over
+        # By ranks that leave; or before others were lost meanwhile, since when no step has begun.
+        handed_over = [each for said in self._ready.values() for each in said.handed_over]
         self._launches.begin_replacing(ranks, roster, devices)
         number = self._launches.number
         self._of_launch(number)
@@ -298,13 +295,13 @@ class Replacing:
             program, lambda: len(self._ready) == program.size, "not ready", max(READY_S, 2 * self._start_s)
         ):
             return found
-        kept = {int(rank): steps for each in self._ready.values() for rank, steps in each.of_others.items()}
-        form = formation(number, self._ready, failed_at, {**kept, **handed_over})
+        form = formation(number, self._ready, failed_at, handed_over)
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)
         if found := self._await(program, lambda: self.all_can_stay, "not formed", FORM_S):
             return found
+        self._ready.clear()
         return form
 
     def _finish(
@@ -365,6 +362,6 @@ class Replacing:
     def _of_launch(self, launch: int) -> None:
         if launch != self._launch:
             self._launch = launch
-            self._why_not, self._handed_over = "", {}
+            self._why_not = ""
             self._offered.clear()
             self._ready.clear()

@@ -118,7 +118,7 @@ def hung_rank(hang: ProgramHung) -> int | None:
 
 
 def formation(
-    launch: int, ready: Mapping[int, Ready], failed_at: int | None, handed_over: Mapping[int, tuple[int, ...]]
+    launch: int, ready: Mapping[int, Ready], failed_at: int | None, handed_over: Collection[tuple[int, int]]
 ) -> Formation | Obstacle:
     """Return what all ranks of a launch go on from, or what speaks for a relaunch.
 
@@ -131,10 +131,11 @@ def formation(
     failed_at
         The step at which ranks were replaced last, if these were lost in the same way.
     handed_over
-        The steps of which others know what was a rank's own.
+        The ranks and steps of which it is stored what was the rank's own, beside those that are said in `ready`.
     """
+    stored = {*handed_over, *(each for said in ready.values() for each in said.handed_over)}
     holders = [rank for rank, each in sorted(ready.items()) if each.have]
-    own = {rank: {*each.own, *handed_over.get(rank, ())} for rank, each in ready.items()}
+    own = {rank: {*each.own, *(step for whose, step in stored if whose == rank)} for rank, each in ready.items()}
     common = set.intersection(*(own[rank] & {*(each.have or own[rank])} for rank, each in ready.items()))
     if not holders or not common:
         return "no common step"

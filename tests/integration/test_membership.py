@@ -332,7 +332,7 @@ def test_what_a_rank_keeps_for_others_it_hands_over_for_those_that_are_replaced(
     membership.report("address", (7,), (7,), {0: {6: b"six", 7: b"seven"}, 2: {7: b"other"}})
     [(_, request)] = Control(client, state_server.endpoint, 5).requests("0-0", 1.0)
     said = record_of(Message, request.body[0]).said
-    assert said == Ready(1, "address", (7,), (7,), {"0": (6, 7)})
+    assert said == Ready(1, "address", (7,), (7,), ((0, 6), (0, 7)))
     records = MembershipRecords(client, state_server.endpoint, 5)
     assert [records.handed_over(rank, 7) for rank in (0, 2)] == [b"seven", None]
 

@@ -70,7 +70,7 @@ def test_all_go_on_from_the_newest_step_that_all_have(
     has: dict[int, Ready], step: int, sources: dict[str, int]
 ) -> None:
     handles = ("handle r0", "handle r1", "handle r2")
-    assert formation(5, has, None, {}) == Formation(5, handles, step, sources)
+    assert formation(5, has, None, ()) == Formation(5, handles, step, sources)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_who_is_behind_takes_over_the_state_of_a_rank_with_the_same_part(
 ) -> None:
     alike = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
     has = {rank: Ready(rank, "", () if rank in lost else (7,), (7,), alike=alike[rank]) for rank in alike}
-    formed = formation(5, has, None, {})
+    formed = formation(5, has, None, ())
     assert (dict(formed.sources) if isinstance(formed, Formation) else None) == found
 
 
@@ -94,13 +94,13 @@ def test_who_is_behind_takes_over_the_state_of_a_rank_with_the_same_part(
     ],
 )
 def test_without_a_step_that_all_have_there_is_none(has: dict[int, Ready]) -> None:
-    assert formation(5, has, None, {}) == "no common step"
+    assert formation(5, has, None, ()) == "no common step"
 
 
 def test_a_step_that_has_ended_ranks_before_is_not_run_again() -> None:
     has = ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)))
-    assert formation(5, has, 8, {}) == "same step"
-    assert isinstance(formation(5, has, 7, {}), Formation)
+    assert formation(5, has, 8, ()) == "same step"
+    assert isinstance(formation(5, has, 7, ()), Formation)
 
 
 @pytest.mark.parametrize(("steps", "found"), [((9,), 9), ((8,), 8), ((7,), None)])
@@ -108,7 +108,7 @@ def test_what_ranks_have_handed_over_those_that_take_their_places_have(
     steps: tuple[int, ...], found: int | None
 ) -> None:
     has = ready(r0=((8, 9), (8, 9)), r1=((), ()), r2=((8, 9), (8, 9)))
-    formed = formation(5, has, None, {1: steps})
+    formed = formation(5, has, None, [(1, each) for each in steps])
     assert (formed.step if isinstance(formed, Formation) else None) == found
 
 
