@@ -31,20 +31,11 @@ MOST_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class LostRank:
-    """A rank that has ended."""
-
-    rank: int
-    exit_code: int
-    is_new: bool = False  # whether it was to take the place of another one and had not joined yet
-
-
-@dataclass(frozen=True, slots=True)
 class Loss:
     """What is known when ranks have ended while others run."""
 
     n_ranks: int
-    lost: tuple[LostRank, ...]
+    lost: Mapping[int, int | None]  # the exit code of each of these; None: it is to be ended
     offered: frozenset[int]  # the ranks that can stay
     why_not: str = ""  # why a rank cannot, in the words of what it runs; empty: none said so
     n_tries: int = 0  # how often ranks were lost in this replacement before
@@ -54,18 +45,15 @@ class Loss:
 
 def obstacle(loss: Loss) -> Obstacle | None:
     """Return what speaks for a relaunch instead; None: nothing."""
-    lost = {each.rank for each in loss.lost}
     if loss.why_not and loss.most_per_hour > 0:
         return "cannot stay"
     if not loss.offered or loss.most_per_hour == 0:
         return "not asked for"
-    if any(each.exit_code == 0 for each in loss.lost):
+    if 0 in loss.lost.values():
         return "has ended"
-    if any(each.is_new and each.exit_code > 0 for each in loss.lost):
-        return "new process failed"
-    if 2 * len(lost) > loss.n_ranks:
+    if 2 * len(loss.lost) > loss.n_ranks:
         return "too many lost"
-    if not {*range(loss.n_ranks)} - lost <= loss.offered:
+    if not {*range(loss.n_ranks)} - loss.lost.keys() <= loss.offered:
         return "not begun"
     if loss.n_tries >= MOST_TRIES:
         return "tried enough"

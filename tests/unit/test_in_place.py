@@ -12,7 +12,6 @@ from laggard.resilience.decision.events import JobStatus, ProgramHung
 from laggard.resilience.decision.in_place import (
     MOST_TRIES,
     Loss,
-    LostRank,
     formation,
     hung_rank,
     in_place,
@@ -24,23 +23,23 @@ from laggard.resilience.decision.placement import Placement
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import Standing, Standstill
 
-KILLED = LostRank(1, -signal.SIGKILL)
-ALL_CAN_STAY = Loss(4, (KILLED,), frozenset(range(4)))
+KILLED = {1: -signal.SIGKILL}
+ALL_CAN_STAY = Loss(4, KILLED, frozenset(range(4)))
 
 
 @pytest.mark.parametrize(
     ("loss", "found"),
     [
         (ALL_CAN_STAY, None),
-        (replace(ALL_CAN_STAY, lost=(KILLED, LostRank(3, 1))), None),
+        (replace(ALL_CAN_STAY, lost={**KILLED, 3: 1}), None),
+        (replace(ALL_CAN_STAY, lost={1: None, 3: None}), None),
         (replace(ALL_CAN_STAY, offered=frozenset({0, 2, 3})), None),
         (replace(ALL_CAN_STAY, offered=frozenset()), "not asked for"),
         (replace(ALL_CAN_STAY, offered=frozenset(), why_not="its model is split"), "cannot stay"),
         (replace(ALL_CAN_STAY, offered=frozenset({0, 1, 2})), "not begun"),
-        (replace(ALL_CAN_STAY, lost=(KILLED, LostRank(3, 0))), "has ended"),
-        (replace(ALL_CAN_STAY, lost=tuple(LostRank(rank, -9) for rank in range(3))), "too many lost"),
-        (replace(ALL_CAN_STAY, lost=(LostRank(1, 1, is_new=True),)), "new process failed"),
-        (replace(ALL_CAN_STAY, lost=(LostRank(1, -9, is_new=True),), n_tries=1), None),
+        (replace(ALL_CAN_STAY, lost={**KILLED, 3: 0}), "has ended"),
+        (replace(ALL_CAN_STAY, lost=dict.fromkeys(range(3), -9)), "too many lost"),
+        (replace(ALL_CAN_STAY, n_tries=1), None),
         (replace(ALL_CAN_STAY, n_tries=MOST_TRIES), "tried enough"),
         (replace(ALL_CAN_STAY, n_last_hour=60), "too often"),
         (replace(ALL_CAN_STAY, most_per_hour=0), "not asked for"),
