@@ -70,7 +70,7 @@ class Replacing:
         self._why_not = ""
         self._ready: dict[int, Ready] = {}
         self._start_s = 0.0  # how long it took the ranks to offer that they stay
-        self._failed_at: int | None = None  # the step at which ranks were replaced last
+        self._failed_at: int | None = None  # the step at which ranks were replaced last, if it may end them again
         self._replaced: set[int] = set()  # the ranks that were
         self._replaced_s: deque[float] = deque()
         self._no_spare: set[str] = set()  # the nodes on which no process can stand by
@@ -157,12 +157,12 @@ class Replacing:
             if found is None:
                 n_tries += 1
                 # A step that ends the same rank twice, or raises twice, would do so again.
-                is_alike = any(rank in self._replaced or (code or 0) > 0 for rank, code in lost.items())
+                if not any(rank in self._replaced or (code or 0) > 0 for rank, code in lost.items()):
+                    self._failed_at = None
                 leaving = program.on(moved)
                 for rank in leaving:  # their peers wait for them
                     program.kill_rank(rank)
-                failed_at = self._failed_at if is_alike else None
-                found = self._try({*leaving, *lost}, program, roster, devices, moved, failed_at)
+                found = self._try({*leaving, *lost}, program, roster, devices, moved)
             if found != "lost again":
                 break
         if not isinstance(found, Formation):
@@ -199,6 +199,7 @@ class Replacing:
             return "not begun"
         found: Formation | Obstacle | None = self._stop_before_a_step(moving, program) if is_planned else None
         began_s = time.monotonic() if is_planned else began_s
+        self._failed_at = None
         if found is None:
             found = self._try(lost, program, roster, devices, moves)
         if not isinstance(found, Formation):
@@ -247,13 +248,7 @@ class Replacing:
         return obstacle(loss)
 
     def _try(
-        self,
-        ranks: Collection[int],
-        program: Ranks,
-        roster: Roster,
-        devices: Devices,
-        moves: Mapping[str, str],
-        failed_at: int | None = None,
+        self, ranks: Collection[int], program: Ranks, roster: Roster, devices: Devices, moves: Mapping[str, str]
     ) -> Formation | Obstacle:
         """Have new processes take the places of these ranks; return what all go on from, or what came instead."""
         # By ranks that leave; or before others were lost meanwhile, since when no step has begun.
@@ -265,7 +260,7 @@ class Replacing:
         program.take_over()
         if found := self._await_ready(program, program.size):
             return found
-        form = formation(number, self._ready, failed_at, handed_over)
+        form = formation(number, self._ready, self._failed_at, handed_over)
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)

@@ -9,23 +9,11 @@ from typing import Literal
 from laggard.kvstore.membership import Formation, Ready
 from laggard.resilience.decision.events import JobStatus, ProgramHung
 
-Obstacle = Literal[
-    "not asked for",
-    "cannot stay",
-    "not begun",
-    "has ended",
-    "too many lost",
-    "new process failed",
-    "tried enough",
-    "too often",
-    "same step",
-    "no common step",
-    "not ready",
-    "not formed",
-    "not paused",
-    "node lost",
-    "lost again",
-]
+Before = Literal["not asked for", "cannot stay", "not begun", "has ended", "too many lost", "tried enough", "too often"]
+During = Literal["not ready", "not formed", "not paused", "has ended", "lost again", "node lost", "new process failed"]
+NoStep = Literal["no common step", "same step"]
+Obstacle = Literal[Before, During, NoStep]
+"""What speaks for a relaunch: before ranks are replaced, while they are, and once it is known what each has."""
 # Within one replacement, ranks may be lost again so many times.
 MOST_TRIES = 3
 
@@ -43,7 +31,7 @@ class Loss:
     most_per_hour: int = 60  # how many an hour may have; 0: nothing is ever relaunched or replaced
 
 
-def obstacle(loss: Loss) -> Obstacle | None:
+def obstacle(loss: Loss) -> Before | None:
     """Return what speaks for a relaunch instead; None: nothing."""
     if loss.why_not and loss.most_per_hour > 0:
         return "cannot stay"
@@ -107,7 +95,7 @@ def hung_rank(hang: ProgramHung) -> int | None:
 
 def formation(
     launch: int, ready: Mapping[int, Ready], failed_at: int | None, handed_over: Collection[tuple[int, int]]
-) -> Formation | Obstacle:
+) -> Formation | NoStep:
     """Return what all ranks of a launch go on from, or what speaks for a relaunch.
 
     Parameters
