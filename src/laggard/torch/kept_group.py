@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +18,6 @@ from laggard.torch.kept_device import Device
 from laggard.torch.rendezvous import Rendezvous
 
 CONNECT_S = 10.0  # by then all ranks have connected, or the controller does something else
-_ALONE = 1 << 40  # more than there are launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,6 @@ class KeptGroup:
     def __init__(self, membership: Membership, kind: _Kind, timeout: timedelta | None) -> None:
         self.membership = membership
         self._kind = kind
-        self._n_alone = 0
         # The first one connects all ranks by the host's network. The others follow in the order in which the program
         # makes them, which is that of all ranks.
         self._own: list[_Own] = []
@@ -168,10 +167,8 @@ class KeptGroup:
 
     def let_go(self) -> None:
         """Close all connections, so that ranks which wait for this one are released."""
-        self._n_alone += 1  # before a planned swap it is the second time in a launch
-        number = _ALONE + self.membership.rank + self.membership.size * self._n_alone
         for own in self._own:
-            own.reconfigure(number, [own.handle])
+            own.reconfigure(secrets.randbits(62), [own.handle])  # which nobody else has, and is no launch's
 
 
 _kept: list[KeptGroup] = []

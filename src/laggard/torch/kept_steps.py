@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -35,6 +34,7 @@ from laggard.torch.position import Position
 from laggard.torch.training_state import (
     from_blocks,
     like_of,
+    mapped,
     random_states,
     restore_random_states,
     to_blocks,
@@ -69,9 +69,7 @@ class Steps:
     def __enter__(self) -> int:
         return self.step
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return self._ends(error)
 
     def _ends(self, error: BaseException | None) -> bool:
@@ -81,7 +79,7 @@ class Steps:
 
 
 class KeptSteps(Steps):
-    """Steps of which a failed one is run again once a lost rank is replaced."""
+    """Steps of which a failed one is run again once a lost rank is replaced; made with all others, or to join them."""
 
     def __init__(
         self, step: int, model: Any, parts: Mapping[str, Any], position: Position, draws: Draws, group: KeptGroup
@@ -96,9 +94,6 @@ class KeptSteps(Steps):
         folder = current_session().environment.endpoint_file.parent
         self._partner = Partner(group)
         self._own = OwnStates(Path(folder) / f"own-{self._membership.rank}")
-
-    def begin(self) -> None:
-        """Join the others in the place of a lost rank, or begin with them."""
         if self._membership.joins:
             self._join()
         else:
@@ -241,9 +236,7 @@ def steps_from(
     if why := why_not(model, parts, has_others=has_others):
         group.membership.offer(why)
         return Steps(step)
-    kept = KeptSteps(step, model, parts, position, draws, group)
-    kept.begin()
-    return kept
+    return KeptSteps(step, model, parts, position, draws, group)
 
 
 def _copied(tree: Any) -> Any:
@@ -252,6 +245,4 @@ def _copied(tree: Any) -> Any:
         return tree.detach().clone()
     if isinstance(tree, Block):
         return Block(_copied(tree.data), tree.region, tree.shape)
-    if isinstance(tree, Mapping):
-        return {name: _copied(each) for name, each in tree.items()}
-    return type(tree)(map(_copied, tree)) if type(tree) in (list, tuple) else tree
+    return mapped(_copied, tree)
