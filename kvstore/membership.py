@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import cast
 
 from laggard.kvstore.client.connection import Session, current_session
@@ -41,7 +40,6 @@ STANDS_BY = "LAGGARD_STANDS_BY"
 # The controller's own deadlines are shorter; a rank that hears nothing for so long ends.
 SILENCE_S = 300.0
 _READ_S = 1.0
-NONE: Mapping[int, Mapping[int, bytes]] = MappingProxyType({})
 _KEEP_ENTRIES = 1000
 _EXPIRY_S = 3600
 
@@ -286,7 +284,7 @@ class Membership:
         handle: str,
         have: tuple[int, ...],
         own: tuple[int, ...],
-        kept: Mapping[int, Mapping[int, bytes]] = NONE,
+        kept: Mapping[int, Mapping[int, bytes]],
         alike: tuple[int, ...] = (),
     ) -> None:
         """Say that this rank waits for the others, and what it has, as in `Ready`.

@@ -254,13 +254,12 @@ class Replacing:
         # By ranks that leave; or before others were lost meanwhile, since when no step has begun.
         handed_over = [each for said in self._ready.values() for each in said.handed_over]
         self._launches.begin_replacing(ranks, roster, devices)
-        number = self._launches.number
         if not program.has_new:
-            self._begin_new(ranks, program, number, moves)
+            self._begin_new(ranks, program, self._launches.number, moves)
         program.take_over()
         if found := self._await_ready(program, program.size):
             return found
-        form = formation(number, self._ready, self._failed_at, handed_over)
+        form = formation(self._launches.number, self._ready, self._failed_at, handed_over)
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)

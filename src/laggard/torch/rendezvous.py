@@ -22,9 +22,9 @@ class Rendezvous(dist.Store):  # type: ignore[misc]  # PyTorch is not read by my
         self._records = records
         self.set_timeout(timeout)  # how long to wait for a key
 
-    def set(self, key: str, value: str | bytes) -> None:
+    def set(self, key: str, value: bytes) -> None:
         """Store a value."""
-        self._records.meet(key, _bytes(value))
+        self._records.meet(key, value)
 
     def get(self, key: str) -> bytes:
         """Wait for a value, and return it."""
@@ -36,15 +36,11 @@ class Rendezvous(dist.Store):  # type: ignore[misc]  # PyTorch is not read by my
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
         return found
 
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Store a value unless there is one, which is all that is ever expected; return what is stored then."""
-        return self._records.agree(key, _bytes(desired))
+        return self._records.agree(key, desired)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait for values."""
         for key in keys:
             self.get(key)
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
