@@ -87,9 +87,8 @@ class KeptGroup:
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         # A type that is taken cannot be given another backend later.
         taken = dist.ProcessGroup.BackendType.CUSTOM if membership.joins else kind.type
-        made = dist.Backend.register_backend
         devices = dist.Backend.backend_capability["nccl" if kind.has_device else "gloo"]
-        made(kind.name, self._backend, extended_api=True, devices=devices, _backend_type=taken)
+        dist.Backend.register_backend(kind.name, self._backend, extended_api=True, devices=devices, _backend_type=taken)
         dist.init_process_group(kind.name, store=self._store, rank=rank, world_size=size, timeout=timeout)
 
     def _backend(self, made: Any, _: object) -> Any:
@@ -212,8 +211,7 @@ def init_process_group(backend: str | None = None, timeout: timedelta | None = N
         Its other arguments.
     """
     kind = None if options else _kind(backend)
-    membership = None if kind is None else Job.current().membership
-    if kind is None or membership is None or membership.size == 1:
-        dist.init_process_group(backend, timeout=timeout, **options)
-    else:
+    if kind is not None and (membership := Job.current().membership) is not None and membership.size > 1:
         _kept[:] = [KeptGroup(membership, kind, timeout)]
+    else:
+        dist.init_process_group(backend, timeout=timeout, **options)

@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,14 +30,7 @@ from laggard.torch.kept_model import kept_model, why_not
 from laggard.torch.own_states import OwnStates
 from laggard.torch.partner import Partner
 from laggard.torch.position import Position
-from laggard.torch.training_state import (
-    from_blocks,
-    like_of,
-    mapped,
-    random_states,
-    restore_random_states,
-    to_blocks,
-)
+from laggard.torch.training_state import from_blocks, like_of, mapped, random_states, restore_random_states, to_blocks
 
 # After an error of a collective, how long to wait for word that a rank was lost; without it, the error is our own.
 SETTLE_S = 5.0
@@ -91,9 +83,8 @@ class KeptSteps(Steps):
         self._group = group
         self._membership = group.membership
         self._held: dict[int, _Held] = {}
-        folder = current_session().environment.endpoint_file.parent
         self._partner = Partner(group)
-        self._own = OwnStates(Path(folder) / f"own-{self._membership.rank}")
+        self._own = OwnStates(current_session().environment.endpoint_file.with_name(f"own-{self._membership.rank}"))
         if self._membership.joins:
             self._join()
         else:
@@ -208,13 +199,7 @@ class KeptSteps(Steps):
 
 
 def steps_from(
-    step: int,
-    model: torch.nn.Module,
-    parts: Mapping[str, Any],
-    position: Position,
-    draws: Draws,
-    *,
-    has_others: bool,
+    step: int, model: torch.nn.Module, parts: Mapping[str, Any], position: Position, draws: Draws, *, has_others: bool
 ) -> Steps:
     """Return the steps of a training from one on; those of a kept group where that is possible.
 
