@@ -172,8 +172,10 @@ class Replacing:
         failure = explain(by_one_clock(all_ends, self._cluster.clocks()), {})
         self._account.take_note(FailureFound(failure))
         change = (Change(set_aside=tuple(moved), came=tuple(moved.values())),) if moved else ()
-        why = (failure, *change, Fact("in place", number=found.step))
-        self._finish("replaced", why, "failure", program, roster, began_s)
+        why = (failure, *change, Fact("in place"))
+        self._launches.finish_replacing(why, "failure", program, roster, Gap(0.0, 0.0, self._replaced_s[-1] - began_s))
+        told = f"{decision_wording.reason(why)}; all go on from step {found.step}"
+        self._account.tell("replaced", told, "bold yellow")
         return failure
 
     def move(
@@ -205,7 +207,9 @@ class Replacing:
         if not isinstance(found, Formation):
             self._give_up(found, program)
             return "stopped"
-        self._finish("moved", (*why, Fact("moved in place", number=found.step)), cause, program, roster, began_s)
+        why = (*why, Fact("moved in place", number=found.step))
+        self._account.tell("moved", decision_wording.reason(why), "bold yellow")
+        self._launches.finish_replacing(why, cause, program, roster, Gap(0.0, 0.0, self._replaced_s[-1] - began_s))
         return "moved"
 
     def _begin_new(self, ranks: Collection[int], program: Ranks, joins_in: int, moves: Mapping[str, str]) -> None:
@@ -268,13 +272,6 @@ class Replacing:
         self._ready.clear()
         self._replaced_s.append(time.monotonic())
         return form
-
-    def _finish(
-        self, kind: str, why: Reason, cause: LaunchEndCause, program: Ranks, roster: Roster, began_s: float
-    ) -> None:
-        gap = Gap(0.0, 0.0, self._replaced_s[-1] - began_s)
-        self._account.tell(kind, decision_wording.reason(why), "bold yellow")
-        self._launches.finish_replacing(why, cause, program, roster, gap)
 
     def _give_up(self, found: Obstacle, program: Ranks) -> None:
         program.drop_new()

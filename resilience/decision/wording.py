@@ -43,7 +43,7 @@ _FACTS: Mapping[FactKind, str] = {
     "hangs": "the program hangs",
     "hourly restarts used up": "--max-restarts-per-hour={number} is used up",
     "in reserve": "it is in the reserve",
-    "in place": "replaced, and the other ranks keep their processes; all go on from step {number}",
+    "in place": "replaced, and the other ranks keep their processes",
     "moved in place": "its ranks go on there from step {number}, and the others keep their processes",
     "irreplaceable": "no other node could take the place of {hosts}",
     "last failure": "the last failure",
