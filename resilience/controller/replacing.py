@@ -11,7 +11,6 @@ before the same step, and the rest is as above.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
@@ -72,7 +71,7 @@ class Replacing:
         self._start_s = 0.0  # how long it took the ranks to offer that they stay
         self._failed_at: int | None = None  # the step at which ranks were replaced last, if it may end them again
         self._replaced: set[int] = set()  # the ranks that were
-        self._replaced_s: deque[float] = deque()
+        self._replaced_s: list[float] = []  # when ranks were replaced
         self._no_spare: set[str] = set()  # the nodes on which no process can stand by
         self._told_spare = ""  # the node of which the user knows that processes stand by there now
         self._told_imports = Imports(-1, ())  # what they were told to import
