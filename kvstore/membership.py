@@ -264,12 +264,12 @@ class Membership:
                 return found is not None
             # Who was not told yet may have begun this step, which needs all ranks; before the next one it is told.
             self._pause_at = int(self.records.agree("pause", str(step + 1).encode()))
-            self._replaced = found.ranks
-            self.leaves = self.rank in self._replaced
+            self.leaves = self.rank in found.ranks
         return step >= self._pause_at
 
     def leave(self, step: int, own: bytes) -> None:
         """Hand over what only this rank has before a step, and wait until another one has its place; then end."""
+        self._replaced = (self.rank,)
         self.report("", (), (), {self.rank: {step: own}})
         with contextlib.suppress(FencedError):  # another one has its place
             self._await(Replaced, SILENCE_S)
