@@ -110,12 +110,12 @@ class KeptSteps(Steps):
         is_whole = not hold_gradients_back([self._model])
         parts = {name: _copied(to_blocks(part.state_dict())) for name, part in self._parts.items()} if is_whole else {}
         layout = self._kept.rest(before)
+        self._group.settle()
         own = b""
         # Gradients that are not used yet are each rank's own.
         if self._position.is_known and is_whole and not parts.get("gradients"):
             known = {"random": random_states(), "position": self._position.state_dict(), "model": self._kept.own()}
             own = encode("own", known).joined()
-        self._group.settle()
         self._keep(_Held(parts, layout, own))
 
     def _keep(self, held: _Held) -> None:
