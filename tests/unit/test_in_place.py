@@ -107,8 +107,10 @@ def test_what_ranks_have_handed_over_those_that_take_their_places_have(
     steps: tuple[int, ...], found: int | None
 ) -> None:
     has = ready(r0=((8, 9), (8, 9)), r1=((), ()), r2=((8, 9), (8, 9)))
-    formed = formation(5, has, None, [(1, each) for each in steps])
-    assert (formed.step if isinstance(formed, Formation) else None) == found
+    stored = tuple((1, each) for each in steps)
+    said = {**has, 2: replace(has[2], handed_over=stored)}
+    for formed in (formation(5, has, None, stored), formation(5, said, None, ())):
+        assert (formed.step if isinstance(formed, Formation) else None) == found
 
 
 NODES = Roster(("a", "b", "c"), reserve=("r", "small", "s"))

@@ -199,7 +199,13 @@ class KeptSteps(Steps):
 
 
 def steps_from(
-    step: int, model: torch.nn.Module, parts: Mapping[str, Any], position: Position, draws: Draws, *, has_others: bool
+    step: int,
+    model: torch.nn.Module,
+    parts: Mapping[str, Any],
+    position: Position,
+    draws: Draws,
+    *,
+    has_others: bool,
 ) -> Steps:
     """Return the steps of a training from one on; those of a kept group where that is possible.
 
