@@ -130,6 +130,7 @@ class Replacing:
         program = self._launches.program
         if not isinstance(program, Ranks):
             return status
+        self._take_requests()  # some may stand by since a moment ago
         ends = program.lost()
         after = with_spare(status, {end.host for end in ends}, program.spare_node)
         leaving = program.on(moves(status, after, self._settings.devices))
