@@ -22,7 +22,7 @@ import redis
 
 from laggard.kvstore.client.connection import Endpoint
 from laggard.kvstore.client.environment import own_node
-from laggard.kvstore.client.fence import FencedWriter, as_adopted, current_launch
+from laggard.kvstore.client.fence import Argument, FencedWriter, as_adopted, current_launch
 from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
 from laggard.kvstore.errors import NoLaunchRecordError, UnknownRequestError
 from laggard.records import plain, record_of
@@ -200,21 +200,24 @@ class Control:
 
     def requests(self, after: str, wait_s: float) -> Iterator[tuple[str, Request]]:
         """Yield ``(id, request)`` for each request after the given id, waiting at most ``wait_s`` for the first."""
-        key = self._endpoint.key("requests")
-        answer = cast("Any", self._client.xread({key: after}, block=max(1, int(wait_s * 1000))))
-        streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
-        for entries in streams:
-            # RESP3 wraps a stream's entries in another list.
-            flat = entries[0] if entries and isinstance(entries[0], list) else entries
-            for entry_id, fields in flat:
-                yield entry_id.decode(), _request_of(fields)
+        for entry_id, fields in self._entries("requests", after, wait_s):
+            yield entry_id.decode(), _request_of(fields)
 
     def last_request_id(self) -> str:
         """Return the id of the newest request, where a new reader begins; ``0-0`` if there is none."""
         newest = cast("Any", self._client.xrevrange(self._endpoint.key("requests"), count=1))
         return newest[0][0].decode() if newest else "0-0"
 
-    def _execute(self, name: str, key: str, *rest: str) -> None:
+    def _entries(self, stream: str, after: str, wait_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """Return the entries of a stream of the job after an id, waiting so long for the first one at most."""
+        block_ms = max(1, int(wait_s * 1000)) if wait_s > 0 else None
+        answer = cast("Any", self._client.xread({self._endpoint.key(stream): after}, block=block_ms))
+        streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
+        # RESP3 wraps a stream's entries in another list.
+        flat = (entries[0] if entries and isinstance(entries[0], list) else entries for entries in streams)
+        return [entry for entries in flat for entry in entries]
+
+    def _execute(self, name: str, key: str, *rest: Argument) -> None:
         self._retry.call(lambda: self._writer.execute([(name, key, *rest)]))
 
     def _key(self, name: str) -> str:

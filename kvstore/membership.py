@@ -3,12 +3,12 @@
 A rank that can stay offers it (`Offer`). If others are lost, the controller raises the launch number and publishes who
 is replaced (`Replaced`). The ranks that stay adopt the new launch; they and the new processes report what they have
 (`Ready`). The controller then publishes in which order they connect, and from which step all go on (`Formation`), and
-each says once it has the state of that step (`Formed`). Ranks that are to be replaced while they still run (`Leaving`)
-go on until those that take their places are ready, and all stop before the same step. Processes may stand by without a
-rank (`StandsBy`), and import what ranks have imported later on (`Imports`), until they are told whose place they take
-(`Placed`). What the ranks say are requests to the controller; what it publishes is the stream ``memberships``;
-``rendezvous:<n>`` is what the ranks of launch n tell each other to connect, and ``handed-over`` what a rank alone has
-known, for who takes its place.
+each offers again to stay once it has the state of that step. Ranks that are to be replaced while they still run
+(`Leaving`) go on until those that take their places are ready, and all stop before the same step. Processes may stand
+by without a rank (`StandsBy`), and import what ranks have imported later on (`Imports`), until they are told whose
+place they take (`Placed`). What the ranks say are requests to the controller; what it publishes is the stream
+``memberships``; ``rendezvous:<n>`` is what the ranks of launch n tell each other to connect, and ``handed-over`` what a
+rank alone has known, for who takes its place.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
-import redis
-
-from laggard.kvstore.client.connection import Endpoint, Session, current_session
+from laggard.kvstore.client.connection import Session, current_session
 from laggard.kvstore.client.environment import LAUNCH, OWN_RANK, RANK_VARIABLES, own_node
-from laggard.kvstore.client.fence import Command, FencedWriter, adopt_launch, as_adopted
-from laggard.kvstore.client.retry import RETRY_FOR_S, RetryPolicy
+from laggard.kvstore.client.fence import Command, adopt_launch, as_adopted
 from laggard.kvstore.control import Control
 from laggard.kvstore.errors import FencedError, MembershipError
 from laggard.records import plain, record_of
@@ -44,14 +40,13 @@ STANDS_BY = "LAGGARD_STANDS_BY"
 # The controller's own deadlines are shorter; a rank that hears nothing for so long ends.
 SILENCE_S = 300.0
 _READ_S = 1.0
-NONE: Mapping[int, Mapping[int, bytes]] = MappingProxyType({})
 _KEEP_ENTRIES = 1000
-_RENDEZVOUS_EXPIRY_S = 3600
+_EXPIRY_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank can stay when others are lost, or why not."""
+    """A rank can stay when others are lost, since it has a state to go on from; or why not."""
 
     rank: int
     why_not: str = ""
@@ -65,16 +60,8 @@ class Ready:
     handle: str  # by which the others connect to it, in words of whatever connects them
     have: tuple[int, ...]  # the steps from which it can go on, and whose state it can give to others
     own: tuple[int, ...]  # those of which it knows what only this rank has; a new process, from the one before it
-    # Those of which it has handed over what is another rank's own, by that rank
-    of_others: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    handed_over: tuple[tuple[int, int], ...] = ()  # ranks and steps: what is such a one's own at a step is stored
     alike: tuple[int, ...] = ()  # the ranks whose state it can take over; empty: that of any
-
-
-@dataclass(frozen=True, slots=True)
-class Formed:
-    """A rank is connected and has the state."""
-
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,85 +119,55 @@ class Formation:
     sources: Mapping[str, int]  # for each rank that is behind, the one that gives it the state of that step
 
 
-Said = Offer | Ready | Formed | StandsBy
+Said = Offer | Ready | StandsBy
 Published = Replaced | Leaving | Formation | Placed | Imports
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a rank says, as a request holds it."""
+    """What a rank or the controller says, as a request or an entry of the stream holds it."""
 
-    said: Said
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What is published, as an entry of the stream holds it."""
-
-    published: Published
+    said: Said | Published
 
 
-class MembershipRecords:
-    """What is published of memberships, as a process of a launch reads and writes it."""
-
-    def __init__(self, client: redis.Redis, endpoint: Endpoint, launch: int) -> None:
-        self._client = client
-        self._stream = endpoint.key("memberships")
-        self._endpoint = endpoint
-        self._launch = launch
-        self._writer = FencedWriter(client, endpoint, launch)
-        self._retry = RetryPolicy(endpoint, RETRY_FOR_S)
+class MembershipRecords(Control):
+    """What is published of memberships, beside the other control records."""
 
     def publish(self, record: Published) -> None:
         """Publish a record for the ranks."""
-        entry = "MAXLEN", "~", str(_KEEP_ENTRIES), "*", "record", json.dumps(plain(_Entry(record)))
-        self._retry.call(lambda: self._writer.execute([("XADD", self._stream, *entry)]))
+        entry = "MAXLEN", "~", str(_KEEP_ENTRIES), "*", "record", json.dumps(plain(Message(record)))
+        self._execute("XADD", self._endpoint.key("memberships"), *entry)
 
     def published(self, after: str, wait_s: float) -> Iterator[tuple[str, Published]]:
         """Yield ``(id, record)`` of what was published after an id, waiting for the first one so long at most."""
-        block_ms = max(1, int(wait_s * 1000)) if wait_s > 0 else None
-        answer = self._retry.call(lambda: cast("Any", self._client.xread({self._stream: after}, block=block_ms)))
-        streams = answer.values() if isinstance(answer, dict) else [entries for _, entries in answer or []]
-        for entries in streams:
-            for entry_id, fields in entries[0] if entries and isinstance(entries[0], list) else entries:
-                yield entry_id.decode(), record_of(_Entry, json.loads(fields[b"record"])).published
+        for entry_id, fields in self._retry.call(lambda: self._entries("memberships", after, wait_s)):
+            yield entry_id.decode(), cast("Published", record_of(Message, json.loads(fields[b"record"])).said)
 
-    def meet(self, key: str, value: bytes, *, expected: bytes | None = None) -> bytes:
-        """Store what the other ranks of the launch need to connect, unless there is other than what is expected."""
-        name = self._rendezvous()
-        if expected is not None and (found := self.met(key)) is not None and found != expected:
-            return found
-        expires = "EXPIRE", name, _RENDEZVOUS_EXPIRY_S
-        self._retry.call(lambda: self._writer.execute([("HSET", name, key, value), expires]))
-        return value
+    def meet(self, key: str, value: bytes) -> None:
+        """Store what the other ranks of the launch need to connect."""
+        self._put("HSET", self._key("rendezvous"), key, value)
 
     def met(self, key: str) -> bytes | None:
         """Return what one of the ranks has stored under a key."""
-        return self._retry.call(lambda: cast("bytes | None", self._client.hget(self._rendezvous(), key)))
-
-    def part(self, key: str) -> None:
-        """Remove what was stored under a key."""
-        self._retry.call(lambda: self._writer.execute([("HDEL", self._rendezvous(), key)]))
+        return self._retry.call(lambda: cast("bytes | None", self._client.hget(self._key("rendezvous"), key)))
 
     def agree(self, key: str, value: bytes) -> bytes:
         """Store a value unless one of the ranks has stored another one; return the stored one."""
-        name = self._rendezvous()
-        commands: list[Command] = [("HSETNX", name, key, value), ("HGET", name, key)]
-        return cast("bytes", self._retry.call(lambda: self._writer.execute(commands))[1])
+        return self._put("HSETNX", self._key("rendezvous"), key, value)
 
     def hand_over(self, rank: int, step: int, value: bytes) -> None:
         """Store what only one rank has at the beginning of a step, for who takes its place."""
-        name = self._endpoint.key("handed-over")
-        expires = "EXPIRE", name, _RENDEZVOUS_EXPIRY_S
-        self._retry.call(lambda: self._writer.execute([("HSET", name, f"{rank}-{step}", value), expires]))
+        self._put("HSET", self._endpoint.key("handed-over"), f"{rank}-{step}", value)
 
     def handed_over(self, rank: int, step: int) -> bytes | None:
         """Return what was stored for who takes a rank's place."""
         name = self._endpoint.key("handed-over")
         return self._retry.call(lambda: cast("bytes | None", self._client.hget(name, f"{rank}-{step}")))
 
-    def _rendezvous(self) -> str:
-        return self._endpoint.key("rendezvous", str(as_adopted(self._launch)))
+    def _put(self, command: str, name: str, field: str, value: bytes) -> bytes:
+        """Store a field of what nobody needs for long; return what is stored there then."""
+        commands: list[Command] = [(command, name, field, value), ("HGET", name, field), ("EXPIRE", name, _EXPIRY_S)]
+        return cast("bytes", self._retry.call(lambda: self._writer.execute(commands))[1])
 
 
 class Membership:
@@ -233,15 +190,13 @@ class Membership:
     """
 
     def __init__(self, session: Session, rank: int, size: int) -> None:
-        launch = session.environment.launch
         self.rank, self.size = rank, size
         self._joins_in = int(os.environ.get(JOINS, "-1"))
         self.joins, self.leaves = self._joins_in >= 0, False
         self._replaced: tuple[int, ...] = ()  # the ranks that are replaced in this launch
         self._pause_at: int | None = None  # the step before which all stop
-        self.records = MembershipRecords(session.client, session.endpoint, launch)
-        self._control = Control(session.client, session.endpoint, launch)
-        self._launch = launch
+        self._launch = session.environment.launch
+        self.records = MembershipRecords(session.client, session.endpoint, self._launch)
         self._read = "0-0"
 
     @property
@@ -264,21 +219,16 @@ class Membership:
 
         Who ends a job, or a node, ends what stands by there.
         """
-        own, within_s = (own_node(), os.getpid()), 0.0
-        while True:
+        found: Published | None = None
+        while not (isinstance(found, Placed) and (found.host, found.pid) == (own_node(), os.getpid())):
             why_not = _why_not_stand_by()
-            found = None if why_not else self._await((Placed, Replaced, Imports), within_s)
-            if isinstance(found, Placed) and (found.host, found.pid) == own:
-                break
-            if isinstance(found, Imports):
-                sys.modules["laggard_warm"].load_more(found.modules)  # which has forked this process
-                within_s = 0.0
-                continue
             with contextlib.suppress(FencedError):  # the next launch has begun, and this process is about to be told
-                self._say(StandsBy(own[0], int(os.environ["LOCAL_RANK"]), own[1], why_not))
+                self._say(StandsBy(own_node(), int(os.environ["LOCAL_RANK"]), os.getpid(), why_not))
             if why_not:
                 sys.exit()
-            within_s = math.inf
+            found = self._await((Placed, Replaced, Imports), math.inf)
+            if isinstance(found, Imports):
+                sys.modules["laggard_warm"].load_more(found.modules)  # which has forked this process
         os.environ.__class__ = os._Environ
         del os.environ[STANDS_BY]
         os.environ.update(found.variables)
@@ -319,13 +269,11 @@ class Membership:
 
     def leave(self, step: int, own: bytes) -> None:
         """Hand over what only this rank has before a step, and wait until another one has its place; then end."""
-        self.records.hand_over(self.rank, step, own)
-        self.report("", (), (step,))
-        try:
+        self._replaced = (self.rank,)
+        self.report("", (), (), {self.rank: {step: own}})
+        with contextlib.suppress(FencedError):  # another one has its place
             self._await(Replaced, SILENCE_S)
-        except FencedError:
-            return
-        raise MembershipError(self.launch, SILENCE_S)
+            raise MembershipError(self.launch, SILENCE_S)
 
     def handed_over(self, step: int) -> bytes | None:
         """Return what others have handed over to this rank before a step."""
@@ -336,7 +284,7 @@ class Membership:
         handle: str,
         have: tuple[int, ...],
         own: tuple[int, ...],
-        kept: Mapping[int, Mapping[int, bytes]] = NONE,
+        kept: Mapping[int, Mapping[int, bytes]],
         alike: tuple[int, ...] = (),
     ) -> None:
         """Say that this rank waits for the others, and what it has, as in `Ready`.
@@ -346,14 +294,12 @@ class Membership:
         handle, have, own, alike
             As in `Ready`.
         kept
-            What it keeps for other ranks, by rank and step: it is handed over for those that are replaced.
+            What it keeps that is only one rank's, by rank and step: it is handed over for those that are replaced.
         """
-        kept = {rank: steps for rank, steps in kept.items() if rank in self._replaced}
-        for rank, steps in kept.items():
-            for step, value in steps.items():
-                self.records.hand_over(rank, step, value)
-        of_others = {str(rank): tuple(steps) for rank, steps in kept.items()}
-        self._say(Ready(self.rank, handle, have, own, of_others, alike))
+        handed_over = tuple((rank, step) for rank in self._replaced for step in kept.get(rank, ()))
+        for rank, step in handed_over:
+            self.records.hand_over(rank, step, kept[rank][step])
+        self._say(Ready(self.rank, handle, have, own, handed_over, alike))
 
     def await_formation(self) -> Formation | None:
         """Wait until it is known what all ranks go on from; None if others were lost: then report anew.
@@ -372,12 +318,12 @@ class Membership:
 
     def formed(self) -> None:
         """Say that this rank is connected, and has the state that all go on from."""
-        self._say(Formed(self.rank))
+        self.offer()
         self.joins = False
         os.environ.pop(JOINS, None)
 
     def _say(self, said: Said) -> None:
-        self._control.ask("member", [plain(Message(said))])
+        self.records.ask("member", [plain(Message(said))])
 
     def _await(self, kinds: type | tuple[type, ...], within_s: float) -> Published | None:
         until_s, left_s = time.monotonic() + within_s, within_s

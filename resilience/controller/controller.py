@@ -562,7 +562,7 @@ class Controller:
                 self._shard_servers.start(self._cluster)
                 return None
             case "member":
-                self._replacing.take(request)
+                self._replacing.take([request])
                 return None
             case "notices":
                 for notice in request.body:

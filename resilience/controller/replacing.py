@@ -10,14 +10,12 @@ before the same step, and the rest is as above.
 
 from __future__ import annotations
 
-import signal
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from laggard.kvstore.control import Request
-from laggard.kvstore.membership import Formation, Formed, Imports, Leaving, Message, Offer, Ready, StandsBy
+from laggard.kvstore.membership import Formation, Imports, Leaving, Message, Offer, Ready, StandsBy
 from laggard.records import record_of
 from laggard.resilience.controller import wording
 from laggard.resilience.controller.launches import Devices, Launches
@@ -25,21 +23,11 @@ from laggard.resilience.controller.records import Records, RequestReader
 from laggard.resilience.decision import wording as decision_wording
 from laggard.resilience.decision.events import JobStatus, ProgramHung, Reason, Settings
 from laggard.resilience.decision.failure import Failure, explain
-from laggard.resilience.decision.in_place import (
-    Loss,
-    LostRank,
-    Obstacle,
-    formation,
-    hung_rank,
-    moves,
-    obstacle,
-    with_spare,
-)
+from laggard.resilience.decision.in_place import Loss, Obstacle, formation, hung_rank, moves, obstacle, with_spare
 from laggard.resilience.decision.origin import ProcessEnd, by_one_clock
 from laggard.resilience.decision.reasons import Change, Fact
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.nodes.cluster import Cluster
-from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.ranks import Ranks
 from laggard.resilience.nodes.waiting import wait_for
 from laggard.resilience.record.account import Account
@@ -80,12 +68,10 @@ class Replacing:
         self._offered: set[int] = set()
         self._why_not = ""
         self._ready: dict[int, Ready] = {}
-        self._formed: set[int] = set()
-        self._handed_over: dict[int, tuple[int, ...]] = {}  # of ranks that leave, the steps that they handed over
         self._start_s = 0.0  # how long it took the ranks to offer that they stay
-        self._failed_at: int | None = None  # the step at which ranks were replaced last
+        self._failed_at: int | None = None  # the step at which ranks were replaced last, if it may end them again
         self._replaced: set[int] = set()  # the ranks that were
-        self._replaced_s: deque[float] = deque()
+        self._replaced_s: list[float] = []  # when ranks were replaced
         self._no_spare: set[str] = set()  # the nodes on which no process can stand by
         self._told_spare = ""  # the node of which the user knows that processes stand by there now
         self._told_imports = Imports(-1, ())  # what they were told to import
@@ -98,21 +84,22 @@ class Replacing:
         is_known = self._launch == self._launches.number and not self._why_not
         return is_known and isinstance(program, Ranks) and len(self._offered) == program.size
 
-    def take(self, request: Request) -> None:
-        """Take what a rank of the current launch has said."""
-        self._of_launch(request.launch)
-        for body in request.body:
+    def take(self, requests: Sequence[Request]) -> None:
+        """Take what ranks of the current launch have said."""
+        if self._launch != self._launches.number:
+            self._launch, self._why_not = self._launches.number, ""
+            self._offered.clear()
+            self._ready.clear()
+        for body in (body for request in requests if request.launch == self._launch for body in request.body):
             match record_of(Message, body).said:
                 case Offer(rank, ""):
                     self._offered.add(rank)
-                    self._start_s = max(self._start_s, self._launches.ran_s)
+                    if rank not in self._ready:  # it has not adopted the launch, but started in it
+                        self._start_s = max(self._start_s, self._launches.ran_s)
                 case Offer(_, why_not):
                     self._why_not = why_not
                 case Ready() as ready:
                     self._ready[ready.rank] = ready
-                case Formed(rank):
-                    self._formed.add(rank)
-                    self._offered.add(rank)
                 case StandsBy() as said if isinstance(self._launches.program, Ranks):
                     self._launches.program.stands_by(said)
 
@@ -143,15 +130,12 @@ class Replacing:
         program = self._launches.program
         if not isinstance(program, Ranks):
             return status
-        self._of_launch(self._launches.number)
-        self._take_requests()
-        lost, ends = program.lost(-1)
-        if obstacle(self._loss(program, lost, 0)) is not None:
-            return status
+        self._take_requests()  # some may stand by since a moment ago
+        ends = program.lost()
         after = with_spare(status, {end.host for end in ends}, program.spare_node)
         leaving = program.on(moves(status, after, self._settings.devices))
-        is_possible = obstacle(self._loss(program, [LostRank(rank, -signal.SIGKILL) for rank in leaving], 0)) is None
-        return after if leaving and is_possible else status
+        lost = dict.fromkeys(leaving) | {end.place: end.exit_code for end in ends}
+        return after if leaving and self._obstacle(program, lost) is None else status
 
     def replace(self, roster: Roster, devices: Devices, moved: Mapping[str, str]) -> Failure | Sequence[ProcessEnd]:
         """Replace the ranks that have ended, and all others of the nodes of which the ranks move to other nodes.
@@ -164,30 +148,35 @@ class Replacing:
         program = self._launches.program
         if not isinstance(program, Ranks):
             return ()
-        self._of_launch(self._launches.number)
         began_s, all_ends, n_tries = time.monotonic(), list[ProcessEnd](), 0
         while True:
-            self._take_requests()
-            lost, ends = program.lost(self._launches.number if n_tries else -1)
+            ends = program.lost()
+            lost = {end.place: end.exit_code for end in ends}
             all_ends += ends
-            loss = self._loss(program, lost, n_tries)
-            found: Formation | Obstacle | None = obstacle(loss)
+            found: Formation | Obstacle | None = self._obstacle(program, lost, n_tries)
             if found is None:
                 n_tries += 1
                 # A step that ends the same rank twice, or raises twice, would do so again.
-                is_alike = any(each.rank in self._replaced or each.exit_code > 0 for each in lost)
+                if not any(rank in self._replaced or (code or 0) > 0 for rank, code in lost.items()):
+                    self._failed_at = None
                 leaving = program.on(moved)
                 for rank in leaving:  # their peers wait for them
                     program.kill_rank(rank)
-                ranks = {*leaving, *(each.rank for each in lost)}
-                nodes = {out: self._cluster.nodes[into] for out, into in moved.items()}
-                found = self._try(ranks, program, roster, devices, nodes, self._failed_at if is_alike else None)
-            if isinstance(found, Formation):
-                self._failed_at = found.step
-                self._replaced = {each.rank for each in lost}
-                return self._finish(all_ends, program, roster, moved, began_s)
+                found = self._try({*leaving, *lost}, program, roster, devices, moved)
             if found != "lost again":
-                return self._give_up(found, all_ends if n_tries else ())
+                break
+        if not isinstance(found, Formation):
+            self._give_up(found, program)
+            return all_ends if n_tries else ()
+        self._failed_at, self._replaced = found.step, {*lost}
+        failure = explain(by_one_clock(all_ends, self._cluster.clocks()), {})
+        self._account.take_note(FailureFound(failure))
+        change = (Change(set_aside=tuple(moved), came=tuple(moved.values())),) if moved else ()
+        why = (failure, *change, Fact("in place"))
+        self._launches.finish_replacing(why, "failure", program, roster, Gap(0.0, 0.0, self._replaced_s[-1] - began_s))
+        told = f"{decision_wording.reason(why)}; all go on from step {found.step}"
+        self._account.tell("replaced", told, "bold yellow")
+        return failure
 
     def move(
         self, moves: Mapping[str, str], roster: Roster, devices: Devices, why: Reason, cause: LaunchEndCause
@@ -197,162 +186,122 @@ class Replacing:
         If these nodes are there, all ranks stop before a step for it.
         """
         program = self._launches.program
-        if not moves or not isinstance(program, Ranks):
+        if not isinstance(program, Ranks):
             return "not begun"
-        self._of_launch(self._launches.number)
-        self._take_requests()
         began_s, is_planned = time.monotonic(), moves.keys() <= self._cluster.nodes.keys()
-        moving, (ended, _) = program.on(moves), program.lost(-1)
-        lost = [
-            *(LostRank(rank, -signal.SIGKILL) for rank in moving),
-            *(each for each in ended if each.rank not in moving),
-        ]
-        nodes = {out: self._cluster.nodes[into] for out, into in moves.items()}
-        why_not = obstacle(self._loss(program, lost, 0))
+        moving = program.on(moves)
+        lost = {end.place: end.exit_code for end in program.lost()} | dict.fromkeys(moving)
+        why_not = self._obstacle(program, lost)
         if why_not is None and is_planned:
-            why_not = self._stand_by(moving, nodes, program)
+            self._ready.clear()  # of those that were to take places before
+            self._begin_new(moving, program, self._launches.number + 1, moves)
+            why_not = self._await_ready(program, len(moving))
         if why_not is not None:
-            program.drop_new()
-            self._give_up(why_not, ())
+            self._give_up(why_not, program)
             return "not begun"
         found: Formation | Obstacle | None = self._stop_before_a_step(moving, program) if is_planned else None
-        if is_planned:
-            began_s = time.monotonic()
+        began_s = time.monotonic() if is_planned else began_s
+        self._failed_at = None
         if found is None:
-            found = self._try([each.rank for each in lost], program, roster, devices, nodes)
+            found = self._try(lost, program, roster, devices, moves)
         if not isinstance(found, Formation):
-            program.drop_new()
-            self._give_up(found, ())
+            self._give_up(found, program)
             return "stopped"
-        self._replaced_s.append(time.monotonic())
-        gap = Gap(0.0, 0.0, self._replaced_s[-1] - began_s)
         why = (*why, Fact("moved in place", number=found.step))
         self._account.tell("moved", decision_wording.reason(why), "bold yellow")
-        self._launches.finish_replacing(why, cause, program, roster, gap)
+        self._launches.finish_replacing(why, cause, program, roster, Gap(0.0, 0.0, self._replaced_s[-1] - began_s))
         return "moved"
 
-    def _stand_by(self, ranks: Sequence[int], nodes: Mapping[str, Node], program: Ranks) -> Obstacle | None:
-        """Have new processes stand by for ranks that leave; return what came instead."""
-        number = self._launches.number
-        self._ready.clear()  # of ranks that formed this launch
-        self._begin_new(ranks, program, number + 1, nodes)
-        ready_s = max(READY_S, 2 * self._start_s)
-        return self._await(program, lambda: len(self._ready) == len(ranks), "not ready", ready_s)
-
-    def _begin_new(self, ranks: Collection[int], program: Ranks, joins_in: int, nodes: Mapping[str, Node]) -> None:
+    def _begin_new(self, ranks: Collection[int], program: Ranks, joins_in: int, moves: Mapping[str, str]) -> None:
+        nodes = {out: self._cluster.nodes[into] for out, into in moves.items()}
         for placed in program.begin_new(ranks, self._launches.number, joins_in, nodes):
             self._records.publish(placed)
 
     def _stop_before_a_step(self, ranks: Sequence[int], program: Ranks) -> Obstacle | None:
         """Have all ranks stop before a step, and some hand over what only they have; return what came instead."""
-        self._ready.clear()
+        self._ready.clear()  # of those that are to take the places
         self._records.publish(Leaving(self._launches.number, tuple(ranks)))
-        if found := self._await(program, lambda: len(self._ready) == program.size, "not paused", PAUSE_S):
-            return found
-        self._handed_over = {rank: self._ready[rank].own for rank in ranks}
-        return None
+        return self._await(program, lambda: len(self._ready) == program.size, "not paused", PAUSE_S)
 
     def end_hung(self, hang: ProgramHung) -> bool:
         """Kill the rank that all others wait for, if it can be replaced; return whether it was killed."""
         program, rank = self._launches.program, hung_rank(hang)
-        if rank is None or not isinstance(program, Ranks) or self._launch != self._launches.number:
+        if rank is None or not isinstance(program, Ranks) or self._hung_in == self._launches.number:
             return False
-        loss = self._loss(program, [LostRank(rank, -signal.SIGKILL)], 0)
-        if self._hung_in == self._launch or obstacle(loss) is not None:
+        if self._obstacle(program, {rank: None}) is not None:
             return False
-        self._hung_in = self._launch
+        self._hung_in = self._launches.number
         told = f"the program hangs: {decision_wording.hang(hang)}; it is killed, and replaced"
         self._account.tell("notice", told, "bold yellow")
         program.kill_rank(rank)
         return True
 
-    def _loss(self, program: Ranks, lost: Sequence[LostRank], n_tries: int) -> Loss:
-        settings, now_s = self._settings, time.monotonic()
-        while self._replaced_s and self._replaced_s[0] < now_s - HOUR_S:
-            self._replaced_s.popleft()
-        return Loss(
+    def _obstacle(self, program: Ranks, lost: Mapping[int, int | None], n_tries: int = 0) -> Obstacle | None:
+        """Return what speaks against replacing these ranks, each with its exit code."""
+        self._take_requests()
+        settings, hour_ago_s = self._settings, time.monotonic() - HOUR_S
+        loss = Loss(
             program.size,
-            tuple(lost),
+            lost,
             frozenset(self._offered) if n_tries == 0 else frozenset(range(program.size)),
             self._why_not,
             n_tries,
-            len(self._replaced_s),
+            sum(each > hour_ago_s for each in self._replaced_s),
             settings.max_restarts_per_hour if settings.resilient and settings.on_failure != "end" else 0,
         )
+        return obstacle(loss)
 
     def _try(
-        self,
-        ranks: Collection[int],
-        program: Ranks,
-        roster: Roster,
-        devices: Devices,
-        nodes: Mapping[str, Node],
-        failed_at: int | None = None,
+        self, ranks: Collection[int], program: Ranks, roster: Roster, devices: Devices, moves: Mapping[str, str]
     ) -> Formation | Obstacle:
         """Have new processes take the places of these ranks; return what all go on from, or what came instead."""
-        handed_over = self._handed_over
+        # By ranks that leave; or before others were lost meanwhile, since when no step has begun.
+        handed_over = [each for said in self._ready.values() for each in said.handed_over]
         self._launches.begin_replacing(ranks, roster, devices)
-        number = self._launches.number
-        self._of_launch(number)
         if not program.has_new:
-            self._begin_new(ranks, program, number, nodes)
+            self._begin_new(ranks, program, self._launches.number, moves)
         program.take_over()
-        if found := self._await(
-            program, lambda: len(self._ready) == program.size, "not ready", max(READY_S, 2 * self._start_s)
-        ):
+        if found := self._await_ready(program, program.size):
             return found
-        kept = {int(rank): steps for each in self._ready.values() for rank, steps in each.of_others.items()}
-        form = formation(number, self._ready, failed_at, {**kept, **handed_over})
+        form = formation(self._launches.number, self._ready, self._failed_at, handed_over)
         if not isinstance(form, Formation):
             return form
         self._records.publish(form)
-        if found := self._await(program, lambda: len(self._formed) == program.size, "not formed", FORM_S):
+        if found := self._await(program, lambda: self.all_can_stay, "not formed", FORM_S):
             return found
+        self._ready.clear()
+        self._replaced_s.append(time.monotonic())
         return form
 
-    def _finish(
-        self, ends: Sequence[ProcessEnd], program: Ranks, roster: Roster, moved: Mapping[str, str], began_s: float
-    ) -> Failure:
-        formed_s = time.monotonic()
-        self._replaced_s.append(formed_s)
-        failure = explain(by_one_clock(ends, self._cluster.clocks()), {})
-        self._account.take_note(FailureFound(failure))
-        gap = Gap(0.0, 0.0, formed_s - began_s)
-        change = (Change(set_aside=tuple(moved), came=tuple(moved.values())),) if moved else ()
-        why = (failure, *change, Fact("in place"))
-        self._launches.finish_replacing(why, "failure", program, roster, gap)
-        self._account.tell(
-            "replaced", f"{decision_wording.reason(why)}; all go on from step {self._failed_at}", "bold yellow"
-        )
-        return failure
-
-    def _give_up(self, found: Obstacle, ends: Sequence[ProcessEnd]) -> Sequence[ProcessEnd]:
+    def _give_up(self, found: Obstacle, program: Ranks) -> None:
+        program.drop_new()
         if found != "not asked for":
             self._account.tell("notice", wording.not_in_place(found, self._why_not), "bold yellow")
-        return ends
+
+    def _await_ready(self, program: Ranks, n_ranks: int) -> Obstacle | None:
+        ready_s = max(READY_S, 2 * self._start_s)
+        return self._await(program, lambda: len(self._ready) == n_ranks, "not ready", ready_s)
 
     def _await(self, program: Ranks, done: Callable[[], bool], late: Obstacle, deadline_s: float) -> Obstacle | None:
         """Wait until the ranks have said something; return what came instead."""
-        until_s = time.monotonic() + deadline_s
+        found: Obstacle | None = None
 
-        def lacks_one() -> bool:  # one that has ended, even well, will never be ready
-            return late == "not ready" and program.any_ended
-
-        def has_news() -> bool:
-            has_request = any(request.kind == "member" for request in self._requests)
-            has_ended = program.exit_code is not None or program.has_lost_new or lacks_one()
-            return has_request or has_ended or bool(self._cluster.lost())
-
-        while not done():
-            if not wait_for(self._changed, has_news, until_s - time.monotonic()):
-                return late
+        def is_over() -> bool:
+            nonlocal found
             self._take_requests()
-            if self._cluster.lost():
-                return "node lost"
-            if program.has_lost_new:
-                return "new process failed"
-            if program.exit_code is not None or lacks_one():
-                return "lost again" if program.exit_code else "has ended"
+            found = None if done() else self._trouble(program, late)
+            return done() or found is not None
+
+        return found if wait_for(self._changed, is_over, deadline_s) else late
+
+    def _trouble(self, program: Ranks, late: Obstacle) -> Obstacle | None:
+        if self._cluster.lost():
+            return "node lost"
+        if program.has_lost_new:
+            return "new process failed"
+        # One that has ended, even well, will never be ready.
+        if program.exit_code is not None or (late == "not ready" and program.any_ended):
+            return "lost again" if program.exit_code else "has ended"
         return None
 
     def _take_requests(self) -> None:
@@ -361,13 +310,4 @@ class Replacing:
             found = [request for request in self._requests if request.kind == "member"]
             for request in found:
                 self._requests.remove(request)
-        for request in found:
-            if request.launch == self._launches.number:
-                self.take(request)
-
-    def _of_launch(self, launch: int) -> None:
-        if launch != self._launch:
-            self._launch = launch
-            self._why_not, self._handed_over = "", {}
-            for each in (self._offered, self._ready, self._formed):
-                each.clear()
+        self.take(found)

@@ -9,34 +9,13 @@ from typing import Literal
 from laggard.kvstore.membership import Formation, Ready
 from laggard.resilience.decision.events import JobStatus, ProgramHung
 
-Obstacle = Literal[
-    "not asked for",
-    "cannot stay",
-    "not begun",
-    "has ended",
-    "too many lost",
-    "new process failed",
-    "tried enough",
-    "too often",
-    "same step",
-    "no common step",
-    "not ready",
-    "not formed",
-    "not paused",
-    "node lost",
-    "lost again",
-]
+Before = Literal["not asked for", "cannot stay", "not begun", "has ended", "too many lost", "tried enough", "too often"]
+During = Literal["not ready", "not formed", "not paused", "has ended", "lost again", "node lost", "new process failed"]
+NoStep = Literal["no common step", "same step"]
+Obstacle = Literal[Before, During, NoStep]
+"""What speaks for a relaunch: before ranks are replaced, while they are, and once it is known what each has."""
 # Within one replacement, ranks may be lost again so many times.
 MOST_TRIES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class LostRank:
-    """A rank that has ended."""
-
-    rank: int
-    exit_code: int
-    is_new: bool = False  # whether it was to take the place of another one and had not joined yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +23,7 @@ class Loss:
     """What is known when ranks have ended while others run."""
 
     n_ranks: int
-    lost: tuple[LostRank, ...]
+    lost: Mapping[int, int | None]  # the exit code of each of these; None: it is to be ended
     offered: frozenset[int]  # the ranks that can stay
     why_not: str = ""  # why a rank cannot, in the words of what it runs; empty: none said so
     n_tries: int = 0  # how often ranks were lost in this replacement before
@@ -52,20 +31,17 @@ class Loss:
     most_per_hour: int = 60  # how many an hour may have; 0: nothing is ever relaunched or replaced
 
 
-def obstacle(loss: Loss) -> Obstacle | None:
+def obstacle(loss: Loss) -> Before | None:
     """Return what speaks for a relaunch instead; None: nothing."""
-    lost = {each.rank for each in loss.lost}
     if loss.why_not and loss.most_per_hour > 0:
         return "cannot stay"
     if not loss.offered or loss.most_per_hour == 0:
         return "not asked for"
-    if any(each.exit_code == 0 for each in loss.lost):
+    if 0 in loss.lost.values():
         return "has ended"
-    if any(each.is_new and each.exit_code > 0 for each in loss.lost):
-        return "new process failed"
-    if 2 * len(lost) > loss.n_ranks:
+    if 2 * len(loss.lost) > loss.n_ranks:
         return "too many lost"
-    if not {*range(loss.n_ranks)} - lost <= loss.offered:
+    if not {*range(loss.n_ranks)} - loss.lost.keys() <= loss.offered:
         return "not begun"
     if loss.n_tries >= MOST_TRIES:
         return "tried enough"
@@ -118,8 +94,8 @@ def hung_rank(hang: ProgramHung) -> int | None:
 
 
 def formation(
-    launch: int, ready: Mapping[int, Ready], failed_at: int | None, handed_over: Mapping[int, tuple[int, ...]]
-) -> Formation | Obstacle:
+    launch: int, ready: Mapping[int, Ready], failed_at: int | None, handed_over: Collection[tuple[int, int]]
+) -> Formation | NoStep:
     """Return what all ranks of a launch go on from, or what speaks for a relaunch.
 
     Parameters
@@ -131,10 +107,11 @@ def formation(
     failed_at
         The step at which ranks were replaced last, if these were lost in the same way.
     handed_over
-        The steps of which others know what was a rank's own.
+        The ranks and steps of which it is stored what was the rank's own, beside those that are said in `ready`.
     """
+    stored = {*handed_over, *(each for said in ready.values() for each in said.handed_over)}
     holders = [rank for rank, each in sorted(ready.items()) if each.have]
-    own = {rank: {*each.own, *handed_over.get(rank, ())} for rank, each in ready.items()}
+    own = {rank: {*each.own, *(step for whose, step in stored if whose == rank)} for rank, each in ready.items()}
     common = set.intersection(*(own[rank] & {*(each.have or own[rank])} for rank, each in ready.items()))
     if not holders or not common:
         return "no common step"

@@ -17,7 +17,6 @@ from pathlib import Path
 from laggard.kvstore.control import NodeRecord
 from laggard.kvstore.membership import JOINS, STANDS_BY, Placed, StandsBy
 from laggard.resilience.decision.failure import only_lost_its_peer
-from laggard.resilience.decision.in_place import LostRank
 from laggard.resilience.decision.origin import EXIT_ERROR, ProcessEnd
 from laggard.resilience.nodes.node import Node
 from laggard.resilience.nodes.rank_variables import (
@@ -93,7 +92,7 @@ class Ranks:
         self._stand_by: dict[int, StandsBy] = {}  # what they have said, by their number on the node
         self._n_spares = 0  # so many were ever started
         self._new: list[_Rank] = []  # those that are to take the places of others
-        self._left: list[_Rank] = []  # those whose places were taken last
+        self._left: list[_Rank] = []  # those whose places were taken last, until all go on
         for node, record, of_node in zip(nodes, self._records, self._variables(launch), strict=True):
             for number, own in enumerate(of_node):
                 name = f"program-{launch}-{number}" if per_device else f"program-{launch}"
@@ -212,14 +211,17 @@ class Ranks:
 
     @property
     def has_lost_new(self) -> bool:
-        """Whether a process has ended that was to take the place of another one."""
-        return any(rank.end is not None for rank in self._new)
+        """Whether a process has ended that stands by to take the place of another one, or has failed since it did."""
+        new = [self._ranks[left.place] for left in self._left]
+        failed = [rank for rank in new if rank.end is not None and rank.end.exit_code > 0]
+        return bool(failed) or any(rank.end is not None for rank in self._new)
 
     def wait_for_left(self, deadline_s: float) -> None:
-        """Wait until those have ended whose places were taken last."""
+        """Wait until those have ended whose places were taken; those that took them are like all others from now on."""
         wait_for(
             self._changed, lambda: all(rank.end is not None or rank.node.agent.gone for rank in self._left), deadline_s
         )
+        self._left = []
 
     def on(self, hosts: Collection[str]) -> list[int]:
         """Return which ranks run on these nodes."""
@@ -235,12 +237,10 @@ class Ranks:
         """The number of ranks."""
         return len(self._ranks)
 
-    def lost(self, launch: int) -> tuple[list[LostRank], list[ProcessEnd]]:
-        """Return the ranks that have ended, and how; those that began in a launch are new."""
+    def lost(self) -> list[ProcessEnd]:
+        """Return how the ranks have ended that have."""
         with self._changed:
-            ended = [(rank, rank.end) for rank in self._ranks if rank.end is not None]
-        lost = [LostRank(rank.place, end.exit_code, is_new=rank.began_in == launch) for rank, end in ended]
-        return lost, [self._end_of(rank, end) for rank, end in ended]
+            return [self._end_of(rank, rank.end) for rank in self._ranks if rank.end is not None]
 
     @property
     def exit_code(self) -> int | None:
@@ -290,8 +290,7 @@ class Ranks:
             wait_for(self._changed, partial(self._differ, exits), left_s)
             exits = self._exits()
         wait_for(self._changed, lambda: self.ended, self._settle_s)
-        with self._changed:
-            return [self._end_of(rank, rank.end) for rank in self._ranks if rank.end is not None]
+        return self.lost()
 
     def _all_lost_their_peer(self) -> bool:
         """Return whether all ranks that have ended badly say only that a connection to another one is gone."""

@@ -12,7 +12,6 @@ from laggard.resilience.decision.events import JobStatus, ProgramHung
 from laggard.resilience.decision.in_place import (
     MOST_TRIES,
     Loss,
-    LostRank,
     formation,
     hung_rank,
     in_place,
@@ -24,23 +23,23 @@ from laggard.resilience.decision.placement import Placement
 from laggard.resilience.decision.roster import Roster
 from laggard.resilience.decision.stacks import Standing, Standstill
 
-KILLED = LostRank(1, -signal.SIGKILL)
-ALL_CAN_STAY = Loss(4, (KILLED,), frozenset(range(4)))
+KILLED = {1: -signal.SIGKILL}
+ALL_CAN_STAY = Loss(4, KILLED, frozenset(range(4)))
 
 
 @pytest.mark.parametrize(
     ("loss", "found"),
     [
         (ALL_CAN_STAY, None),
-        (replace(ALL_CAN_STAY, lost=(KILLED, LostRank(3, 1))), None),
+        (replace(ALL_CAN_STAY, lost={**KILLED, 3: 1}), None),
+        (replace(ALL_CAN_STAY, lost={1: None, 3: None}), None),
         (replace(ALL_CAN_STAY, offered=frozenset({0, 2, 3})), None),
         (replace(ALL_CAN_STAY, offered=frozenset()), "not asked for"),
         (replace(ALL_CAN_STAY, offered=frozenset(), why_not="its model is split"), "cannot stay"),
         (replace(ALL_CAN_STAY, offered=frozenset({0, 1, 2})), "not begun"),
-        (replace(ALL_CAN_STAY, lost=(KILLED, LostRank(3, 0))), "has ended"),
-        (replace(ALL_CAN_STAY, lost=tuple(LostRank(rank, -9) for rank in range(3))), "too many lost"),
-        (replace(ALL_CAN_STAY, lost=(LostRank(1, 1, is_new=True),)), "new process failed"),
-        (replace(ALL_CAN_STAY, lost=(LostRank(1, -9, is_new=True),), n_tries=1), None),
+        (replace(ALL_CAN_STAY, lost={**KILLED, 3: 0}), "has ended"),
+        (replace(ALL_CAN_STAY, lost=dict.fromkeys(range(3), -9)), "too many lost"),
+        (replace(ALL_CAN_STAY, n_tries=1), None),
         (replace(ALL_CAN_STAY, n_tries=MOST_TRIES), "tried enough"),
         (replace(ALL_CAN_STAY, n_last_hour=60), "too often"),
         (replace(ALL_CAN_STAY, most_per_hour=0), "not asked for"),
@@ -70,7 +69,7 @@ def test_all_go_on_from_the_newest_step_that_all_have(
     has: dict[int, Ready], step: int, sources: dict[str, int]
 ) -> None:
     handles = ("handle r0", "handle r1", "handle r2")
-    assert formation(5, has, None, {}) == Formation(5, handles, step, sources)
+    assert formation(5, has, None, ()) == Formation(5, handles, step, sources)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_who_is_behind_takes_over_the_state_of_a_rank_with_the_same_part(
 ) -> None:
     alike = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
     has = {rank: Ready(rank, "", () if rank in lost else (7,), (7,), alike=alike[rank]) for rank in alike}
-    formed = formation(5, has, None, {})
+    formed = formation(5, has, None, ())
     assert (dict(formed.sources) if isinstance(formed, Formation) else None) == found
 
 
@@ -94,13 +93,13 @@ def test_who_is_behind_takes_over_the_state_of_a_rank_with_the_same_part(
     ],
 )
 def test_without_a_step_that_all_have_there_is_none(has: dict[int, Ready]) -> None:
-    assert formation(5, has, None, {}) == "no common step"
+    assert formation(5, has, None, ()) == "no common step"
 
 
 def test_a_step_that_has_ended_ranks_before_is_not_run_again() -> None:
     has = ready(r0=((7, 8), (7, 8)), r1=((), (7, 8)))
-    assert formation(5, has, 8, {}) == "same step"
-    assert isinstance(formation(5, has, 7, {}), Formation)
+    assert formation(5, has, 8, ()) == "same step"
+    assert isinstance(formation(5, has, 7, ()), Formation)
 
 
 @pytest.mark.parametrize(("steps", "found"), [((9,), 9), ((8,), 8), ((7,), None)])
@@ -108,8 +107,10 @@ def test_what_ranks_have_handed_over_those_that_take_their_places_have(
     steps: tuple[int, ...], found: int | None
 ) -> None:
     has = ready(r0=((8, 9), (8, 9)), r1=((), ()), r2=((8, 9), (8, 9)))
-    formed = formation(5, has, None, {1: steps})
-    assert (formed.step if isinstance(formed, Formation) else None) == found
+    stored = tuple((1, each) for each in steps)
+    said = {**has, 2: replace(has[2], handed_over=stored)}
+    for formed in (formation(5, has, None, stored), formation(5, said, None, ())):
+        assert (formed.step if isinstance(formed, Formation) else None) == found
 
 
 NODES = Roster(("a", "b", "c"), reserve=("r", "small", "s"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +18,6 @@ from laggard.torch.kept_device import Device
 from laggard.torch.rendezvous import Rendezvous
 
 CONNECT_S = 10.0  # by then all ranks have connected, or the controller does something else
-_ALONE = 1 << 40  # more than there are launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,10 @@ class KeptGroup:
     def __init__(self, membership: Membership, kind: _Kind, timeout: timedelta | None) -> None:
         self.membership = membership
         self._kind = kind
-        self._n_alone = 0
         # The first one connects all ranks by the host's network. The others follow in the order in which the program
         # makes them, which is that of all ranks.
         self._own: list[_Own] = []
-        self._store = Rendezvous(membership.records, CONNECT_S)  # a backend does not keep it alive
+        self._store = Rendezvous(membership.records, timedelta(seconds=CONNECT_S))  # a backend does not keep it alive
         launch = None if membership.joins else membership.launch
         self._device = Device(membership.records, self._own, launch) if kind.has_device else None
         rank, size = membership.rank, membership.size
@@ -88,9 +87,8 @@ class KeptGroup:
             os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
         # A type that is taken cannot be given another backend later.
         taken = dist.ProcessGroup.BackendType.CUSTOM if membership.joins else kind.type
-        made = dist.Backend.register_backend
         devices = dist.Backend.backend_capability["nccl" if kind.has_device else "gloo"]
-        made(kind.name, self._backend, extended_api=True, devices=devices, _backend_type=taken)
+        dist.Backend.register_backend(kind.name, self._backend, extended_api=True, devices=devices, _backend_type=taken)
         dist.init_process_group(kind.name, store=self._store, rank=rank, world_size=size, timeout=timeout)
 
     def _backend(self, made: Any, _: object) -> Any:
@@ -168,10 +166,8 @@ class KeptGroup:
 
     def let_go(self) -> None:
         """Close all connections, so that ranks which wait for this one are released."""
-        self._n_alone += 1  # before a planned swap it is the second time in a launch
-        number = _ALONE + self.membership.rank + self.membership.size * self._n_alone
         for own in self._own:
-            own.reconfigure(number, [own.handle])
+            own.reconfigure(secrets.randbits(62), [own.handle])  # which nobody else has, and is no launch's
 
 
 _kept: list[KeptGroup] = []
@@ -215,8 +211,7 @@ def init_process_group(backend: str | None = None, timeout: timedelta | None = N
         Its other arguments.
     """
     kind = None if options else _kind(backend)
-    membership = None if kind is None else Job.current().membership
-    if kind is None or membership is None or membership.size == 1:
-        dist.init_process_group(backend, timeout=timeout, **options)
-    else:
+    if kind is not None and (membership := Job.current().membership) is not None and membership.size > 1:
         _kept[:] = [KeptGroup(membership, kind, timeout)]
+    else:
+        dist.init_process_group(backend, timeout=timeout, **options)

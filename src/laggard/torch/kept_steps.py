@@ -12,8 +12,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -32,13 +30,7 @@ from laggard.torch.kept_model import kept_model, why_not
 from laggard.torch.own_states import OwnStates
 from laggard.torch.partner import Partner
 from laggard.torch.position import Position
-from laggard.torch.training_state import (
-    from_blocks,
-    like_of,
-    random_states,
-    restore_random_states,
-    to_blocks,
-)
+from laggard.torch.training_state import from_blocks, like_of, mapped, random_states, restore_random_states, to_blocks
 
 # After an error of a collective, how long to wait for word that a rank was lost; without it, the error is our own.
 SETTLE_S = 5.0
@@ -52,7 +44,7 @@ class _Held:
 
     parts: Mapping[str, Any]  # the state_dicts of all that has a state
     layout: Layout  # that of the buckets
-    own: Mapping[str, Any] | None  # what only this rank has; None: it is not known
+    own: bytes  # what only this rank has, encoded; empty: it is not known
 
 
 class Steps:
@@ -69,9 +61,7 @@ class Steps:
     def __enter__(self) -> int:
         return self.step
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return self._ends(error)
 
     def _ends(self, error: BaseException | None) -> bool:
@@ -81,7 +71,7 @@ class Steps:
 
 
 class KeptSteps(Steps):
-    """Steps of which a failed one is run again once a lost rank is replaced."""
+    """Steps of which a failed one is run again once a lost rank is replaced; made with all others, or to join them."""
 
     def __init__(
         self, step: int, model: Any, parts: Mapping[str, Any], position: Position, draws: Draws, group: KeptGroup
@@ -93,12 +83,8 @@ class KeptSteps(Steps):
         self._group = group
         self._membership = group.membership
         self._held: dict[int, _Held] = {}
-        folder = current_session().environment.endpoint_file.parent
         self._partner = Partner(group)
-        self._own = OwnStates(Path(folder) / f"own-{self._membership.rank}")
-
-    def begin(self) -> None:
-        """Join the others in the place of a lost rank, or begin with them."""
+        self._own = OwnStates(current_session().environment.endpoint_file.with_name(f"own-{self._membership.rank}"))
         if self._membership.joins:
             self._join()
         else:
@@ -111,9 +97,8 @@ class KeptSteps(Steps):
                 before = self._held[self.step].layout
                 self.step += 1
                 self._hold(before)
-                own = self._held[self.step].own
-                if own is not None and self._membership.pauses(self.step):
-                    self._pause(own)
+                if self._held[self.step].own and self._membership.pauses(self.step):
+                    self._pause()
             except _TROUBLE as trouble:
                 if not self._recovers(trouble):
                     raise
@@ -125,27 +110,27 @@ class KeptSteps(Steps):
         is_whole = not hold_gradients_back([self._model])
         parts = {name: _copied(to_blocks(part.state_dict())) for name, part in self._parts.items()} if is_whole else {}
         layout = self._kept.rest(before)
-        own = None
+        self._group.settle()
+        own = b""
         # Gradients that are not used yet are each rank's own.
         if self._position.is_known and is_whole and not parts.get("gradients"):
-            own = {"random": random_states(), "position": self._position.state_dict(), "model": self._kept.own()}
-        self._group.settle()
+            known = {"random": random_states(), "position": self._position.state_dict(), "model": self._kept.own()}
+            own = encode("own", known).joined()
         self._keep(_Held(parts, layout, own))
 
     def _keep(self, held: _Held) -> None:
         self._draws.begin(self.step)
         self._held.pop(self.step - 2, None)
         self._held[self.step] = held
-        own = b"" if held.own is None else encode("own", held.own).joined()
-        if own:
-            self._own.put(self.step, own)
-        self._partner.exchange(self.step, own)
+        if held.own:
+            self._own.put(self.step, held.own)
+        self._partner.exchange(self.step, held.own)
 
-    def _pause(self, own: Mapping[str, Any]) -> None:
+    def _pause(self) -> None:
         """Go on once others have taken the place of ranks that leave; one of these ends here."""
         self._group.rest()
         if self._membership.leaves:
-            self._membership.leave(self.step, encode("own", own).joined())
+            self._membership.leave(self.step, self._held[self.step].own)
             sys.exit()
         self._join()
 
@@ -167,7 +152,7 @@ class KeptSteps(Steps):
                     self._group.let_go()
                 # What the program has drawn ahead is in its own hands, and cannot be drawn again.
                 is_known = self._position.is_known
-                have = tuple(step for step, held in self._held.items() if is_known and held.own is not None)
+                have = tuple(step for step, held in self._held.items() if is_known and held.own)
                 own = have if self._held else self._own.steps()
                 self._membership.report(self._group.handle, have, own, self._partner.kept, self._kept.alike)
                 if (formation := self._membership.await_formation()) is None:
@@ -194,23 +179,22 @@ class KeptSteps(Steps):
                 sent.wait(dist.default_pg_timeout)
         if source is not None:
             received = self._group.receive(source)
-            handed_over = self._membership.handed_over(step)
-            own = decode("own", [self._own.get(step) if handed_over is None else handed_over])
-            held = _Held(**decode("state", [received]), own=own)
-            self._position.load_state_dict(own["position"], step)
+            held = _Held(**decode("state", [received]), own=self._membership.handed_over(step) or self._own.get(step))
         else:
             held = self._held[step]
+        own = decode("own", [held.own])  # it is known of all steps that are reported
+        if source is not None:
+            self._position.load_state_dict(own["position"], step)
         self._kept.go_back(held.layout)
         self._model.zero_grad(set_to_none=True)
         for name, part in self._parts.items():
             part.load_state_dict(from_blocks(_copied(held.parts[name]), like_of(part)))
-        if held.own is not None:
-            self._kept.take_own(held.own["model"])
-            restore_random_states(held.own["random"])
+        self._kept.take_own(own["model"])
+        restore_random_states(own["random"])
         self.step = step
         self._draws.go_back(step)
         self._held.clear()
-        self._partner.clear()
+        self._partner = Partner(self._group)  # which has kept what is of other steps now
         self._keep(held)
 
 
@@ -241,9 +225,7 @@ def steps_from(
     if why := why_not(model, parts, has_others=has_others):
         group.membership.offer(why)
         return Steps(step)
-    kept = KeptSteps(step, model, parts, position, draws, group)
-    kept.begin()
-    return kept
+    return KeptSteps(step, model, parts, position, draws, group)
 
 
 def _copied(tree: Any) -> Any:
@@ -252,6 +234,4 @@ def _copied(tree: Any) -> Any:
         return tree.detach().clone()
     if isinstance(tree, Block):
         return Block(_copied(tree.data), tree.region, tree.shape)
-    if isinstance(tree, Mapping):
-        return {name: _copied(each) for name, each in tree.items()}
-    return type(tree)(map(_copied, tree)) if type(tree) in (list, tuple) else tree
+    return mapped(_copied, tree)

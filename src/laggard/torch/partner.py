@@ -43,7 +43,3 @@ class Partner:
             of_source[step] = bytes(received)
         for each in sent:
             each.wait(dist.default_pg_timeout)
-
-    def clear(self) -> None:
-        """Forget what was kept, since all go on from another step."""
-        self.kept[self._source].clear()

@@ -15,53 +15,32 @@ _LONGEST_POLL_S = 0.05
 
 
 class Rendezvous(dist.Store):  # type: ignore[misc]  # PyTorch is not read by mypy
-    """What Gloo asks of a store, for the launch that this process belongs to now."""
+    """What Gloo and NCCL ask of a store, for the launch that this process belongs to now."""
 
-    def __init__(self, records: MembershipRecords, timeout_s: float) -> None:
+    def __init__(self, records: MembershipRecords, timeout: timedelta) -> None:
         super().__init__()
         self._records = records
-        self._timeout_s = timeout_s  # how long to wait for a key
+        self.set_timeout(timeout)  # how long to wait for a key
 
-    def set(self, key: str, value: str | bytes) -> None:
+    def set(self, key: str, value: bytes) -> None:
         """Store a value."""
-        self._records.meet(key, _bytes(value))
+        self._records.meet(key, value)
 
     def get(self, key: str) -> bytes:
         """Wait for a value, and return it."""
-        until_s, pause_s = time.monotonic() + self._timeout_s, _POLL_S
+        until_s, pause_s = time.monotonic() + self.timeout.total_seconds(), _POLL_S
         while (found := self._records.met(key)) is None:
             if time.monotonic() > until_s:
-                raise RuntimeError(f"no rank has stored {key} within {self._timeout_s:g} s")
+                raise RuntimeError(f"no rank has stored {key} within {self.timeout.total_seconds():g} s")
             time.sleep(pause_s)  # a hash in the server has no event to wait for
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
         return found
 
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Store a value if the stored one is what is expected; return what is stored then."""
-        return self._records.meet(key, _bytes(desired), expected=_bytes(expected))
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all keys have a value."""
-        return all(self._records.met(key) is not None for key in keys)
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Store a value unless there is one, which is all that is ever expected; return what is stored then."""
+        return self._records.agree(key, desired)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait for values."""
         for key in keys:
             self.get(key)
-
-    def delete_key(self, key: str) -> bool:
-        """Remove a value."""
-        self._records.part(key)
-        return True
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Change how long to wait for a key."""
-        self._timeout_s = timeout.total_seconds()
-
-    def has_extended_api(self) -> bool:
-        """Say that there is nothing but these."""
-        return False
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)

@@ -64,7 +64,7 @@ def to_blocks(tree: Any) -> Any:
     """Return a state_dict with this rank's part of each split tensor."""
     if isinstance(tree, DTensor):
         return Block(tree.to_local(), region_of(tree), tuple(tree.shape))
-    return _mapped(to_blocks, tree)
+    return mapped(to_blocks, tree)
 
 
 def on_host(tree: Any) -> Any:
@@ -74,7 +74,7 @@ def on_host(tree: Any) -> Any:
 
     def copied(item: Any) -> Any:
         if not isinstance(item, torch.Tensor):
-            return _mapped(copied, item)
+            return mapped(copied, item)
         memory = None if item.is_cpu else memory_of(item)
         if memory is None:
             return item.cpu()  # itself if it is there
@@ -96,7 +96,7 @@ def from_blocks(tree: Any, like: Any) -> Any:
         return _split_like(tree[region_of(like).slices()], like)  # it was whole
     if isinstance(tree, dict):
         return with_items(tree, [(name, from_blocks(item, like_at(like, (name,)))) for name, item in tree.items()])
-    return _mapped(lambda item: from_blocks(item, like), tree)
+    return mapped(lambda item: from_blocks(item, like), tree)
 
 
 def _split_like(local: torch.Tensor, like: DTensor) -> DTensor:
@@ -140,7 +140,8 @@ def blocks_in(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Block]]:
             yield from blocks_in(item, (*path, number))
 
 
-def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a dictionary, list or tuple with its items changed; anything else as it is."""
     if isinstance(tree, dict):
         return with_items(tree, [(name, change(item)) for name, item in tree.items()])
     if type(tree) in (list, tuple):
