@@ -132,11 +132,15 @@ def _serve(service: Service, settings: TelemetrySettings, port: int) -> None:
             timeout_graceful_shutdown=STOP_DEADLINE_S,
         )
         server = uvicorn.Server(config)
-        sys.stdout.write(f"telemetry at http://{LOOPBACK}:{chosen}\n")
-        sys.stdout.write(f"ssh command: {settings.tunnel_command(chosen)}\n")
-        sys.stdout.flush()
         threading.Thread(target=_end_with_input, args=(server,), name="stdin", daemon=True).start()
-        asyncio.run(server.serve(sockets=[listener]))
+
+        async def serve() -> None:  # who reads this may interrupt it: by now that is expected
+            sys.stdout.write(f"telemetry at http://{LOOPBACK}:{chosen}\n")
+            sys.stdout.write(f"ssh command: {settings.tunnel_command(chosen)}\n")
+            sys.stdout.flush()
+            await server.serve(sockets=[listener])
+
+        asyncio.run(serve())
 
 
 def _end_with_input(server: uvicorn.Server) -> None:
