@@ -128,7 +128,7 @@ LINK_JOB = _only("docs/links.md", r"^laggard .*--detect slow-link")
 """``tests/clusters/test_link_wires.py`` runs it."""
 ACCELERATE_JOB = _only("docs/guides/programs.md", r"accelerate launch")
 DEEPSPEED_JOB = _only("docs/guides/programs.md", r"deepspeed --no_ssh")
-"""``tests/integration/test_launchers.py`` runs them."""
+"""``tests/long/test_launchers.py`` runs them."""
 HOST_FILE_JOB = _only("docs/guides/programs.md", r"cat .LAGGARD_HOSTFILE")
 """``tests/integration/test_per_device.py`` runs it."""
 RESUME_JOBS = {
