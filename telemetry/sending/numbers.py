@@ -80,8 +80,8 @@ def _slots(torch: Any) -> _Slots:
 
 
 def oldest_s(began_s: float, now_s: float) -> float:
-    """Return the oldest time that a sample may have, of a job that began then."""
-    return max(began_s - AHEAD_S, now_s - OLDEST_S)
+    """Return the oldest time that a sample may have, of a job that began then by the primary's clock."""
+    return min(max(began_s - AHEAD_S, now_s - OLDEST_S), now_s - AHEAD_S)
 
 
 def number_of(value: object) -> float | Pending:

@@ -67,6 +67,7 @@ class Service:
     health: Callable[[], Mapping[str, Any]]  # returns the content of `/health`
     error_lines: Callable[[int], list[ErrorLine]]  # returns what was written to standard error from a time on
     own_metrics: Callable[[], list[Newest]]  # returns what the server knows of the job itself, for `/metrics`
+    began_s: float = 0.0  # when the job began, as its processes are told; 0 if that is not known
 
 
 Handler = Callable[[Service, Call], Response]
@@ -151,7 +152,7 @@ def put(service: Service, call: Call) -> Response:
     listed = body if isinstance(body, list) else [body]
     if not listed or len(listed) > MAX_POINTS_A_PUT:
         raise RequestError(413 if listed else 400, f"give 1 to {MAX_POINTS_A_PUT} samples")
-    points, errors = _read_points(listed, service.reach().began_us)
+    points, errors = _read_points(listed, service.began_s)
     batch = batch_of(points)
     if batch and not service.put(batch):
         raise RequestError(503, "the node's store is not accepting samples: try again")
@@ -159,11 +160,11 @@ def put(service: Service, call: Call) -> Response:
     return JsonResponse(content, 400 if errors else 200)
 
 
-def _read_points(listed: list[Any], began_us: int) -> tuple[list[Point], list[dict[str, Any]]]:
+def _read_points(listed: list[Any], began_s: float) -> tuple[list[Point], list[dict[str, Any]]]:
     points, errors = [], []
     for each in listed:
         try:
-            points.append(require_in_job(point_from_json(each), began_us))
+            points.append(require_in_job(point_from_json(each), began_s))
         except BadQueryError as error:
             errors.append({"datapoint": each, "error": str(error)})
     return points, errors

@@ -42,11 +42,11 @@ def point_from_json(body: object) -> Point:
     return _point(body.get("metric"), body.get("timestamp"), body.get("value"), tags)
 
 
-def require_in_job(point: Point, began_us: int) -> Point:
+def require_in_job(point: Point, began_s: float) -> Point:
     """Return a sample that is of the job's time and of the last day, as in :mod:`laggard.telemetry.sending.numbers`."""
     # One of the future would stay the newest of its series until its time has come.
     now_s, time_s = time.time(), point.time_us / SECOND_US
-    if time_s < oldest_s(began_us / SECOND_US, now_s):
+    if time_s < oldest_s(began_s, now_s):
         raise BadQueryError(f"the sample's time is {NOT_IN_JOB}")
     if time_s > now_s + AHEAD_S:
         raise BadQueryError(

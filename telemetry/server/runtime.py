@@ -77,6 +77,7 @@ def serve_job(session: Session, settings: TelemetrySettings, port: int) -> None:
         health=lambda: job.health(watch),
         error_lines=lambda start_us: lines_since(session.client, endpoint, start_us),
         own_metrics=lambda: job.own_metrics(watch),
+        began_s=session.environment.began_s,
     )
 
     def keep() -> None:

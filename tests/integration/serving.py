@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from laggard.kvstore.client.connection import Session
-from laggard.kvstore.client.environment import ENDPOINT_FILE, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
+from laggard.kvstore.client.environment import ENDPOINT_FILE, JOB_BEGAN, LAUNCH, NODE, TELEMETRY_LEVEL, JobEnvironment
 from laggard.kvstore.server.process import StateServer
 from laggard.telemetry.node import NodeTelemetry
 from laggard.telemetry.settings import TelemetrySettings
@@ -114,6 +114,7 @@ def serve(
     window = f"default_tmdb_window: {WINDOW_S}\n"
     (directory / "telemetry.yaml").write_text(f"{window}{settings}")
     variables = {ENDPOINT_FILE: str(directory / "endpoint.json"), LAUNCH: "0", NODE: "node1", TELEMETRY_LEVEL: "4"}
+    variables[JOB_BEGAN] = str(time.time())
     with endpoint.connect() as client, contextlib.ExitStack() as stack:
         session = Session(JobEnvironment.current(variables), endpoint, client)
         node = NodeTelemetry(session, TelemetrySettings(default_tmdb_window=WINDOW_S))

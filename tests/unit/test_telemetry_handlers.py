@@ -246,13 +246,12 @@ def sample(metric: str = "loss", age_s: float = 0, **tags: str) -> dict[str, Any
     return {"metric": metric, "timestamp": int(time.time() - age_s), "value": 1.5, "tags": tags or {"host": "a"}}
 
 
-def putting(kept: list[Batch], *, works: bool = True) -> Service:
+def putting(kept: list[Batch], *, works: bool = True, ran_s: float = 3600.0) -> Service:
     def put(batch: Batch) -> bool:
         kept.append(batch)
         return works
 
-    now_us = round(time.time() * SECOND_US)
-    return service(LOADS, put=put, reach=lambda: Reach("train", now_us - 3600 * SECOND_US, now_us))
+    return service(LOADS, put=put, began_s=time.time() - ran_s)
 
 
 def test_samples_are_stored_by_series_and_counted() -> None:
@@ -319,6 +318,10 @@ def test_a_bad_sample_is_refused_with_its_reason_and_the_good_ones_are_stored(
 def test_a_sample_at_the_limits_is_stored(age_s: float, change: dict[str, Any]) -> None:
     good = sample(age_s=age_s) | change
     assert shown(putting([]), "/api/put", good) == {"success": 1, "failed": 0, "errors": []}
+
+
+def test_by_a_clock_that_is_behind_a_sample_of_now_is_not_of_before_the_job() -> None:
+    assert shown(putting([], ran_s=-300), "/api/put", sample(age_s=30))["success"] == 1
 
 
 def test_without_a_good_sample_the_store_is_not_asked() -> None:
