@@ -98,7 +98,7 @@ class Collectors:
         loops = {(self._host, loop.name): loop for loop in self.loops}
         paces = {key: loop.pace.begun_s for key, loop in loops.items()}
         stalled = [key for key, begun_s in paces.items() if begun_s is not None and now_s - begun_s > STALL_S]
-        both = f"has not answered for {STALL_S:g} s", "answers again"
+        both = f"has not answered for more than {STALL_S:g} s", "answers again"
         for keys, words in zip(self._silences.see(stalled, now_s), both, strict=True):
             for key in keys:
                 self._on_event("stall", f"{loops[key].name} {words}", loops[key].tags.get("gpu", ""))

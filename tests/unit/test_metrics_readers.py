@@ -540,7 +540,7 @@ def test_a_reading_that_stalls_for_five_seconds_is_reported_once_and_so_is_its_e
             found.watch()
 
     assert reported == [
-        Event(100_000_000, "stall", "gpu 3 has not answered for 5 s", "n7", "3"),
+        Event(100_000_000, "stall", "gpu 3 has not answered for more than 5 s", "n7", "3"),
         Event(100_000_000, "stall", "gpu 3 answers again", "n7", "3"),
     ]
 
@@ -554,7 +554,7 @@ def test_of_a_device_that_stalls_again_and_again_two_lines_are_reported_in_an_ho
             device.pace.begun_s = now_s - 5.5 if now_s % 12 else None
             found.watch()
 
-    assert [event.text for event in reported] == ["gpu 3 has not answered for 5 s", "gpu 3 answers again"]
+    assert [event.text for event in reported] == ["gpu 3 has not answered for more than 5 s", "gpu 3 answers again"]
 
 
 def test_it_reads_itself_too() -> None:
